@@ -1,0 +1,180 @@
+"""What the probe saw inside one process of the user's program.
+
+Everything here is plain data that the probe writes as JSON (`process-<pid>.json` in a launch's
+channel folder), so every field has a default and unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A place in the user's source: absolute path and 1-based line."""
+
+    file: str
+    line: int
+    function: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderFacts:
+    """One `torch.utils.data.DataLoader`, numbered by its order of construction (`ident`)."""
+
+    ident: int
+    location: Location | None = None  # where the user's code constructed it
+    cls: str = "torch.utils.data.dataloader.DataLoader"
+    num_workers: int = 0
+    batch_size: int | None = None  # None: a batch sampler, or no automatic batching
+    pin_memory: bool = False
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    in_order: bool = True
+    drop_last: bool = False
+    iterable: bool = False  # IterableDataset
+    shards_by_worker: bool | None = None  # IterableDataset: calls get_worker_info; None: unknown
+    dataset_cls: str = ""
+    dataset_length: int | None = None
+    sampler_cls: str = ""
+    multiprocessing_context: str | None = None
+    iterators: int = 0  # how many times it was iterated (epochs)
+    batches: int = 0
+    samples: int = 0
+    batch_shapes: list[str] = field(default_factory=list)  # distinct, at most 8, e.g. "32x3x64x64 float32"
+    sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
+    sample_cpu_share: float | None = None  # thread CPU time / wall time of the fetch (num_workers=0)
+    sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerFacts:
+    """One `torch.optim.Optimizer`, numbered by its order of construction."""
+
+    ident: int
+    location: Location | None = None
+    cls: str = ""  # e.g. "torch.optim.adam.Adam"
+    parameters: int = 0  # tensors
+    elements: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    fused: bool | None = None
+    foreach: bool | None = None
+    supports_fused: bool = False
+    lr: float | None = None
+    weight_decay: float | None = None
+    steps: int = 0
+    inside_backwards: int = 0  # backward calls inside step(closure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """One root module (a module that is no other module's child and owns parameters)."""
+
+    ident: int
+    cls: str = ""
+    location: Location | None = None  # where its forward is defined
+    parameters: int = 0
+    elements: int = 0
+    device: str = "cpu"
+    dtypes: list[str] = field(default_factory=list)
+    modules: int = 0
+    conv2d: int = 0
+    conv_bias_before_norm: int = 0  # convolutions with a bias right before a batch norm
+    conv_channels_last: bool = False
+    linear: int = 0
+    attention: int = 0
+    recurrent: int = 0
+    compiled: bool = False
+    data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
+    input_shapes: list[str] = field(default_factory=list)  # distinct, at most 8
+    forwards: int = 0
+    eval_forwards: int = 0  # self.training is False
+    eval_forwards_with_grad: int = 0
+    eval_with_grad_location: Location | None = None
+    autocast_forwards: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Global switches of torch as they were after the last measured step; None: not seen."""
+
+    anomaly_enabled: bool | None = None
+    anomaly_location: Location | None = None
+    deterministic: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    matmul_tf32: bool | None = None
+    cudnn_tf32: bool | None = None
+    num_threads: int | None = None
+    num_threads_location: Location | None = None  # where set_num_threads was called
+    interop_threads: int | None = None
+    grad_scaler: bool | None = None
+    profiler_on: bool | None = None  # the user's own torch.profiler / autograd profiler
+    profiler_location: Location | None = None
+    zero_grad_to_zero: int = 0  # calls of zero_grad(set_to_none=False)
+    zero_grad_location: Location | None = None
+    retain_graph: int = 0  # backward(retain_graph=True) calls
+    gradcheck_calls: int = 0
+    environment: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_*, ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackSample:
+    """How often a line of the user's code was on top of the main thread's stack.
+
+    `phase` is where in the iteration the sample fell: "before_forward" (between the end of the
+    last step and the next forward, outside a loader), "loader", "forward", "backward",
+    "optimizer", "other".
+    """
+
+    location: Location  # the innermost frame of the user's own code
+    phase: str
+    count: int
+    leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedFix:
+    """What became of one fix in one process."""
+
+    fix: str
+    state: str  # "applied" | "refused" | "failed" | "pending" (nothing to apply it to yet)
+    reason: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)  # e.g. {"compile_s": 12.3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFacts:
+    """One process of the program, as its probe saw it."""
+
+    pid: int
+    parent_pid: int | None = None
+    argv: list[str] = field(default_factory=list)
+    python: str = ""
+    torch: str = ""
+    cuda: str | None = None
+    devices: list[str] = field(default_factory=list)
+    rank: int | None = None
+    world_size: int | None = None
+    is_loader_worker: bool = False
+    multiprocessing_child: bool = False
+    start_unix_s: float = 0.0
+    torch_imported_s: float | None = None  # seconds from process start
+    first_step_s: float | None = None
+    peak_memory_bytes: int | None = None  # RSS high-water mark of the process
+    peak_gpu_memory_bytes: int | None = None
+    explicit_steps: bool = False
+    loaders: list[LoaderFacts] = field(default_factory=list)
+    optimizers: list[OptimizerFacts] = field(default_factory=list)
+    models: list[ModelFacts] = field(default_factory=list)
+    flags: Flags = field(default_factory=Flags)
+    stacks: list[StackSample] = field(default_factory=list)
+    fixes: list[AppliedFix] = field(default_factory=list)
+    backend: str | None = None  # torch.distributed backend
+    seeded_by_program: bool = False  # the program itself called torch.manual_seed
+    frameworks: list[str] = field(default_factory=list)  # "transformers", "lightning", "accelerate", ...
+    trackers: list[str] = field(default_factory=list)  # "wandb", ... that were switched offline
+    probe_errors: list[str] = field(default_factory=list)
+    probe_cost_us_per_step: float | None = None  # the probe's own clock, measured in place

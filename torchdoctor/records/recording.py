@@ -1,0 +1,264 @@
+"""What one launch of the program showed: steps, sensors, trace, environment.
+
+A `Recording` is a summary that fits in JSON: checks and fixes read only this. The raw columns
+stay in files of the run folder (`Recording.folder`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchdoctor.records.program import AppliedFix, ProcessFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """The user's command, exactly as it was started."""
+
+    command: list[str]
+    cwd: str
+    python: str | None = None  # the interpreter, where torchdoctor chose it
+    script: str | None = None  # absolute path of the script, where there is one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU as NVML reports it; None: not measured."""
+
+    index: int
+    name: str
+    memory_bytes: int | None = None
+    compute_capability: str | None = None  # "9.0"
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    power_limit_w: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerLimits:
+    """cgroup and affinity limits; None: no limit found."""
+
+    cpu_quota: float | None = None  # in CPUs
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The machine and the software. `usable_cpus` heeds affinity and the cgroup quota."""
+
+    torch: str | None = None
+    python: str = ""
+    platform: str = ""
+    cpu: str = ""
+    cpu_cores: int = 1  # physical, all of the machine
+    usable_cpus: float = 1.0
+    cpu_features: list[str] = field(default_factory=list)  # "avx512f", "amx_bf16", ...
+    memory_bytes: int | None = None
+    gpus: list[Gpu] = field(default_factory=list)
+    driver: str | None = None
+    cuda: str | None = None
+    container: ContainerLimits = field(default_factory=ContainerLimits)
+    numa_nodes: int | None = None
+    sandbox: str = "none"  # "overlay" | "redirect" | "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """The event that separates two iterations, chosen from the observed event sequence.
+
+    kind: "loader" (a training batch is fetched), "optimizer" (a step ends), "backward"
+    (a backward begins), "explicit" (`torchdoctor.step()`); ident: which loader / optimizer.
+    """
+
+    kind: str
+    ident: int = 0
+    every: int = 1  # boundary at every n-th such event
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepStatistics:
+    """Iterations of the measured window. Times are seconds; `*_s` phase fields are means per step.
+
+    The phases data_wait, h2d_copy, forward, backward, optimizer and other sum to `mean_s`.
+    `before_forward_s` (part of `other_s`) is host time from a boundary or the end of a fetch to
+    the first forward that is not inside a loader: inline batch preparation.
+    `evaluation_s` (part of `forward_s`/`other_s`/`data_wait_s`) is time in evaluation sections.
+    """
+
+    boundary: Boundary
+    how_found: str  # one sentence for the report
+    steps: int
+    warmup_steps: int
+    median_s: float
+    mean_s: float
+    p10_s: float
+    p90_s: float
+    p99_s: float | None = None
+    first_step_s: float | None = None
+    samples_per_step: float | None = None
+    data_wait_s: float = 0.0
+    h2d_copy_s: float = 0.0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    optimizer_s: float = 0.0
+    other_s: float = 0.0
+    before_forward_s: float = 0.0
+    evaluation_s: float = 0.0
+    loader_start_s: float = 0.0  # mean per step spent in iter(loader): workers being started
+    gc_s: float = 0.0
+    backwards_per_step: float = 1.0
+    optimizer_steps_per_step: float = 1.0
+    optimizers_per_step: int = 1
+    batches_per_step: float = 1.0
+    trainers: int = 1  # processes that stepped
+    two_modes: bool = False  # mean and median differ by over 15 %: judge by the mean
+    cycle_steps: int | None = None  # steps per regular cycle (epoch, rollout) if one was seen
+    still_warming: bool = False  # the window's last steps still show a slope
+    program_ended: bool = False  # the program ended by itself within the launch
+    total_steps_seen: int = 0
+    device_median_s: float | None = None  # from CUDA events
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorStatistics:
+    """psutil and NVML samples over the measured window; None: not measured."""
+
+    samples: int = 0
+    window_s: float = 0.0
+    cpu_share: float | None = None  # of the usable CPUs, whole machine
+    cpu_per_core: list[float] = field(default_factory=list)
+    program_cpus: float | None = None  # CPUs kept busy by the program's process tree
+    main_process_cpus: float | None = None
+    workers_cpus: float | None = None  # all children together
+    other_load_cpus: float | None = None  # CPUs kept busy by everybody else
+    iowait_share: float | None = None
+    rss_peak_bytes: int | None = None
+    rss_growth_bytes_per_s: float | None = None
+    swap_used_bytes: int | None = None
+    context_switches_per_s: float | None = None
+    involuntary_switches_per_s: float | None = None
+    threads: int | None = None
+    read_bytes_per_s: float | None = None
+    write_bytes_per_s: float | None = None
+    read_ops_per_s: float | None = None
+    gpu_utilization: float | None = None  # mean, 0 to 1
+    gpu_utilization_p5: float | None = None
+    gpu_utilization_p95: float | None = None
+    gpu_memory_peak_bytes: int | None = None
+    gpu_power_w: float | None = None
+    gpu_sm_clock_mhz: float | None = None
+    gpu_throttle: list[str] = field(default_factory=list)  # reasons seen, share of samples appended
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    gpu_other_processes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Exposed shares of the step, 0 to 1, summing to 1; None where not measured (no GPU).
+
+    gpu = kernels; runtime = host blocked in or calling the driver; cpu = operators and Python.
+    """
+
+    gpu: float | None = None
+    memcpy: float | None = None
+    memset: float | None = None
+    communication: float | None = None
+    runtime: float | None = None
+    data_loader: float | None = None
+    cpu: float | None = None
+    other: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operator:
+    """Time of one operator or kernel name per step."""
+
+    name: str
+    calls_per_step: float
+    self_s: float  # host self time per step
+    device_s: float | None = None  # exposed device time per step
+    shapes: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceStatistics:
+    """What the profiler window (or a trace that the user gave) says; per step means."""
+
+    path: str
+    steps: int  # 0: steps unknown
+    step_s: float | None = None
+    shares: Shares = field(default_factory=Shares)
+    has_device: bool = False
+    kernels_per_step: float | None = None
+    short_kernels_share: float | None = None  # of kernels, under 10 us
+    kernel_median_us: float | None = None
+    gpu_busy_share: float | None = None
+    communication_s: float | None = None  # total, per step
+    communication_exposed_s: float | None = None
+    h2d_bytes: int | None = None
+    d2h_bytes: int | None = None
+    pageable_copies: float | None = None  # per step
+    blocking_copy_s: float | None = None  # host blocked in copies, per step
+    sync_s: float | None = None  # host blocked in synchronisation, per step
+    syncs_per_step: float | None = None
+    tensor_core_share: float | None = None  # of GEMM/conv kernel time
+    operator_calls_per_step: float | None = None  # leaf CPU operators
+    operator_median_us: float | None = None  # leaf CPU operators' self time
+    compute_s: float | None = None  # host time inside leaf operators of at least 50 us
+    small_operator_s: float | None = None  # host time inside leaf operators under 50 us
+    python_s: float | None = None  # host time of the step outside any operator
+    operators: list[Operator] = field(default_factory=list)  # by time, at most 40
+    doubts: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """One observed program: all that the checks and fixes may look at."""
+
+    workload: Workload
+    environment: Environment
+    steps: StepStatistics | None = None
+    processes: list[ProcessFacts] = field(default_factory=list)  # trainers first, main one [0]
+    sensors: SensorStatistics = field(default_factory=SensorStatistics)
+    trace: TraceStatistics | None = None
+    shares: Shares = field(default_factory=Shares)
+    folder: str | None = None
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    def main(self) -> ProcessFacts:
+        """The main training process (an empty one where no process stepped)."""
+        return self.processes[0] if self.processes else ProcessFacts(pid=0)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether the program's main process trained on a CUDA device."""
+        devices = [m.device for m in self.main.models] + [o.device for o in self.main.optimizers]
+        if any(d.startswith("cuda") for d in devices):
+            return True
+        return self.trace is not None and self.trace.has_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchTiming:
+    """One timed launch: one sample of a trial. Lists are per iteration of the measured window.
+
+    `ended`: "measured" (the window is whole), "program-ended" (fewer steps than asked for, still
+    usable), "failed", "timed-out", "out-of-memory", "interrupted".
+    """
+
+    ended: str
+    reason: str | None = None  # one sentence where `ended` says that it failed
+    step_s: list[float] = field(default_factory=list)
+    samples: float | None = None  # in the whole window; None: batches have no size
+    window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
+    losses: list[float | None] = field(default_factory=list)  # at every backward since the start
+    fingerprints: list[str] = field(default_factory=list)  # per sample of the first batches
+    peak_memory_bytes: int | None = None  # process tree; GPU peak where it trained on one
+    gpu_memory: bool = False  # peak_memory_bytes is of the GPU
+    fixes: list[AppliedFix] = field(default_factory=list)
+    setup_s: float | None = None  # time to the end of warm-up (start-up, compilation)
+    wall_s: float = 0.0
+    seeded_by_program: bool = False

@@ -1,0 +1,171 @@
+"""Diagnosis, trials and the report: the shapes of docs/design contract `report.json`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchdoctor.records.program import Location
+from torchdoctor.records.recording import Environment, SensorStatistics, Shares, StepStatistics
+
+SCHEMA_VERSION = "1.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that a check saw. `share_of_step` is what it costs, 0 to 1; None: not measured."""
+
+    check: str
+    share_of_step: float | None = None
+    evidence: list[str] = field(default_factory=list)  # sentences with figures
+    location: Location | None = None
+    severity: str = "advice"  # "high" | "moderate" | "advice"
+    fixes: list[str] = field(default_factory=list)  # filled in by diagnosis from TREATS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One branch of the tree as it was answered."""
+
+    question: str
+    answer: str  # "yes" | "no" | "no GPU" | "not measured"
+    metric: str  # what the figure is, e.g. "share of the step spent waiting for data"
+    value: float | None
+    threshold: float | None
+    source: str  # where the threshold comes from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    bottleneck: str  # data_loader | memcpy | communication | gpu | cpu | other | none
+    detail: str | None = None  # a check id
+    sentence: str = ""  # the verdict in one sentence
+    path: list[Question] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A ratio and its 95 % interval; speed-up above 1 is faster."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A fix with the settings to try, in the order of what it could gain."""
+
+    fix: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    ceiling: float | None = None  # most that it can gain by Amdahl, as a speed-up
+    reason: str = ""  # why it is tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A fix that was not tried, and why."""
+
+    fix: str
+    reason: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One fix (or the A/A candidate, or a whole stack) against the baseline."""
+
+    fix: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    speedup: Interval | None = None
+    verdict: str = "unclear"  # faster | slower | same | unclear | failed | refused
+    numerics: str = "not-comparable"  # identical | within-rounding | within-seed-noise | changed | not-comparable
+    numerics_reason: str | None = None
+    risk: int = 0
+    peak_memory_bytes: int | None = None
+    memory_change_bytes: int | None = None  # against the baseline
+    cost_s: float = 0.0  # wall time that its launches took
+    reason: str | None = None  # of refused, failed, unclear
+    pairs: int = 0
+    setup_s: float | None = None  # one-time cost (compilation), with break_even_steps
+    break_even_steps: int | None = None
+    median_speedup: Interval | None = None  # by the median step, where the mean decides (or the other way)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecommendedFix:
+    fix: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    edit: str | None = None  # unified diff
+    instruction: str | None = None  # what to change, as code
+    location: Location | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    fixes: list[RecommendedFix] = field(default_factory=list)
+    speedup: Interval | None = None  # all together, against the untouched program
+    numerics: str | None = None
+    numerics_reason: str | None = None
+    peak_memory_bytes: int | None = None
+    pairs: int = 0
+    also_offered: list[RecommendedFix] = field(default_factory=list)  # treat a finding, cannot be tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    median: float
+    p10: float
+    p90: float
+    steps: int
+    mean: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    step_time_s: StepTime | None = None
+    samples_per_s: float | None = None
+    shares: Shares = field(default_factory=Shares)
+    peak_memory_bytes: int | None = None
+    launches_s: list[float] = field(default_factory=list)  # deciding step time of each launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """What observing cost."""
+
+    probe_us_per_step: float | None = None
+    probe_share: float | None = None  # of the step
+    profiler_window: str | None = None  # one sentence: own launch, how many steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadRecord:
+    command: list[str]
+    cwd: str = ""
+    script_sha256: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All that a run says. Renderers read this and compute nothing."""
+
+    schema_version: str = SCHEMA_VERSION
+    torchdoctor_version: str = ""
+    created: str = ""  # ISO 8601, UTC
+    workload: WorkloadRecord
+    environment: Environment
+    baseline: Baseline = field(default_factory=Baseline)
+    diagnosis: Diagnosis
+    ceilings: dict[str, Any] = field(default_factory=dict)  # branch -> {"speedup": Interval} or None
+    trials: list[Trial] = field(default_factory=list)
+    recommendation: Recommendation = field(default_factory=Recommendation)
+    noise_floor: Interval | None = None
+    overhead: Overhead = field(default_factory=Overhead)
+    steps: StepStatistics | None = None
+    sensors: SensorStatistics = field(default_factory=SensorStatistics)
+    doubts: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    run_folder: str | None = None
+    reproduce: list[str] = field(default_factory=list)  # commands
