@@ -1,0 +1,37 @@
+# `make demo` and `make test` set everything up by themselves: Python 3.10+ with venv is all they need.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint docs clean
+
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt $$(grep '^torch==' constraints.txt)
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.torch pyproject.toml
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/torchdoctor run --budget 90s sample_workloads/slow_decode.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed
+	$(BIN)/python -m torchdoctor.catalogue docs
+	$(BIN)/python -m torchdoctor.record_files --schema > docs/report.schema.json
+
+clean:
+	rm -rf $(VENV) build dist
