@@ -29,13 +29,16 @@ from torchdoctor.records.recording import (
     Workload,
 )
 from torchdoctor.records.report import (
+    BRANCHES,
     SCHEMA_VERSION,
     Baseline,
     Candidate,
+    Ceiling,
     Diagnosis,
     Finding,
     Interval,
     Overhead,
+    ProgressEvent,
     Question,
     Recommendation,
     RecommendedFix,
@@ -47,11 +50,13 @@ from torchdoctor.records.report import (
 )
 
 __all__ = [
+    "BRANCHES",
     "SCHEMA_VERSION",
     "AppliedFix",
     "Baseline",
     "Boundary",
     "Candidate",
+    "Ceiling",
     "ContainerLimits",
     "Diagnosis",
     "Environment",
@@ -67,6 +72,7 @@ __all__ = [
     "OptimizerFacts",
     "Overhead",
     "ProcessFacts",
+    "ProgressEvent",
     "Question",
     "Recommendation",
     "RecommendedFix",

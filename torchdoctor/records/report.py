@@ -9,6 +9,7 @@ from torchdoctor.records.program import Location
 from torchdoctor.records.recording import Environment, SensorStatistics, Shares, StepStatistics
 
 SCHEMA_VERSION = "1.0"
+BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")  # of the tree, in its order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ class Question:
     value: float | None
     threshold: float | None
     source: str  # where the threshold comes from
+    unit: str = "share"  # of value and threshold; "share": 0 to 1, shown in percent; else shown behind the figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,29 @@ class WorkloadRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Ceiling:
+    """What fixing one branch of the tree could give at most, by experiment."""
+
+    speedup: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressEvent:
+    """Where a run stands, said whenever something begins or ends. Never stored.
+
+    phase: "observe", "profile", "screen", "confirm", "stack" or another single word.
+    """
+
+    phase: str
+    message: str  # what happens now, e.g. "loader-workers num_workers=4"
+    launches_done: int = 0
+    launches_planned: int | None = None
+    elapsed_s: float = 0.0  # since the run began
+    budget_s: float | None = None
+    best: str | None = None  # the best so far, e.g. "loader-workers num_workers=4 1.83x"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
@@ -158,8 +183,9 @@ class Report:
     environment: Environment
     baseline: Baseline = field(default_factory=Baseline)
     diagnosis: Diagnosis
-    ceilings: dict[str, Any] = field(default_factory=dict)  # branch -> {"speedup": Interval} or None
+    ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))  # None: not measured
     trials: list[Trial] = field(default_factory=list)
+    no_trials_reason: str | None = None  # where nothing was tried, why: one sentence
     recommendation: Recommendation = field(default_factory=Recommendation)
     noise_floor: Interval | None = None
     overhead: Overhead = field(default_factory=Overhead)
