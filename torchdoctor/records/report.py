@@ -9,7 +9,8 @@ from torchdoctor.records.program import Location
 from torchdoctor.records.recording import Environment, SensorStatistics, Shares, StepStatistics
 
 SCHEMA_VERSION = "1.0"
-BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")  # of the tree, in its order
+# The branches of the decision tree, in its order.
+BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +35,14 @@ class Question:
     value: float | None
     threshold: float | None
     source: str  # where the threshold comes from
-    unit: str = "share"  # of value and threshold; "share": 0 to 1, shown in percent; else shown behind the figure
+    # Of value and threshold. "share": 0 to 1, shown in percent; else it stands behind the figure.
+    unit: str = "share"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
+    """What slows the step: the path through the tree, and all that the checks saw."""
+
     bottleneck: str  # data_loader | memcpy | communication | gpu | cpu | other | none
     detail: str | None = None  # a check id
     sentence: str = ""  # the verdict in one sentence
@@ -82,7 +86,8 @@ class Trial:
     settings: dict[str, Any] = field(default_factory=dict)
     speedup: Interval | None = None
     verdict: str = "unclear"  # faster | slower | same | unclear | failed | refused
-    numerics: str = "not-comparable"  # identical | within-rounding | within-seed-noise | changed | not-comparable
+    # identical | within-rounding | within-seed-noise | changed | not-comparable
+    numerics: str = "not-comparable"
     numerics_reason: str | None = None
     risk: int = 0
     peak_memory_bytes: int | None = None
@@ -92,11 +97,14 @@ class Trial:
     pairs: int = 0
     setup_s: float | None = None  # one-time cost (compilation), with break_even_steps
     break_even_steps: int | None = None
-    median_speedup: Interval | None = None  # by the median step, where the mean decides (or the other way)
+    # By the median step, where the mean decides (or the other way).
+    median_speedup: Interval | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecommendedFix:
+    """One fix to make permanent: a verified edit, or what to change as code."""
+
     fix: str
     settings: dict[str, Any] = field(default_factory=dict)
     edit: str | None = None  # unified diff
@@ -106,17 +114,22 @@ class RecommendedFix:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
+    """The fixes worth applying, in order, measured all together."""
+
     fixes: list[RecommendedFix] = field(default_factory=list)
     speedup: Interval | None = None  # all together, against the untouched program
     numerics: str | None = None
     numerics_reason: str | None = None
     peak_memory_bytes: int | None = None
     pairs: int = 0
-    also_offered: list[RecommendedFix] = field(default_factory=list)  # treat a finding, cannot be tried
+    # They treat a finding, but cannot be tried.
+    also_offered: list[RecommendedFix] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
+    """Time of one training iteration in seconds, over the measured window."""
+
     median: float
     p10: float
     p90: float
@@ -126,6 +139,8 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
+    """The untouched program."""
+
     step_time_s: StepTime | None = None
     samples_per_s: float | None = None
     shares: Shares = field(default_factory=Shares)
@@ -144,6 +159,8 @@ class Overhead:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadRecord:
+    """What was run, exactly as it was typed."""
+
     command: list[str]
     cwd: str = ""
     script_sha256: str | None = None
@@ -183,7 +200,8 @@ class Report:
     environment: Environment
     baseline: Baseline = field(default_factory=Baseline)
     diagnosis: Diagnosis
-    ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))  # None: not measured
+    # By branch of the tree; None: not measured.
+    ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))
     trials: list[Trial] = field(default_factory=list)
     no_trials_reason: str | None = None  # where nothing was tried, why: one sentence
     recommendation: Recommendation = field(default_factory=Recommendation)
