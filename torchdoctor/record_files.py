@@ -1,0 +1,313 @@
+"""Records <-> JSON files: reports and recordings, their schema, atomic writing, tolerant reading.
+
+`python -m torchdoctor.record_files --schema` prints the JSON Schema of report.json and `--page`
+its page; both come from the types and from `records/field_notes.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import sys
+import typing
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from torchdoctor.errors import UsageError
+from torchdoctor.records import BRANCHES, SCHEMA_VERSION, Recording, Report
+from torchdoctor.records.field_notes import CHOICES, NOTES
+
+REPORT_NAME = "report.json"
+RECORDING_NAME = "recording.json"
+
+_Record = TypeVar("_Record", Report, Recording)
+
+
+def encode_report(report: Report) -> bytes:
+    """The report as the bytes of a report.json: UTF-8, indented, ending in a newline.
+
+    NaN and infinity never appear: a figure that is not a number becomes null, an interval or a
+    group that cannot be without it becomes null as a whole.
+    """
+    ceilings = {**dict.fromkeys(BRANCHES), **report.ceilings}
+    return _encode(_finite(dataclasses.replace(report, ceilings=ceilings)))
+
+
+def decode_report(data: bytes | str, name: str = "the file") -> Report:
+    """The inverse of `encode_report`. Fields of later 1.x versions are passed over.
+
+    Args:
+        data: the JSON.
+        name: what to call it in an error.
+
+    Raises:
+        UsageError: not a report, damaged, or of a newer major version.
+    """
+    outline = _outline(data, name)
+    if outline.get("kind") == "recording":
+        raise UsageError(
+            f"{name} holds a recording, not a report; give the {REPORT_NAME} beside it."
+        )
+    if "traceEvents" in outline:
+        raise UsageError(f"{name} is a trace, not a report; read it with `torchdoctor diagnose`.")
+    if "schema_version" not in outline or "diagnosis" not in outline:
+        raise UsageError(f"{name} is not a torchdoctor report.")
+    _check_version(outline["schema_version"], name)
+    return _convert(outline, Report, name)
+
+
+def write_report(report: Report, path: str | Path) -> None:
+    """Write a report.json, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    write_atomically(path, encode_report(report))
+
+
+def read_report(path: str | Path) -> Report:
+    """Read a report.json, or the one in a run folder.
+
+    Raises:
+        UsageError: missing, unreadable, not a report, damaged, or of a newer major version.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / REPORT_NAME
+    return decode_report(_read(path), str(path))
+
+
+def write_recording(recording: Recording, path: str | Path) -> None:
+    """Write a recording as JSON, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    whole = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "recording",
+        "recording": _finite(recording),
+    }
+    write_atomically(path, _encode(whole))
+
+
+def read_recording(path: str | Path) -> Recording:
+    """Read what `write_recording` wrote.
+
+    Raises:
+        UsageError: missing, unreadable, not a recording, damaged, or of a newer major version.
+    """
+    outline = _outline(_read(Path(path)), str(path))
+    if outline.get("kind") != "recording" or "recording" not in outline:
+        raise UsageError(f"{path} is not a torchdoctor recording.")
+    _check_version(outline.get("schema_version"), str(path))
+    return _convert(outline["recording"], Recording, str(path))
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old one or the whole new one, also after a crash.
+
+    Missing folders are made. A path that is no regular file (/dev/stdout, a pipe) is written
+    to directly.
+
+    Raises:
+        UsageError: the place cannot be written to, or the disk is full.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(data)
+            return
+        target = Path(os.path.realpath(path))  # a link stays a link
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _replace(target, data)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise UsageError(f"Cannot write {path}: {problem}. Choose another place.") from error
+
+
+def _replace(target: Path, data: bytes) -> None:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666  # less the umask
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no file {path}.") from error
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from error
+
+
+def _outline(data: bytes | str, name: str) -> dict[str, Any]:
+    if not data.strip():
+        raise UsageError(f"{name} is empty.")
+    try:
+        outline = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise UsageError(f"{name} is damaged, or not JSON: {error}.") from error
+    if not isinstance(outline, dict):
+        raise UsageError(f"{name} is not a file that torchdoctor wrote.")
+    return outline
+
+
+def _check_version(version: object, name: str) -> None:
+    ours = int(SCHEMA_VERSION.split(".")[0])
+    major = str(version).split(".")[0]
+    if not major.isdigit():
+        raise UsageError(f"{name} has no schema version that torchdoctor knows: {version!r}.")
+    if int(major) > ours:
+        raise UsageError(
+            f"{name} was written by a newer torchdoctor (schema {version}); this one reads "
+            f"{ours}.x. Update it with `pip install --upgrade torchdoctor`."
+        )
+    if int(major) < ours:
+        raise UsageError(
+            f"{name} was written by an older torchdoctor (schema {version}); this one reads "
+            f"{ours}.x. Make a new report with `torchdoctor run`."
+        )
+
+
+def _convert(data: Any, kind: type[_Record], name: str) -> _Record:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{name} is damaged: {error}.") from error
+
+
+def _encode(record: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=2) + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """Settings and details may hold numpy scalars and arrays, paths or anything else."""
+    for method in ("item", "tolist"):
+        convert: Callable[[], Any] | None = getattr(value, method, None)
+        if convert is not None:
+            with contextlib.suppress(ValueError, TypeError):
+                return _finite(convert())
+    return str(value)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _finite(value: Any) -> Any:
+    """The same without NaN and infinity; see `encode_report`."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _finite_record(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        cleaned = [(entry, _finite(entry)) for entry in value]
+        return [new for old, new in cleaned if new is not None or old is None]
+    return value
+
+
+def _finite_record(record: Any) -> Any:
+    """The record, or None where a figure is lost that it cannot be without."""
+    changes: dict[str, Any] = {}
+    for spec in dataclasses.fields(record):
+        old = getattr(record, spec.name)
+        new = _finite(old)
+        lost = new is None and old is not None
+        if lost and type(None) not in typing.get_args(_hints(type(record))[spec.name]):
+            if spec.default is dataclasses.MISSING:
+                return None
+            new = spec.default
+        changes[spec.name] = new
+    return dataclasses.replace(record, **changes)
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of report.json. Every field is always written, so all are required."""
+    schema = msgspec.json.schema(Report)
+    for kind, definition in schema["$defs"].items():
+        notes, properties = NOTES[kind], definition["properties"]
+        for name, field in properties.items():
+            field.pop("default", None)
+            if (kind, name) in CHOICES:
+                field["enum"] = list(CHOICES[kind, name])
+            field["description"] = notes[name]
+        definition["properties"] = {name: properties[name] for name in notes}
+        definition["required"] = list(notes)
+    schema["$defs"]["Report"]["properties"]["schema_version"]["pattern"] = r"^1\.\d+$"
+    schema["$defs"]["Report"]["properties"]["ceilings"]["required"] = list(BRANCHES)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "torchdoctor report.json",
+        **schema,
+    }
+
+
+def _type_words(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_type_words(entry) for entry in field["anyOf"])
+    if "$ref" in field:
+        name = field["$ref"].rsplit("/", 1)[1]
+        return f"[{name}](#{name.lower()})"
+    if field.get("type") == "array":
+        return f"list of {_type_words(field['items'])}"
+    if isinstance(field.get("additionalProperties"), dict):
+        return f"object of {_type_words(field['additionalProperties'])}"
+    return str(field.get("type", "any"))
+
+
+def report_page() -> str:
+    """The page docs/report.md: every field of report.json with its type and meaning."""
+    lines = [
+        "# report.json",
+        "",
+        "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field below is",
+        "always there; null means *not measured*, never zero. Within schema 1.x fields are only added,",
+        "so pass over those that you do not know. NaN and infinity never appear. Units stand in the",
+        "names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
+        "[report.schema.json](report.schema.json).",
+    ]
+    for kind, definition in report_schema()["$defs"].items():
+        summary = " ".join(definition.get("description", "").split())
+        lines += ["", f"## {kind}", "", summary, "", "| field | type | meaning |", "|---|---|---|"]
+        for name, field in definition["properties"].items():
+            choices = ", ".join(f"`{value}`" for value in field.get("enum", []))
+            meaning = field["description"] + (f" One of {choices}." if choices else "")
+            lines.append(f"| `{name}` | {_type_words(field)} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Print the schema (`--schema`) or the page (`--page`) of report.json."""
+    if arguments == ["--schema"]:
+        sys.stdout.write(json.dumps(report_schema(), indent=2) + "\n")
+    elif arguments == ["--page"]:
+        sys.stdout.write(report_page())
+    else:
+        sys.stderr.write("usage: python -m torchdoctor.record_files --schema | --page\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
