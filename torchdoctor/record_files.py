@@ -243,7 +243,7 @@ def _finite_record(record: Any) -> Any:
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of report.json. Every field is always written, so all are required."""
+    """The JSON Schema (2020-12) of report.json; every field is always written, so required."""
     schema = msgspec.json.schema(Report)
     for kind, definition in schema["$defs"].items():
         notes, properties = NOTES[kind], definition["properties"]
@@ -281,10 +281,10 @@ def report_page() -> str:
     lines = [
         "# report.json",
         "",
-        "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field below is",
-        "always there; null means *not measured*, never zero. Within schema 1.x fields are only added,",
-        "so pass over those that you do not know. NaN and infinity never appear. Units stand in the",
-        "names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
+        "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field below",
+        "is always there; null means *not measured*, never zero. Within schema 1.x fields are only",
+        "added, so pass over those that you do not know. NaN and infinity never appear. Units stand",
+        "in the names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
         "[report.schema.json](report.schema.json).",
     ]
     for kind, definition in report_schema()["$defs"].items():
