@@ -111,6 +111,15 @@ def read_recording(path: str | Path) -> Recording:
     return _convert(outline["recording"], Recording, str(path))
 
 
+def write_text(text: str, path: str | Path) -> None:
+    """Write a rendered report as UTF-8, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    write_atomically(path, text.encode("utf-8", "replace"))
+
+
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a crash.
 
@@ -281,10 +290,10 @@ def report_page() -> str:
     lines = [
         "# report.json",
         "",
-        "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field below",
-        "is always there; null means *not measured*, never zero. Within schema 1.x fields are only",
-        "added, so pass over those that you do not know. NaN and infinity never appear. Units stand",
-        "in the names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
+        "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field",
+        "below is always there; null means *not measured*, never zero. Within schema 1.x fields",
+        "are only added, so pass over those that you do not know. NaN and infinity never appear.",
+        "Units stand in the names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
         "[report.schema.json](report.schema.json).",
     ]
     for kind, definition in report_schema()["$defs"].items():
