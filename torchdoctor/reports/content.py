@@ -1,0 +1,277 @@
+"""A report as rows of text: what the formats show, before any of them lays it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchdoctor.records import RecommendedFix, Report, Shares, Trial
+from torchdoctor.reports.figures import (
+    clean,
+    duration,
+    fix_with_settings,
+    memory_change,
+    percent,
+    place,
+    quantity,
+    settings,
+    speedup,
+)
+from torchdoctor.reports.wording import TRAINING, proven_faster
+
+A_A = "no change (A/A)"
+SHARE_LABELS = {
+    "data_loader": "waiting for data",
+    "memcpy": "device copies",
+    "memset": "device memset",
+    "communication": "communication",
+    "gpu": "GPU kernels",
+    "runtime": "GPU driver calls",
+    "cpu": "CPU operators, Python",
+    "other": "other",
+}
+_PHASES = {
+    "data_wait_s": ("data_loader", "waiting for data"),
+    "h2d_copy_s": ("memcpy", "copies to device"),
+    "forward_s": ("gpu", "forward"),
+    "backward_s": ("runtime", "backward"),
+    "optimizer_s": ("cpu", "optimizer"),
+    "other_s": ("other", "other"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathRow:
+    """One question of the tree: `figure` and `basis` are ready to print."""
+
+    question: str
+    answer: str
+    figure: str
+    basis: str
+
+
+def path_rows(report: Report) -> list[PathRow]:
+    """The path through the tree."""
+    rows = []
+    for asked in report.diagnosis.path:
+        figure = quantity(asked.value, asked.unit, asked.threshold)
+        if asked.threshold is not None:
+            figure += f", threshold {quantity(asked.threshold, asked.unit)}"
+        basis = clean(asked.metric)
+        if asked.source:
+            basis += f"; threshold from {clean(asked.source)}"
+        rows.append(
+            PathRow(question=clean(asked.question), answer=asked.answer, figure=figure, basis=basis)
+        )
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeRow:
+    """One part of the step's time. `key` names its colour; `share` is 0 to 1."""
+
+    key: str
+    label: str
+    share: float
+    text: str
+
+
+def time_rows(report: Report) -> list[TimeRow]:
+    """Where a step's time goes, the largest first: by the trace, else by phase; no zeros."""
+    shares = report.baseline.shares
+    parts = [(key, label, getattr(shares, key)) for key, label in SHARE_LABELS.items()]
+    if shares == Shares():
+        parts = _phases(report)
+    rows = [
+        TimeRow(key=key, label=label, share=share, text=percent(share))
+        for key, label, share in parts
+        if share
+    ]
+    return sorted(rows, key=lambda row: -row.share)
+
+
+def phase_line(report: Report) -> str:
+    """The step's time by phase in one line; empty where the time rows already say it."""
+    if report.baseline.shares == Shares():
+        return ""
+    parts = [f"{label} {percent(share)}" for _, label, share in _phases(report) if share]
+    return ", ".join(parts)
+
+
+def _phases(report: Report) -> list[tuple[str, str, float | None]]:
+    steps = report.steps
+    if steps is None or steps.mean_s <= 0:
+        return []
+    return [
+        (key, label, getattr(steps, name) / steps.mean_s) for name, (key, label) in _PHASES.items()
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRow:
+    """One finding; `share` and `where` may be empty."""
+
+    check: str
+    severity: str
+    share: str
+    where: str
+    evidence: list[str]
+    fixes: list[str]
+
+
+def finding_rows(report: Report) -> list[FindingRow]:
+    """All findings, in the report's order."""
+    return [
+        FindingRow(
+            check=clean(found.check),
+            severity=found.severity,
+            share="" if found.share_of_step is None else percent(found.share_of_step),
+            where=place(found.location, report.workload.cwd),
+            evidence=[clean(sentence) for sentence in found.evidence],
+            fixes=found.fixes,
+        )
+        for found in report.diagnosis.findings
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRow:
+    """One line of the ranked table."""
+
+    fix: str
+    settings: str
+    speedup: str
+    training: str
+    memory: str
+    risk: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialGroup:
+    """Trials with the same verdict, the fastest first. `key`: faster, changed, or the verdict."""
+
+    key: str
+    title: str
+    rows: list[TrialRow] = field(default_factory=list)
+
+
+_GROUPS = {
+    "faster": "Faster",
+    "changed": "Faster, but training changes",
+    "unclear": "Unclear: the launches do not decide",
+    "same": "No difference",
+    "slower": "Slower",
+}
+
+
+def trial_groups(report: Report) -> list[TrialGroup]:
+    """All measured trials by verdict, and the A/A candidate last; empty groups left out."""
+    groups: dict[str, list[Trial]] = {key: [] for key in _GROUPS}
+    for trial in report.trials:
+        if trial.verdict in ("failed", "refused"):
+            continue
+        groups[_group_of(trial)].append(trial)
+    result = []
+    for key, trials in groups.items():
+        trials.sort(key=lambda t: -(t.speedup.estimate if t.speedup else 0.0))
+        if trials:
+            rows = [_trial_row(trial) for trial in trials]
+            result.append(TrialGroup(key=key, title=_GROUPS[key], rows=rows))
+    if report.noise_floor is not None:
+        floor = TrialRow(
+            fix=A_A,
+            settings="",
+            speedup=speedup(report.noise_floor),
+            training="",
+            memory="",
+            risk="",
+        )
+        result.append(TrialGroup(key="noise", title="Noise floor", rows=[floor]))
+    return result
+
+
+def _group_of(trial: Trial) -> str:
+    if trial.verdict == "faster":
+        if not proven_faster(trial.speedup):
+            return "unclear"  # nothing is called faster without an interval above 1
+        return "changed" if trial.numerics == "changed" else "faster"
+    return trial.verdict if trial.verdict in _GROUPS else "unclear"
+
+
+def _trial_row(trial: Trial) -> TrialRow:
+    return TrialRow(
+        fix=clean(trial.fix),
+        settings=settings(trial.settings),
+        speedup=speedup(trial.speedup),
+        training=TRAINING.get(trial.numerics, trial.numerics),
+        memory=memory_change(trial.memory_change_bytes),
+        risk=str(trial.risk),
+    )
+
+
+def trial_notes(report: Report) -> list[str]:
+    """What the table cannot hold: one-time costs, why training changed or a trial is unclear."""
+    notes = []
+    for trial in report.trials:
+        name = fix_with_settings(trial.fix, trial.settings)
+        if trial.verdict == "unclear" and trial.reason:
+            notes.append(f"{name}: {_sentence(trial.reason)}")
+        if trial.numerics == "changed" and trial.numerics_reason:
+            notes.append(f"{name}: {_sentence(trial.numerics_reason)}")
+        if trial.setup_s is not None and trial.break_even_steps is not None:
+            cost, steps = duration(trial.setup_s), f"{trial.break_even_steps:,}"
+            notes.append(f"{name}: one-time cost {cost}, paid back after {steps} steps.")
+    return notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotMeasured:
+    """Fixes that were refused, or failed, for one and the same reason."""
+
+    verdict: str
+    reason: str
+    fixes: list[str]
+
+
+def not_measured(report: Report) -> list[NotMeasured]:
+    """Every refused and failed trial with its reason; the same reason is said once."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for verdict in ("refused", "failed"):
+        for trial in report.trials:
+            if trial.verdict == verdict:
+                reason = _sentence(trial.reason or "no reason was given")
+                name = fix_with_settings(trial.fix, trial.settings)
+                names = by_reason.setdefault((verdict, reason), [])
+                if name not in names:
+                    names.append(name)
+    return [
+        NotMeasured(verdict=verdict, reason=reason, fixes=names)
+        for (verdict, reason), names in by_reason.items()
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One change to make: `code` is a unified diff where `is_diff`, else what to write."""
+
+    title: str
+    where: str
+    code: str
+    is_diff: bool
+
+
+def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
+    """What to change for each of the fixes, in order."""
+    return [
+        Change(
+            title=fix_with_settings(fix.fix, fix.settings),
+            where=place(fix.location, report.workload.cwd),
+            code=clean((fix.edit or fix.instruction or "").strip("\n")),
+            is_diff=bool(fix.edit),
+        )
+        for fix in fixes
+    ]
+
+
+def _sentence(text: str) -> str:
+    text = clean(text.strip())
+    return text if text.endswith((".", "!", "?")) else f"{text}."

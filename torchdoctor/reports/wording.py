@@ -1,0 +1,218 @@
+"""The sentences of a report, the same in every format."""
+
+from __future__ import annotations
+
+from torchdoctor.records import Environment, Interval, RecommendedFix, Report, Trial
+from torchdoctor.reports.figures import (
+    clean,
+    fix_with_settings,
+    memory,
+    percent,
+    quantity,
+    seconds,
+    speedup,
+    speedup_words,
+)
+
+RISKS = ("same result", "rounding or order", "lower precision", "changes training")
+
+# For the table: whether training stayed the same.
+TRAINING = {
+    "identical": "identical",
+    "within-rounding": "rounding",
+    "within-seed-noise": "seed noise",
+    "changed": "CHANGED",
+    "not-comparable": "not known",
+}
+TRAINING_LEGEND = (
+    "training: identical = same losses; rounding = same but for rounding; "
+    "seed noise = within what another seed changes; CHANGED = it learns something else"
+)
+RISK_LEGEND = "risk: " + ", ".join(f"{number} {risk}" for number, risk in enumerate(RISKS))
+
+_TRAINING_CLAUSE = {
+    "identical": ", and training stays the same",
+    "within-rounding": ", and training stays the same within rounding",
+    "within-seed-noise": ", and training stays within what another seed changes",
+    "changed": ", but training changes",
+    "not-comparable": "; whether training stays the same could not be compared",
+}
+
+_BRANCH_SENTENCES = {
+    "data_loader": "Training waits for data.",
+    "memcpy": "Copies between host and device hold the step up.",
+    "communication": "Communication between devices holds the step up.",
+    "gpu": "The GPU's own work fills the step.",
+    "cpu": "Work on the CPU holds the step up.",
+    "other": "Something outside the step's own work holds it up.",
+}
+
+
+def proven_faster(interval: Interval | None) -> bool:
+    """Whether the 95 % interval lies above 1: the only ground to call anything faster."""
+    return interval is not None and interval.low > 1
+
+
+def verdict(report: Report) -> str:
+    """What slows training, and what helps: one or two sentences."""
+    return " ".join(filter(None, (cause(report), gain(report))))
+
+
+def cause(report: Report) -> str:
+    """What slows training, in one sentence."""
+    diagnosis = report.diagnosis
+    if diagnosis.bottleneck == "none":
+        if any(proven_faster(trial.speedup) for trial in report.trials):
+            return "No single bottleneck stands out."
+        default = "Nothing to fix: no part of the step stands out."
+    else:
+        default = _BRANCH_SENTENCES.get(diagnosis.bottleneck, "")
+    return clean(diagnosis.sentence.strip()) or default
+
+
+def gain(report: Report) -> str:
+    """What helps and how much, in one sentence; never "faster" without an interval above 1."""
+    fixes, together = report.recommendation.fixes, report.recommendation.speedup
+    if fixes and together is not None:
+        names = _listed([fix_with_settings(fix.fix, fix.settings) for fix in fixes])
+        return _gain_of(names, together, report.recommendation.numerics)
+    best = best_trial(report, fixes)
+    if best is not None and best.speedup is not None:
+        names = fix_with_settings(best.fix, best.settings)
+        return _gain_of(names, best.speedup, best.numerics)
+    return _no_gain(report)
+
+
+def best_trial(report: Report, among: list[RecommendedFix] | None = None) -> Trial | None:
+    """The trial with the highest proven lower bound that left training the same, or None."""
+    wanted = [(fix.fix, fix.settings) for fix in among or []]
+    good = [
+        trial
+        for trial in report.trials
+        if trial.verdict == "faster"
+        and trial.speedup is not None
+        and proven_faster(trial.speedup)
+        and trial.numerics != "changed"
+        and (not wanted or (trial.fix, trial.settings) in wanted)
+    ]
+    return max(good, key=lambda trial: trial.speedup.low if trial.speedup else 0.0, default=None)
+
+
+def _gain_of(names: str, interval: Interval, numerics: str | None) -> str:
+    times, bounds = speedup_words(interval)
+    clause = _TRAINING_CLAUSE.get(numerics or "not-comparable", "")
+    if proven_faster(interval):
+        return f"With {names} it runs {times} faster here ({bounds}){clause}."
+    if interval.high < 1:
+        return f"With {names} it runs slower here: {times} ({bounds})."
+    return f"With {names} no gain is proven here: {times} ({bounds})."
+
+
+def _no_gain(report: Report) -> str:
+    measured = {
+        t.fix for t in report.trials if t.verdict in ("faster", "same", "slower", "unclear")
+    }
+    if measured:
+        count = f"of the {len(measured)} fixes tried" if len(measured) > 1 else "fix tried"
+        if any(proven_faster(trial.speedup) for trial in report.trials):
+            return f"No {count} made it faster without changing training."
+        return (
+            f"None {count} made it faster." if len(measured) > 1 else "The fix tried did not help."
+        )
+    if report.trials:
+        refused = sum(trial.verdict == "refused" for trial in report.trials)
+        failed = len(report.trials) - refused
+        parts = [f"{refused} refused"] * bool(refused) + [f"{failed} failed"] * bool(failed)
+        return f"No fix could be measured: {' and '.join(parts)}."
+    return untried(report)
+
+
+def untried(report: Report) -> str:
+    """Why no fix was tried."""
+    if report.no_trials_reason:
+        return clean(report.no_trials_reason.strip())
+    if report.interrupted:
+        return "The run was interrupted before a fix was measured."
+    return "No fix was tried."
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def together(report: Report) -> str:
+    """What the recommended fixes do all together, or that this was not measured; may be empty."""
+    recommended = report.recommendation
+    if not recommended.fixes:
+        return ""
+    if recommended.speedup is None:
+        return "Not measured all together." if len(recommended.fixes) > 1 else ""
+    parts = [f"{speedup(recommended.speedup)} against the untouched program"]
+    if recommended.pairs:
+        parts.append(f"{recommended.pairs} pairs of launches")
+    if recommended.numerics:
+        parts.append(f"training: {TRAINING.get(recommended.numerics, recommended.numerics)}")
+    if recommended.peak_memory_bytes is not None:
+        before = report.baseline.peak_memory_bytes
+        change = f" (was {memory(before)})" if before is not None else ""
+        parts.append(f"peak memory {memory(recommended.peak_memory_bytes)}{change}")
+    return "; ".join(parts) + "."
+
+
+def noise_floor(report: Report) -> str:
+    """What the A/A candidate says of the machine, or an empty string."""
+    floor = report.noise_floor
+    if floor is None:
+        return ""
+    if floor.low > 1 or floor.high < 1:
+        return "excludes 1: the machine was too noisy, so trust no small difference"
+    return "the untouched program against itself"
+
+
+def machine(environment: Environment) -> str:
+    """The machine in one line."""
+    parts = []
+    if environment.gpus:
+        names = [clean(gpu.name) for gpu in environment.gpus]
+        parts += [f"{names.count(name)}x {name}" for name in dict.fromkeys(names)]
+        parts += [f"driver {environment.driver}"] if environment.driver else []
+    else:
+        parts.append("no GPU")
+    if environment.cpu:
+        parts.append(clean(environment.cpu))
+    parts.append(f"{environment.usable_cpus:g} usable CPU{'s' * (environment.usable_cpus != 1)}")
+    if environment.torch:
+        parts.append(f"torch {environment.torch}")
+    if environment.python:
+        parts.append(f"Python {environment.python}")
+    return ", ".join(parts)
+
+
+def step_time(report: Report) -> str:
+    """The step's time and throughput in one line, or an empty string."""
+    time = report.baseline.step_time_s
+    if time is None:
+        return ""
+    parts = [
+        f"{seconds(time.median)} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
+        f"{time.steps} steps)"
+    ]
+    if report.steps is not None and report.steps.two_modes and time.mean is not None:
+        parts.append(f"mean {seconds(time.mean)}, which decides: steps come in two kinds")
+    if report.baseline.samples_per_s is not None:
+        parts.append(quantity(report.baseline.samples_per_s, "samples/s"))
+    if report.steps is not None and report.steps.trainers > 1:
+        parts.append(f"{report.steps.trainers} training processes")
+    return ", ".join(parts)
+
+
+def overhead(report: Report) -> str:
+    """What observing cost, in one sentence, or an empty string."""
+    cost = report.overhead
+    parts = []
+    if cost.probe_us_per_step is not None:
+        share = f" ({percent(cost.probe_share)})" if cost.probe_share is not None else ""
+        parts.append(f"Observing costs {cost.probe_us_per_step:.3g} us a step{share}.")
+    if cost.profiler_window:
+        parts.append(clean(cost.profiler_window.strip().rstrip(".")) + ".")
+    return " ".join(parts)
