@@ -1,0 +1,162 @@
+"""Which way of pairing launches gives intervals that mean what they say? A seeded simulation.
+
+    python benchmarks/pairing_simulation.py [runs]
+
+Prints, for each design and number of rounds, the coverage of the nominal 95 % t interval, its
+mean half width, and the A/A candidate's. The figures are quoted in docs/decisions/pairing.md.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from statistics import fmean
+
+import numpy as np
+
+from torchdoctor.records import LaunchTiming
+from torchdoctor.trials import compare
+from torchdoctor.trials.rounds import BASELINE, Round, Slot, a_a_differences, differences
+
+SPEEDUP = math.log(1.07)
+NOISE = {  # log units: offset of a launch, random walk and steady drift per launch, spikes
+    "quiet": (0.004, 0.002, 0.000, 0.00),
+    "typical": (0.015, 0.008, 0.003, 0.08),
+    "noisy": (0.03, 0.03, 0.010, 0.15),
+}
+
+
+class Machine:
+    """Log time of one launch after another, with drift, spikes and an offset for each launch."""
+
+    def __init__(self, level: str, rng: np.random.Generator) -> None:
+        self.offset, self.walk, self.slope, self.spikes = NOISE[level]
+        self.rng, self.drift, self.launches = rng, 0.0, 0
+
+    def launch(self, arm: str, gain: float = SPEEDUP) -> Slot:
+        """One launch; its time per sample is the median step of one step."""
+        self.drift += self.rng.normal(0.0, self.walk) + self.slope
+        log = self.drift + self.rng.normal(0.0, self.offset)
+        if self.rng.random() < self.spikes:
+            log += self.rng.exponential(0.05)
+        if arm == "candidate":
+            log -= gain
+        self.launches += 1
+        timing = LaunchTiming(ended="measured", step_s=[math.exp(log)], window_s=math.exp(log))
+        at = float(self.launches)
+        return Slot(arm=arm, timing=timing, began_s=at, ended_s=at + 1.0, phase="confirm")
+
+
+def seconds(timing: LaunchTiming) -> float | None:
+    """Time per step of a simulated launch."""
+    return compare.seconds_per_sample(timing, "median")
+
+
+def block(machine: Machine, arms: int) -> Round:
+    """Baseline, `arms` candidates in random order, baseline."""
+    names = ["candidate", *(f"other{i}" for i in range(arms - 1))]
+    order = [BASELINE, *machine.rng.permutation(names), BASELINE]
+    flip = bool(machine.rng.integers(2))
+    return Round(
+        phase="confirm", shape="block", flip=flip, slots=[machine.launch(str(a)) for a in order]
+    )
+
+
+def abba(machine: Machine) -> Round:
+    """Baseline, candidate, candidate, baseline, or the reverse."""
+    order = [BASELINE, "candidate", "candidate", BASELINE]
+    if machine.rng.integers(2):
+        order = ["candidate", BASELINE, BASELINE, "candidate"]
+    flip = bool(machine.rng.integers(2))
+    return Round(phase="confirm", shape="abba", flip=flip, slots=[machine.launch(a) for a in order])
+
+
+def against(rounds: list[Round], how: str) -> list[float]:
+    """Other pairings of a block: with its first baseline, or the plain mean of both."""
+    found = []
+    for one in rounds:
+        logs = [(s.arm, math.log(seconds(s.timing) or 1.0)) for s in one.slots]
+        baselines = [log for arm, log in logs if arm == BASELINE]
+        reference = baselines[0] if how == "first" else fmean(baselines)
+        found += [reference - log for arm, log in logs if arm == "candidate"]
+    return found
+
+
+def chained(machine: Machine, rounds: int) -> list[float]:
+    """A closing baseline opens the next round as well: cheaper, but neighbours share it."""
+    opening, found = machine.launch(BASELINE), []
+    for _ in range(rounds):
+        candidate, closing = machine.launch("candidate"), machine.launch(BASELINE)
+        one = Round(phase="confirm", shape="block", slots=[opening, candidate, closing])
+        found += differences([one], "candidate", seconds)
+        opening = closing
+    return found
+
+
+def sequential(machine: Machine, pairs: int) -> list[float]:
+    """All of the baseline, then all of the candidate."""
+    logs = [
+        [math.log(seconds(machine.launch(a).timing) or 1.0) for _ in range(pairs)]
+        for a in (BASELINE, "candidate")
+    ]
+    return [b - c for b, c in zip(*logs, strict=True)]
+
+
+def designs(pairs: int) -> dict[str, tuple[Callable[[Machine], list[float]], float]]:
+    """Name -> (differences of the candidate on a machine, launches paid)."""
+
+    def blocks(arms: int) -> Callable[[Machine], list[float]]:
+        return lambda m: differences([block(m, arms) for _ in range(pairs)], "candidate", seconds)
+
+    def a_a(m: Machine) -> list[float]:
+        rounds = [block(m, 4) for _ in range(pairs)]
+        return [d + SPEEDUP for d in a_a_differences(rounds, seconds)]
+
+    return {
+        "sequential": (lambda m: sequential(m, pairs), 2 * pairs),
+        "block of 4, first baseline": (
+            lambda m: against([block(m, 4) for _ in range(pairs)], "first"),
+            6 * pairs,
+        ),
+        "block of 4, mean of both": (
+            lambda m: against([block(m, 4) for _ in range(pairs)], "mean"),
+            6 * pairs,
+        ),
+        "block of 4, interpolated": (blocks(4), 6 * pairs),
+        "block of 2, interpolated": (blocks(2), 4 * pairs),
+        "block of 1, interpolated": (blocks(1), 3 * pairs),
+        "block of 1, chained": (lambda m: chained(m, pairs), 2 * pairs + 1),
+        "ABBA": (
+            lambda m: differences([abba(m) for _ in range(pairs // 2)], "candidate", seconds),
+            2 * pairs,
+        ),
+        "A/A of a block of 4": (a_a, 0),
+    }
+
+
+def coverage(
+    design: Callable[[Machine], list[float]], level: str, runs: int, seed: int = 0
+) -> tuple[float, float]:
+    """Share of 95 % intervals that hold the true speed-up, and their mean half width."""
+    rng, hits, widths = np.random.default_rng(seed), 0, []
+    for _ in range(runs):
+        found = design(Machine(level, rng))
+        half = compare.half_width(found)
+        hits += abs(fmean(found) - SPEEDUP) <= half
+        widths.append(half)
+    return hits / runs, fmean(widths)
+
+
+def main(runs: int) -> None:
+    """Print the table."""
+    print(f"{'design':28} {'pairs':>5} {'launches':>8}  " + "  ".join(f"{k:>15}" for k in NOISE))
+    for pairs in (4, 6):
+        for name, (design, launches) in designs(pairs).items():
+            cells = [coverage(design, level, runs) for level in NOISE]
+            row = "  ".join(f"{c:6.1%} ±{w:6.1%}" for c, w in cells)
+            print(f"{name:28} {pairs:5d} {launches:8.0f}  {row}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)

@@ -1,0 +1,159 @@
+"""Two sets of numbers become an interval and a verdict. Pure: no clock, no launch, no file.
+
+A *difference* is the natural logarithm of the baseline's time per sample minus the candidate's,
+within one pair: above 0 is faster. Launches are samples, steps are not: a launch has one number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, median
+
+from torchdoctor.records import Interval, LaunchTiming, StepStatistics
+
+MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch that can be used
+SMALLEST_DELTA = 0.02  # differences below this are "the same" even on a quiet machine
+LARGEST_DELTA = 0.05  # on a machine noisier than this, "unclear" is the honest word
+TWO_MODES = 0.15  # mean and median of the steps further apart: steps come in two kinds
+CONFIDENCE = 0.95
+
+
+def usable(timing: LaunchTiming) -> bool:
+    """Whether the launch measured at least one step."""
+    return timing.ended in MEASURED and bool(timing.step_s) and sum(timing.step_s) > 0
+
+
+def seconds_per_sample(timing: LaunchTiming, by: str, per_step: bool = False) -> float | None:
+    """Time per sample of one launch, in seconds; per step where batches have no size.
+
+    Args:
+        timing: the launch.
+        by: "mean" (the whole window over its samples) or "median" (the median step).
+        per_step: leave the samples out, because another launch of the run does not know them.
+    """
+    if not usable(timing):
+        return None
+    steps = len(timing.step_s)
+    samples_per_step = 1.0
+    if timing.samples and not per_step:
+        samples_per_step = timing.samples / steps
+    if by == "median":
+        return median(timing.step_s) / samples_per_step
+    window_s = timing.window_s if timing.window_s > 0 else sum(timing.step_s)
+    return window_s / steps / samples_per_step
+
+
+def has_two_modes(timings: Sequence[LaunchTiming]) -> bool:
+    """Whether mean and median step differ by over 15 % in the typical one of these launches."""
+    gaps = [fmean(t.step_s) / median(t.step_s) - 1.0 for t in timings if usable(t)]
+    return bool(gaps) and abs(median(gaps)) > TWO_MODES
+
+
+def decided_by(baselines: Sequence[LaunchTiming], steps: StepStatistics | None) -> str:
+    """ "mean" or "median": which time per sample decides, from the baseline alone."""
+    two_modes = (steps is not None and steps.two_modes) or has_two_modes(baselines)
+    return "mean" if two_modes else "median"
+
+
+def t_quantile(probability: float, degrees: float) -> float:
+    """Quantile of Student's t distribution."""
+    from scipy.special import stdtrit  # a third of the import time of scipy.stats
+
+    return float(stdtrit(degrees, probability))
+
+
+def half_width(differences: Sequence[float], confidence: float = CONFIDENCE) -> float:
+    """Half the t interval of the mean difference, in log units; infinite below two pairs."""
+    pairs = len(differences)
+    if pairs < 2:
+        return math.inf
+    deviation = math.sqrt(_variance(differences) / pairs)
+    return t_quantile(0.5 + confidence / 2, pairs - 1) * deviation
+
+
+def interval(differences: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Speed-up with its t interval on K - 1 degrees of freedom; None below two pairs."""
+    if len(differences) < 2:
+        return None
+    return as_interval(fmean(differences), half_width(differences, confidence))
+
+
+def as_interval(mean: float, half: float) -> Interval:
+    """Log units to a speed-up."""
+    # A ratio above e^50 says nothing more, and infinity is no JSON.
+    low, high = max(mean - half, -50.0), min(mean + half, 50.0)
+    return Interval(estimate=math.exp(mean), low=math.exp(low), high=math.exp(high))
+
+
+def p_value(differences: Sequence[float]) -> float:
+    """Two-sided p of the paired t test that there is no difference; 1 below two pairs."""
+    pairs = len(differences)
+    if pairs < 2:
+        return 1.0
+    mean, deviation = fmean(differences), math.sqrt(_variance(differences) / pairs)
+    if deviation == 0.0:
+        return 1.0 if mean == 0.0 else 0.0
+    from scipy.special import stdtr
+
+    return float(2.0 * stdtr(pairs - 1, -abs(mean) / deviation))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p values, in the order given."""
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def delta(noise_floor: Interval | None) -> float:
+    """What counts as no difference: as far as the A/A's interval reaches, at least 2 %, at most 5 %."""
+    if noise_floor is None:
+        return SMALLEST_DELTA
+    reach = max(abs(math.log(noise_floor.low)), abs(math.log(noise_floor.high)))
+    return min(LARGEST_DELTA, max(SMALLEST_DELTA, math.expm1(min(reach, 1.0))))
+
+
+def verdict(
+    differences: Sequence[float], delta: float = SMALLEST_DELTA, adjusted_p: float | None = None
+) -> str:
+    """ "faster", "slower", "same" or "unclear" of one candidate's paired differences.
+
+    Args:
+        differences: log baseline minus log candidate, one for each pair.
+        delta: what counts as no difference, as a ratio above 1.
+        adjusted_p: the p value after correction for the number of candidates confirmed together;
+            None where there is nothing to correct.
+    """
+    if len(differences) < 2:
+        return "unclear"
+    mean, half = fmean(differences), half_width(differences)
+    decided = adjusted_p is None or adjusted_p < 1.0 - CONFIDENCE
+    if mean - half > 0 and decided:
+        return "faster"
+    if mean + half < 0 and decided:
+        return "slower"
+    narrow = half_width(differences, 0.90)
+    if max(abs(mean - narrow), abs(mean + narrow)) <= math.log1p(delta):
+        return "same"
+    return "unclear"
+
+
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """Standard deviation of one difference, shared by all candidates, and its degrees of freedom.
+
+    Two screening pairs have one degree of freedom each; together they know the noise.
+    """
+    degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
+    if degrees == 0:
+        return math.inf, 0
+    squares = sum(_variance(group) * (len(group) - 1) for group in groups if len(group) > 1)
+    return math.sqrt(squares / degrees), degrees
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)

@@ -1,0 +1,116 @@
+"""Rounds of launches, and how a candidate is paired with the baselines of its round. Pure.
+
+Two shapes, chosen by simulation (docs/decisions/pairing.md):
+
+- block: baseline, the candidates in random order, baseline. A candidate is compared with the two
+  baselines interpolated at its own time, so that a steady drift cancels. The A/A candidate is the
+  closing baseline against the opening one, its sign random, scaled to a candidate's variance.
+- abba: one candidate; baseline, candidate, candidate, baseline or the reverse, neighbours paired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torchdoctor.records import LaunchTiming
+
+BASELINE = "baseline"
+# Variance of candidate minus interpolated baseline (1.5 in the middle) over baseline minus baseline (2).
+_A_A_SCALE = math.sqrt(1.5 / 2.0)
+
+Seconds = Callable[[LaunchTiming], float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One launch in its place. Times are of the budget's clock, in seconds."""
+
+    arm: str  # BASELINE, or the key of a candidate
+    timing: LaunchTiming
+    began_s: float
+    ended_s: float
+    phase: str
+
+    @property
+    def middle_s(self) -> float:
+        """When the launch was half over."""
+        return (self.began_s + self.ended_s) / 2
+
+
+@dataclass(kw_only=True)
+class Round:
+    """Launches that are compared with each other, in the order they ran."""
+
+    phase: str  # "screen" | "confirm" | "stack"
+    shape: str  # "block" | "abba"
+    flip: bool = False  # random: which way round the A/A candidate is taken
+    slots: list[Slot] = field(default_factory=list)
+
+
+def differences(rounds: Sequence[Round], arm: str, seconds: Seconds) -> list[float]:
+    """Log baseline minus log candidate for every pair of `arm`, in order.
+
+    Args:
+        rounds: complete or cut short; a pair that lacks a side is left out.
+        arm: key of the candidate.
+        seconds: time per sample of a launch, None where it has none.
+    """
+    found: list[float] = []
+    for one in rounds:
+        found += (
+            _abba_pairs(one, arm, seconds) if one.shape == "abba" else _in_block(one, arm, seconds)
+        )
+    return found
+
+
+def a_a_differences(rounds: Sequence[Round], seconds: Seconds) -> list[float]:
+    """The same for the A/A candidate: baseline against baseline, one for each whole round."""
+    found: list[float] = []
+    for one in rounds:
+        logs = [
+            log
+            for slot in one.slots
+            if slot.arm == BASELINE and (log := _log(slot, seconds)) is not None
+        ]
+        if len(logs) < 2:
+            continue
+        scale = _A_A_SCALE if one.shape == "block" else 1.0
+        found.append((logs[0] - logs[1]) * scale * (-1.0 if one.flip else 1.0))
+    return found
+
+
+def _log(slot: Slot, seconds: Seconds) -> float | None:
+    value = seconds(slot.timing)
+    return math.log(value) if value else None
+
+
+def _in_block(one: Round, arm: str, seconds: Seconds) -> list[float]:
+    baselines = [
+        (slot.middle_s, log)
+        for slot in one.slots
+        if slot.arm == BASELINE and (log := _log(slot, seconds)) is not None
+    ]
+    found: list[float] = []
+    for slot in one.slots:
+        log = _log(slot, seconds) if slot.arm == arm else None
+        if log is None or not baselines:
+            continue
+        (begin, first), (end, last) = baselines[0], baselines[-1]
+        # One baseline only (the round was cut short): compare with that one.
+        weight = (slot.middle_s - begin) / (end - begin) if end > begin else 0.5
+        found.append(first * (1.0 - weight) + last * weight - log)
+    return found
+
+
+def _abba_pairs(one: Round, arm: str, seconds: Seconds) -> list[float]:
+    found: list[float] = []
+    for left, right in zip(one.slots[0::2], one.slots[1::2], strict=False):
+        if {left.arm, right.arm} != {BASELINE, arm}:
+            continue
+        baseline, candidate = (left, right) if left.arm == BASELINE else (right, left)
+        b, c = _log(baseline, seconds), _log(candidate, seconds)
+        if b is not None and c is not None:
+            found.append(b - c)
+    return found
