@@ -1,0 +1,148 @@
+"""All the processes of a launch: found, told to end, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+_ROUNDS = 20  # of killing, against programs that start new processes meanwhile
+
+
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """Within it, processes whose parent ended become ours (Linux): a daemon cannot slip away."""
+    if sys.platform != "linux":
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = ctypes.c_int(0)
+    libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        libc.prctl(_PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+def inner_pid(pid: int) -> int:
+    """A process's pid as it sees it itself, inside its PID namespace; the same where there is none.
+
+    Raises OSError where the process is gone.
+    """
+    if sys.platform != "linux":
+        return pid
+    for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return pid
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """A process and all of its descendants that are alive now; empty where it is gone."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+class Tree:
+    """The processes of one launch, also those that left its process tree.
+
+    Args:
+        root: pid of the process that was started.
+        marker: an entry of the environment that only this launch's processes have.
+    """
+
+    def __init__(self, root: int, marker: tuple[str, str]) -> None:
+        self.root = root
+        self.marker = marker
+        self._known: dict[int, psutil.Process] = {}
+
+    def now(self) -> list[psutil.Process]:
+        """Those that descend from the root, and those seen before that still live."""
+        for process in tree(self.root):
+            self._known.setdefault(process.pid, process)
+        self._known = {pid: p for pid, p in self._known.items() if _lives(p)}
+        return list(self._known.values())
+
+    def pids(self) -> set[int]:
+        """Every pid seen alive at the last look."""
+        return set(self._known)
+
+    def strays(self) -> list[psutil.Process]:
+        """Processes that carry the marker, wherever they hang now. Looks at all processes."""
+        name, value = self.marker
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and process.environ().get(name) == value:
+                    found.append(process)
+        return found
+
+    def end(self, grace_s: float) -> bool:
+        """End them all: SIGTERM to the root, then SIGKILL to every one. True: none is left."""
+        self.now()
+        root = self._known.get(self.root)
+        if root is not None and grace_s > 0:
+            with contextlib.suppress(psutil.Error):
+                root.terminate()
+            wait_until(lambda: not _lives(root), grace_s)
+        for _ in range(_ROUNDS):
+            left = {p.pid: p for p in [*self.now(), *self.strays()] if _lives(p)}
+            if not left:
+                return True
+            self._known |= left
+            for process in left.values():
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            _bury(list(left))
+            wait_until(lambda found=left: not any(_lives(p) for p in found.values()), 0.5)
+        return not any(_lives(p) for p in self._known.values())
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _bury(pids: list[int]) -> None:
+    """Collect those that became our children by being orphaned."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
+
+
+def bury_orphans(keep: int) -> None:
+    """Collect every dead child of ours but the one that subprocess waits for."""
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.pid != keep and process.status() == psutil.STATUS_ZOMBIE:
+                os.waitpid(process.pid, os.WNOHANG)
+
+
+def wait_until(done: object, seconds: float, interval_s: float = 0.02) -> bool:
+    """Whether `done()` became true within that time."""
+    deadline = time.monotonic() + seconds
+    while not done():  # type: ignore[operator]
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(interval_s)
+    return True
+
+
+def kill_quietly(pid: int) -> None:
+    """SIGKILL, whether or not it still lives."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)

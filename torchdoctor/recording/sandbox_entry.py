@@ -1,0 +1,291 @@
+"""Runs one command inside namespaces: started by path, before the user's program.
+
+    python -I -S sandbox_entry.py settings.json
+
+Standard library only, and small: it is the parent of every launched program. The settings say
+what to mount (`sandbox_plan.py` makes that list); this file carries it out with ctypes, moves
+into the new root and executes the user's command there, with the environment it was itself
+started with, byte for byte. What happens is told as JSON lines on the file descriptor
+`status_fd`: {"event": "started" | "failed" | "limited" | "exec-failed" | "exit", ...}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x08000000, 0x10000000, 0x20000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG = 1
+SETUP_FAILED = 125
+FLAGS = {"ro": MS_RDONLY, "nosuid": MS_NOSUID, "nodev": MS_NODEV, "noexec": MS_NOEXEC}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+# (amd64, i386, arm, arm64, riscv64, ppc64le, s390x): pivot_root has no wrapper in libc.
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    """mount(2). Raises OSError."""
+    encoded = [None if s is None else os.fsencode(s) for s in (source, target, kind, data or None)]
+    result = _libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
+    _check(result, f"mount {kind or 'bind'} on {target}")
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _unshare(settings: dict[str, Any]) -> None:
+    uid, gid = os.getuid(), os.getgid()
+    flags = CLONE_NEWNS
+    for name, flag in (("userns", CLONE_NEWUSER), ("pidns", CLONE_NEWPID), ("ipcns", CLONE_NEWIPC)):
+        if settings[name]:
+            flags |= flag
+    _check(_libc.unshare(flags), "unshare")
+    if settings["userns"]:
+        # The same ids inside as outside: nothing that the program can see has changed.
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+class Root:
+    """The new root file system while it is being built, below `top`."""
+
+    def __init__(self, settings: dict[str, Any], say: Any) -> None:
+        self.top: str = settings["root"]
+        self.memory: str = settings["memory"]
+        self.upper: str | None = settings["upper"]  # folder on disk, or None: all in memory
+        self.userns: bool = settings["userns"]
+        self.say = say
+        self.layers = 0
+        mount("tmpfs", self.top, "tmpfs", 0, "mode=755")
+        mount("tmpfs", self.memory, "tmpfs", 0, "mode=700")
+
+    def inside(self, path: str) -> str:
+        """Where `path` of the finished sandbox lies now."""
+        return self.top + path
+
+    def build(self, steps: list[list[Any]]) -> None:
+        """Carry out the plan. A step that fails is replaced by a read-only view and named."""
+        for name, path, *rest in steps:
+            try:
+                getattr(self, f"do_{name}")(path, *rest)
+            except OSError as error:
+                self.say(event="limited", step=name, path=path, reason=str(error))
+                if name == "overlay":
+                    self.read_only_instead(path)
+
+    def read_only_instead(self, path: str) -> None:
+        """Nothing may be written where no layer can be laid."""
+        try:
+            self.do_view(path, [], True)
+        except OSError as error:
+            self.say(event="limited", step="view", path=path, reason=str(error))
+
+    def do_folder(self, path: str, mode: int) -> None:
+        """An empty folder of our own."""
+        os.makedirs(self.inside(path), exist_ok=True)
+        os.chmod(self.inside(path), mode)
+
+    def do_link(self, path: str, target: str) -> None:
+        """A symbolic link as outside."""
+        os.symlink(target, self.inside(path))
+
+    def _mount_point(self, path: str) -> str:
+        target = self.inside(path)
+        if not os.path.lexists(target):
+            if os.path.isdir(path):
+                os.mkdir(target, 0o755)
+            else:
+                os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+        return target
+
+    def do_overlay(self, path: str, on_disk: bool, flags: list[str], chain: list[str]) -> None:
+        """The folder as it is, with a layer on top that takes every write.
+
+        `chain`: folders inside (relative) that are made in the layer beforehand, because the
+        kernel refuses to copy up what belongs to an id that is not mapped in here.
+        """
+        self.layers += 1
+        store = self.upper if on_disk and self.upper else self.memory
+        layer = f"{store}/{self.layers}"
+        upper, work = f"{layer}/upper", f"{layer}/work"
+        os.makedirs(upper)
+        os.mkdir(work)
+        for relative in ["", *chain]:
+            source, made = os.path.join(path, relative), os.path.join(upper, relative)
+            os.makedirs(made, exist_ok=True)
+            self._same_access(source, made)
+        target = self._mount_point(path)
+        lower, descriptor = path, None
+        if any(c in path for c in ":,\\"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            lower = f"/proc/self/fd/{descriptor}"
+        # redirect_dir: without it, renaming a folder that existed before fails with EXDEV.
+        extra = "userxattr" if self.userns else "redirect_dir=on"
+        options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+        bits = sum(FLAGS[flag] for flag in flags)
+        try:
+            mount("overlay", target, "overlay", bits, f"{options},{extra}")
+        except OSError as error:
+            if self.userns or error.errno != errno.EINVAL:
+                raise
+            mount("overlay", target, "overlay", bits, options)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _same_access(self, source: str, made: str) -> None:
+        status = os.stat(source)
+        if not self.userns and os.geteuid() == 0:
+            os.chown(made, status.st_uid, status.st_gid)
+        # After the chown, which clears set-id bits.
+        os.chmod(made, status.st_mode & 0o7777)
+
+    def do_view(self, path: str, flags: list[str], read_only: bool) -> None:
+        """The real thing, with all that is mounted below; `flags` are those of its mount."""
+        target = self._mount_point(path)
+        mount(path, target, None, MS_BIND | MS_REC)
+        if read_only:
+            bits = sum(FLAGS[flag] for flag in flags) | MS_RDONLY
+            mount(None, target, None, MS_REMOUNT | MS_BIND | bits)
+
+    def do_empty(self, path: str, size: int | None, mode: int) -> None:
+        """A file system in memory of its own; `size` in bytes, None: the system's default."""
+        limit = "" if size is None else f",size={size}"
+        mount("tmpfs", self._mount_point(path), "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode:o}{limit}")
+
+    def do_proc(self, path: str, below: list[str]) -> None:
+        """A /proc of the new PID namespace, masked as the old one was."""
+        mount("proc", self._mount_point(path), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        for masked in below:
+            try:
+                mount(masked, self.inside(masked), None, MS_BIND | MS_REC)
+            except OSError as error:
+                self.say(event="limited", step="proc", path=masked, reason=str(error))
+
+    def enter(self) -> None:
+        """Make it the root of this process; the old root can no longer be reached."""
+        os.chdir(self.top)
+        number = _PIVOT_ROOT.get(os.uname().machine)
+        # pivot_root(".", ".") stacks the old root over the new one, from where it is detached.
+        if number is not None and _libc.syscall(number, b".", b".") == 0:
+            _check(_libc.umount2(b".", MNT_DETACH), "umount of the old root")
+            os.chdir("/")
+            return
+        mount(".", "/", None, 8192)  # MS_MOVE: an initial ramfs cannot be pivoted
+        os.chroot(".")
+        os.chdir("/")
+
+
+def _execute(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
+    """Become the user's command. Python's own signal settings are taken back first."""
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.chdir(settings["cwd"])
+        os.execvpe(settings["command"][0], settings["command"], environment)
+    except OSError as error:
+        say(event="exec-failed", errno=error.errno, reason=str(error))
+    os._exit(SETUP_FAILED)
+
+
+def _wait(pid: int) -> int:
+    """Wait for one child and bury all others on the way. Returns its raw wait status."""
+    while True:
+        try:
+            ended, status = os.waitpid(-1, 0)
+        except InterruptedError:
+            continue
+        except ChildProcessError:
+            return SETUP_FAILED << 8
+        if ended == pid:
+            return status
+
+
+def _as_init(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
+    """PID 1 of the namespace: when it ends, the kernel kills every process in it.
+
+    Between it and the program stands one more process, so that the program's parent is not
+    PID 1: some programs take that for having been orphaned.
+    """
+    middle = os.fork()
+    if middle == 0:
+        program = os.fork()
+        if program == 0:
+            os.setsid()
+            _execute(settings, environment, say)
+        say(event="started", program=program)
+        say(event="exit", status=_wait(program))
+        os._exit(0)
+    _wait(middle)
+    os._exit(0)
+
+
+def _initial_environment() -> dict[bytes, bytes]:
+    # Not os.environ: this interpreter adds LC_CTYPE to its own when the locale is "C".
+    with open("/proc/self/environ", "rb") as file:
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
+        return {name: value for name, _, value in pairs}
+
+
+def main() -> None:
+    """Read the settings, build what they say, run the command."""
+    with open(sys.argv[1], encoding="utf-8") as file:
+        settings = json.load(file)
+    status_fd = settings["status_fd"]
+    os.set_inheritable(status_fd, False)
+
+    def say(**event: Any) -> None:
+        os.write(status_fd, (json.dumps(event) + "\n").encode())
+
+    environment = _initial_environment()
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != settings["parent"]:
+        os._exit(SETUP_FAILED)
+    if not settings["isolate"]:
+        say(event="started", program=os.getpid())
+        _execute(settings, environment, say)
+    try:
+        _unshare(settings)
+        init = os.fork() if settings["pidns"] else 0
+        if init:
+            say(event="init", pid=init)
+            _wait(init)
+            os._exit(0)
+        # Set again: a fork clears it. The parent's end is this namespace's end.
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        root = Root(settings, say)
+        root.build(settings["steps"])
+        root.enter()
+    except OSError as error:
+        say(event="failed", errno=error.errno, reason=str(error))
+        os._exit(SETUP_FAILED)
+    if settings["pidns"]:
+        _as_init(settings, environment, say)
+    say(event="started", program=os.getpid())
+    _execute(settings, environment, say)
+
+
+if __name__ == "__main__":
+    main()

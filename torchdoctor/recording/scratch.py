@@ -1,0 +1,143 @@
+"""Where the writes of a launch go until they are thrown away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked, and stale folders stay
+    fcntl = None  # type: ignore[assignment]
+
+PREFIX = "torchdoctor-scratch-"
+# File systems that can hold an overlay's layer. Left out on purpose: overlay itself (a container's
+# own root), network and FUSE file systems, which lack what the kernel asks of a layer.
+LAYER_KINDS = frozenset("ext2 ext3 ext4 xfs btrfs f2fs zfs bcachefs tmpfs".split())
+
+
+def candidates(beside: Path | None) -> list[Path]:
+    """Folders that may hold the scratch folder, the preferred first."""
+    found = [Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/tmp")]
+    if beside is not None:
+        found.append(beside)
+    return [p for p in found if p.is_dir() and os.access(p, os.W_OK | os.X_OK)]
+
+
+def kind_of(folder: Path, mounts: Iterable[tuple[str, str]]) -> str:
+    """File system of a folder; `mounts`: pairs of mount point and kind."""
+    best, kind = "", ""
+    text = str(folder.resolve())
+    for path, name in mounts:
+        inside = text == path or text.startswith(path.rstrip("/") + "/")
+        if inside and len(path) >= len(best):
+            best, kind = path, name
+    return kind
+
+
+def choose(beside: Path | None, mounts: Iterable[tuple[str, str]]) -> tuple[Path, bool]:
+    """The folder to make scratch folders in, and whether it can hold an overlay's layers.
+
+    Most free room wins; on one and the same disk the first candidate does.
+    """
+    pairs = list(mounts)
+    best: tuple[bool, bool, int] | None = None
+    chosen = Path(tempfile.gettempdir())
+    devices = set()
+    for folder in candidates(beside):
+        device = folder.stat().st_dev
+        if device in devices:
+            continue
+        devices.add(device)
+        kind = kind_of(folder, pairs)
+        rank = (kind in LAYER_KINDS, kind != "tmpfs", shutil.disk_usage(folder).free)
+        if best is None or rank > best:
+            best, chosen = rank, folder
+    return chosen, best is not None and best[0]
+
+
+class Scratch:
+    """A folder of our own, locked while this process lives, and gone at `close`.
+
+    Folders of the same user that nobody locks any more (their process was killed) go as well.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        _remove_stale(parent)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{_user()}-", dir=parent))
+        # Close-on-exec by Python's default: no launched program keeps the lock.
+        self._lock = os.open(self.folder, os.O_RDONLY) if fcntl else -1
+        if fcntl:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._launches = 0
+
+    def new(self) -> Path:
+        """An empty folder for one launch."""
+        self._launches += 1
+        folder = self.folder / str(self._launches)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def close(self) -> None:
+        """Remove all of it."""
+        remove_tree(self.folder)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _user() -> str:
+    return str(os.getuid()) if hasattr(os, "getuid") else "user"
+
+
+def _remove_stale(parent: Path) -> None:
+    if fcntl is None:
+        return
+    for folder in parent.glob(f"{PREFIX}{_user()}-*"):
+        with _open_folder(folder) as descriptor:
+            if descriptor is None:
+                continue
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            remove_tree(folder)
+
+
+@contextlib.contextmanager
+def _open_folder(folder: Path) -> Iterator[int | None]:
+    # Not followed: /var/tmp is open to everybody, and what is removed must be ours.
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        yield None
+        return
+    try:
+        yield descriptor if os.fstat(descriptor).st_uid == os.getuid() else None
+    finally:
+        os.close(descriptor)
+
+
+def remove_tree(folder: Path) -> bool:
+    """Remove a folder that an overlay used (its work folders have mode 000). True: it is gone."""
+    shutil.rmtree(folder, onerror=_open_up)
+    if folder.exists():
+        # What _open_up made accessible was skipped in that pass.
+        for _ in range(3):
+            shutil.rmtree(folder, onerror=_open_up)
+            if not folder.exists():
+                break
+    return not folder.exists()
+
+
+def _open_up(function: Any, path: str, error: Any) -> None:
+    for place in (Path(path), Path(path).parent):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(place.lstat().st_mode):
+                place.chmod(0o700)
