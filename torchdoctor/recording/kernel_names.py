@@ -1,0 +1,60 @@
+"""What a device kernel's name says: communication, matrix work, tensor cores.
+
+Works on names alone, since neither Kineto nor the GPU says more. One call per distinct name.
+"""
+
+from __future__ import annotations
+
+import re
+
+# NCCL ("ncclKernel_", "ncclDevKernel_", 2020's "ncclAllReduceRingLLKernel_"), RCCL (the same
+# names, or "rccl"), and the all-reduce kernels of symmetric memory, vLLM, TensorRT-LLM, DeepEP.
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|msccl|nvshmem|deep_ep::|oneccl|hccl|cross_device_reduce|(?:one|two)_shot_all_?reduce"
+    r"|multimem_(?:one_shot_)?all_(?:reduce|gather)|symm_mem|all_?reduce_?fusion",
+    re.IGNORECASE,
+)
+# Matrix products, convolutions and attention: the work that tensor cores could do.
+_MATRIX = re.compile(
+    r"gemm|gemv|conv|wgrad|dgrad|fprop|xmma|cutlass|cublas|nvjet|matmul|bmm_|_mm_|cijk_|winograd"
+    r"|fmha|flash|attention|attn|wgmma|hgmma|tensorop|884|1688|16816",
+    re.IGNORECASE,
+)
+_NOT_MATRIX = re.compile(
+    r"im2col|col2im|convertTensor|nchwToNhwc|nhwcToNchw|nchwToNchw|nhwcToNhwc|computeOffsets|"
+    r"splitKreduce|elementwise|copy_kernel|bn_fw|bn_bw|batch_?norm|layer_?norm|softmax|reduce_kernel|"
+    r"generateWinograd|CatArrayBatchedCopy|_conversion|convert_",
+    re.IGNORECASE,
+)
+# Volta h884/s884, Turing and Ampere 1688/16816, CUTLASS tensorop, Hopper wgmma/GMMA and nvjet,
+# Blackwell tcgen05/UTCMMA and TensorRT-LLM's bmm_<types> kernels, AMD's MFMA (Tensile's MI<m>x<n>).
+_TENSOR_CORE = re.compile(
+    r"[hsi]884|[hisc]?1688(?!\d)|16816|i8816|16832|168256|hmma|imma_|tensorop|tensor_op"
+    r"|nvjet|wgmma|gmma|sm90_xmma|sm100_|sm103_|sm120_|tcgen05|utcmma|utchmma|umma"
+    r"|xmma_(?:gemm|sparse|implicit|warp_specialized|wgrad|dgrad|fprop)|dgrad_1x1_stride_2x2"
+    r"|first_layer_wgrad_kernel|conv2d_c1_k1|bmm_[a-z0-9]*(?:e\dm\d|bfloat16|fp16|mxe)"
+    r"|fmha.*sm(?:80|90|100)|flash_fwd|flash_bwd|flash::|fmhaSm100|cudnn_generated_fort_native_sdpa"
+    r"|mfma|_MI\d+x\d+|wmma",
+    re.IGNORECASE,
+)
+# The same families, computed in plain float32 or float64 arithmetic.
+_NO_TENSOR_CORE = re.compile(r"simt|ffma|_sgemm_(?!.*tf32)|dgemm", re.IGNORECASE)
+
+
+def is_communication(name: str) -> bool:
+    """A collective or point-to-point kernel of a communication library."""
+    return _COMMUNICATION.search(name) is not None
+
+
+def is_matrix_work(name: str) -> bool:
+    """A matrix product, a convolution or fused attention."""
+    if _COMMUNICATION.search(name):
+        return False
+    return uses_tensor_cores(name) or (
+        _MATRIX.search(name) is not None and _NOT_MATRIX.search(name) is None
+    )
+
+
+def uses_tensor_cores(name: str) -> bool:
+    """A kernel that is known by its name to run on tensor cores (NVIDIA) or matrix cores (AMD)."""
+    return _TENSOR_CORE.search(name) is not None and _NO_TENSOR_CORE.search(name) is None

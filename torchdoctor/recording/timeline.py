@@ -1,0 +1,213 @@
+"""Columns -> steps and the exposed time of each branch in them.
+
+A moment belongs to the first of kernel, memcpy, memset, runtime, data loader and CPU operators
+that covers it, else to "other": a wait hidden under a kernel counts as kernel. What only
+collective kernels cover is the branch "communication". docs/decisions/trace-attribution.md
+gives the reasons.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.recording.intervals import EMPTY, Intervals, join, subtract, union
+from torchdoctor.recording.kernel_names import is_communication
+from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, MEMSET, Ints, Table, Trace
+from torchdoctor.recording.trace_nesting import nest
+
+# The order in which branches claim time. Collective kernels come right after the others, so that
+# gpu + communication is the time under any kernel, whatever the collective's operator is called.
+BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
+_STEP = "ProfilerStep#"
+_SHORT_LAST_STEP = 0.8  # of the device events of the step before it
+_HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Step spans in order, in nanoseconds. `host_*` is the annotation's own span."""
+
+    start: Ints
+    end: Ints
+    host_start: Ints
+    host_end: Ints
+    known: bool  # False: no annotation; one span stands for the whole trace
+    doubts: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def total(self) -> int:
+        """Length of all steps together."""
+        return int((self.end - self.start).sum())
+
+    def index(self, times: Ints) -> Ints:
+        """The step that each moment lies in, or -1."""
+        index = np.searchsorted(self.start, times, side="right") - 1
+        inside = (index >= 0) & (times < self.end[np.maximum(index, 0)])
+        return np.where(inside, index, -1)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Merged intervals of every branch, and what of each is exposed in every step."""
+
+    steps: Steps
+    branches: dict[str, Intervals]
+    exposed: dict[str, Ints]  # branch or "other" -> nanoseconds per step
+    collectives: Intervals  # all communication, also where something else hides it
+
+    def share(self, branch: str) -> float | None:
+        """Exposed share of the average step, 0 to 1; None: the steps have no length."""
+        total = self.steps.total
+        return float(self.exposed[branch].sum()) / total if total else None
+
+
+def named(trace: Trace, table: Table, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows of a table whose name is wanted; `wanted` has one entry per interned name."""
+    return wanted[table.name] if len(table) else np.zeros(0, dtype=bool)
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Steps by the profiler's annotations, ended by the last device event launched in them."""
+    is_step = np.array([name.startswith(_STEP) for name in trace.names], dtype=bool)
+    marks = [t.where(named(trace, t, is_step)) for t in (trace.annotations, trace.operators)]
+    start = np.concatenate([mark.start for mark in marks])
+    end = np.concatenate([mark.end for mark in marks])
+    if not len(start):
+        return _whole_trace(trace, is_step)
+    order = np.lexsort((end, start))
+    return _with_device_work(trace, start[order], end[order])
+
+
+def _whole_trace(trace: Trace, is_step: NDArray[np.bool_]) -> Steps:
+    host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
+    tables = host or [table for table in (trace.device, trace.spans) if len(table)]
+    start = np.array([min((int(table.start.min()) for table in tables), default=0)])
+    end = np.array([max((int(table.end.max()) for table in tables), default=0)])
+    if len(trace.device):
+        end = np.maximum(end, trace.device.end.max())
+    doubt = (
+        "The trace has no step annotation (profiler.step() was not called): steps are unknown, "
+        "and the shares are of the whole trace."
+    )
+    return Steps(start, end, start, end, known=False, doubts=[doubt])
+
+
+def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
+    step_of = _launching_step(trace, host_start, host_end)
+    launched = step_of >= 0
+    if not launched.any():
+        return Steps(host_start, host_end, host_start, host_end, known=True)
+    count = np.bincount(step_of[launched], minlength=len(host_start))
+    last = np.full(len(host_start), np.iinfo(np.int64).min)
+    np.maximum.at(last, step_of[launched], trace.device.end[launched])
+    # A step ends with its last device event, and the next begins there: a running maximum. Work
+    # launched before the first step and done before its first device event delays its start.
+    begin = host_start[0]
+    in_first = trace.device.start[step_of == 0]
+    if len(in_first):
+        earlier = trace.device.end[~launched & (trace.device.end < in_first.min())]
+        begin = max(begin, earlier.max()) if len(earlier) else begin
+    end = np.maximum.accumulate(np.maximum(np.maximum(host_end, last), begin))
+    start = np.maximum(host_start, np.concatenate(([begin], end[:-1])))
+    keep = int(np.flatnonzero(count)[-1]) + 1
+    if keep > 1 and count[keep - 1] < _SHORT_LAST_STEP * count[keep - 2]:
+        keep -= 1
+    doubts = []
+    if keep < len(count):
+        doubts.append(
+            f"The last {len(count) - keep} of {len(count)} steps have no or too few device events "
+            "(the recording ended before they did); left out."
+        )
+    return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
+
+
+def launch_rows(trace: Trace) -> Ints:
+    """For every device event the row of the runtime call that launched it, or -1."""
+    calls, device = trace.runtime["correlation"], trace.device["correlation"]
+    order = np.argsort(calls, kind="stable")
+    if not len(order):
+        return np.full(len(device), -1)
+    place = np.minimum(np.searchsorted(calls[order], device), len(order) - 1)
+    row = order[place]
+    return np.where((calls[row] == device) & (device >= 0), row, -1)
+
+
+def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:
+    """For every device event the step whose host span holds its launch, or -1."""
+    row = launch_rows(trace)
+    if not len(trace.runtime):
+        return row
+    start, end = trace.runtime.start[row], trace.runtime.end[row]
+    step = np.searchsorted(host_start, start, side="right") - 1
+    inside = (row >= 0) & (step >= 0) & (end <= host_end[np.maximum(step, 0)])
+    return np.where(inside, step, -1)
+
+
+def build_timeline(trace: Trace) -> Timeline:
+    """The steps of a trace and the exposed time of every branch in them."""
+    steps = find_steps(trace)
+    device = trace.device
+    kind = device["kind"]
+    collective = np.array([is_communication(name) for name in trace.names], dtype=bool)
+    communication = (kind == KERNEL) & named(trace, device, collective)
+    branches = {
+        "gpu": _rows(device, (kind == KERNEL) & ~communication),
+        "memcpy": _rows(device, kind == MEMCPY),
+        "memset": _rows(device, kind == MEMSET),
+        "communication": _rows(device, communication),
+        "runtime": union(trace.runtime.start, trace.runtime.end),
+        **_host_branches(trace),
+    }
+    collectives = branches["communication"]
+    if not trace.has_device:
+        collectives = _host_collectives(trace)
+        branches["communication"] = _not_hidden(trace, collectives, branches["data_loader"])
+    exposed, below, covered = {}, np.zeros(len(steps), dtype=np.int64), EMPTY
+    for branch in BRANCHES:
+        covered = join(covered, branches[branch])
+        reached = covered.covered(steps.start, steps.end)
+        exposed[branch] = reached - below
+        below = reached
+    exposed["other"] = (steps.end - steps.start) - below
+    return Timeline(steps, branches, exposed, collectives)
+
+
+def _host_branches(trace: Trace) -> dict[str, Intervals]:
+    loads = np.array([_is_loader(name) for name in trace.names], dtype=bool)
+    is_step = np.array([name.startswith(_STEP) for name in trace.names], dtype=bool)
+    loader, work = [], []
+    for table in (trace.operators, trace.annotations):
+        loading = named(trace, table, loads)
+        loader.append(_rows(table, loading))
+        work.append(_rows(table, ~loading & ~named(trace, table, is_step)))
+    return {"data_loader": join(*loader), "cpu": join(*work)}
+
+
+def _host_collectives(trace: Trace) -> Intervals:
+    """Collectives that run on the host (gloo), for traces without a GPU."""
+    wanted = np.array([name.startswith(_HOST_COMMUNICATION) for name in trace.names], dtype=bool)
+    return _rows(trace.annotations, named(trace, trace.annotations, wanted))
+
+
+def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Intervals:
+    """Collectives where no operator computes and no loader waits."""
+    if not len(collectives):
+        return collectives
+    leaves = nest(trace.operators).leaves
+    return subtract(collectives, join(loading, _rows(trace.operators, leaves)))
+
+
+def _is_loader(name: str) -> bool:
+    return (
+        name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
+    ) or name.startswith("enumerate(DataPipe)#")
+
+
+def _rows(table: Table, mask: NDArray[np.bool_]) -> Intervals:
+    return union(table.start[mask], table.end[mask])

@@ -1,0 +1,47 @@
+"""A Kineto trace -> columns, streaming: .json, .json.gz or a binary stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from torchdoctor.errors import UsageError
+from torchdoctor.recording.trace_columns import Columns, Trace
+from torchdoctor.recording.trace_files import BLOCK_BYTES, TraceFile
+
+
+def read_trace(
+    source: Path | BinaryIO, name: str | None = None, block_bytes: int = BLOCK_BYTES
+) -> Trace:
+    """Reads one trace, as far as it goes.
+
+    Args:
+        source: a file, or a binary stream such as `sys.stdin.buffer`.
+        name: what messages call it; the path where there is one.
+        block_bytes: how much is decoded at a time.
+
+    Raises:
+        UsageError: it cannot be opened, or is no trace.
+    """
+    if isinstance(source, Path):
+        try:
+            with source.open("rb") as stream:
+                return _read_stream(stream, name or str(source), block_bytes)
+        except OSError as error:
+            raise UsageError(f"{source} cannot be read: {error.strerror or error}.") from error
+    return _read_stream(source, name or "standard input", block_bytes)
+
+
+def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
+    file = TraceFile(stream, name, block_bytes)
+    columns = Columns()
+    for slices in file.slices():
+        columns.add(slices)
+    if not columns.events:
+        raise UsageError(f"{name} holds no profiler events: record at least one step.")
+    trace = columns.trace(name)
+    trace.metadata = file.metadata
+    trace.doubts = [*file.doubts, *trace.doubts]
+    if file.damaged:
+        trace.doubts.append(f"{file.damaged} events of {name} are damaged and were skipped.")
+    return trace

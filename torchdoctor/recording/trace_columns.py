@@ -1,0 +1,252 @@
+"""Decoded slices -> numpy columns: one table per kind of event, strings interned.
+
+Times are int64 nanoseconds since `Trace.base_us`, so that differences are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.recording.trace_events import Slice, SliceArgs
+
+Ints = NDArray[np.int64]
+Key = TypeVar("Key", bound=Hashable)
+
+# Category of Kineto (2020 spelling, today's, other vendors') -> table.
+_TABLE_OF = {
+    "operator": "operators",
+    "cpu_op": "operators",
+    "python": "operators",  # record_function of the first releases
+    "runtime": "runtime",
+    "driver": "runtime",
+    "kernel": "kernel",
+    "memcpy": "memcpy",
+    "gpu_memcpy": "memcpy",
+    "memset": "memset",
+    "gpu_memset": "memset",
+    "user_annotation": "annotations",
+    "trace": "spans",
+}
+_DEVICE_KINDS = ("kernel", "memcpy", "memset")
+KERNEL, MEMCPY, MEMSET = range(3)
+_LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
+_NO_ARGS = SliceArgs()
+
+
+class Names(dict[Key, int], Generic[Key]):
+    """Interned values: looking one up gives its number, which is new for a new value."""
+
+    def __missing__(self, key: Key) -> int:
+        number = self[key] = len(self)
+        return number
+
+    def values_in_order(self) -> list[Key]:
+        """The values; each stands at its number."""
+        return list(self)
+
+
+@dataclass
+class Table:
+    """Columns of equal length. `name` and `thread` are numbers of interned values."""
+
+    start: Ints
+    end: Ints
+    name: Ints
+    thread: Ints
+    columns: dict[str, Ints] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, column: str) -> Ints:
+        return self.columns[column]
+
+    def where(self, rows: NDArray[Any]) -> Table:
+        """The rows that a mask or an index array selects."""
+        return Table(
+            self.start[rows],
+            self.end[rows],
+            self.name[rows],
+            self.thread[rows],
+            {key: column[rows] for key, column in self.columns.items()},
+        )
+
+
+@dataclass
+class Trace:
+    """A whole trace as columns.
+
+    `operators` has column shapes (number into `shapes`, -1: none). `runtime` has column
+    correlation (-1: none). `device` has columns kind (KERNEL, MEMCPY, MEMSET), correlation,
+    device, stream, bytes (-1: not recorded).
+    """
+
+    path: str
+    base_us: float
+    names: list[str]
+    threads: list[tuple[int | str, int | str]]  # process, thread
+    shapes: list[bytes]  # JSON of the inputs' sizes
+    operators: Table
+    annotations: Table
+    runtime: Table
+    device: Table
+    spans: Table
+    metadata: dict[str, Any] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+
+    @property
+    def has_device(self) -> bool:
+        """Whether anything ran on a GPU while the profiler watched."""
+        return len(self.device) > 0
+
+
+class Columns:
+    """Collects blocks of slices; `trace()` gives what was collected."""
+
+    def __init__(self) -> None:
+        self.names: Names[str] = Names()
+        self.threads: Names[tuple[int | str, int | str]] = Names()
+        self.shapes: Names[bytes] = Names()
+        self.base_us: float | None = None
+        self.events = 0
+        self.untimed = 0
+        self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
+        self._table_of: dict[str, str | None] = {}
+
+    def add(self, slices: Iterable[Slice]) -> None:
+        """Takes over the columns of a block; the slices can go afterwards."""
+        by_category: defaultdict[str, list[Slice]] = defaultdict(list)
+        for event in slices:
+            by_category[event.cat].append(event)
+        for category, events in by_category.items():
+            self.events += len(events)
+            table = self._table(category)
+            if table is not None:
+                self._add_events(table, events)
+
+    def _table(self, category: str) -> str | None:
+        if category not in self._table_of:
+            lower = category.lower()
+            suffix = lower.rpartition("_")[2]  # cuda_runtime, hip_runtime, xpu_driver, ...
+            self._table_of[category] = _TABLE_OF.get(lower) or (
+                "runtime" if suffix in ("runtime", "driver") else None
+            )
+        return self._table_of[category]
+
+    def _add_events(self, table: str, events: list[Slice]) -> None:
+        ts = np.array([event.ts for event in events], dtype=np.float64)
+        finite = np.isfinite(ts)
+        if not finite.all():
+            self.untimed += int(len(ts) - finite.sum())
+            events = [event for event in events if math.isfinite(event.ts)]
+            ts = ts[finite]
+        if not events:
+            return
+        if self.base_us is None:
+            self.base_us = float(np.floor(ts.min()))
+        columns: dict[str, NDArray[Any]] = {
+            "start": np.rint((ts - self.base_us) * 1000.0).astype(np.int64),
+            "dur_us": np.array([event.dur for event in events], dtype=np.float64),
+            "name": np.array([self.names[event.name] for event in events], dtype=np.int32),
+            "thread": np.array(
+                [self.threads[event.pid, event.tid] for event in events], dtype=np.int32
+            ),
+        }
+        args = [event.args or _NO_ARGS for event in events]
+        if table == "operators":
+            columns["shapes"] = self._shape_numbers(args)
+        elif table == "runtime":
+            columns["correlation"] = _whole_column([arg.correlation for arg in args])
+        elif table in _DEVICE_KINDS:
+            columns |= self._device_columns(_DEVICE_KINDS.index(table), args)
+            table = "device"
+        self._parts[table].append(columns)
+
+    def _shape_numbers(self, args: list[SliceArgs]) -> NDArray[np.int32]:
+        shapes = self.shapes
+        # bytes(): a Raw would keep its whole block alive
+        raw = [arg.dims if arg.dims is not None else arg.dims_2020 for arg in args]
+        return np.array(
+            [-1 if value is None else shapes[bytes(value)] for value in raw], dtype=np.int32
+        )
+
+    def _device_columns(self, kind: int, args: list[SliceArgs]) -> dict[str, NDArray[Any]]:
+        return {
+            "kind": np.full(len(args), kind, dtype=np.int8),
+            "correlation": _whole_column([arg.correlation for arg in args]),
+            "device": _whole_column([arg.device for arg in args]),
+            "stream": _whole_column([arg.stream for arg in args]),
+            "bytes": _whole_column([arg.bytes for arg in args]),
+        }
+
+    def trace(self, path: str) -> Trace:
+        """All that was added, as one Trace; durations that overflowed become zero."""
+        doubts = []
+        if self.untimed:
+            doubts.append(f"{self.untimed} events have no time that can be read; left out.")
+        longest = self._longest_plausible_us()
+        tables: dict[str, Any] = {}
+        overflowed = 0
+        for table in ("operators", "annotations", "runtime", "device", "spans"):
+            tables[table], count = self._join(table, longest)
+            overflowed += count
+        if overflowed:
+            doubts.append(
+                f"{overflowed} events have a duration that cannot be (negative, or longer than "
+                "the trace by far); they count as instants."
+            )
+        return Trace(
+            path=path,
+            base_us=self.base_us or 0.0,
+            names=self.names.values_in_order(),
+            threads=self.threads.values_in_order(),
+            shapes=self.shapes.values_in_order(),
+            doubts=doubts,
+            **tables,
+        )
+
+    def _longest_plausible_us(self) -> float:
+        starts = [part["start"] for parts in self._parts.values() for part in parts]
+        if not starts:
+            return 0.0
+        span_ns = max(int(s.max()) for s in starts) - min(int(s.min()) for s in starts)
+        return span_ns / 1000.0 + _LONGEST_BEYOND_US
+
+    def _join(self, table: str, longest_us: float) -> tuple[Table, int]:
+        parts = self._parts.pop(table, [])
+        extra = {
+            "operators": ("shapes",),
+            "runtime": ("correlation",),
+            "device": ("kind", "correlation", "device", "stream", "bytes"),
+        }.get(table, ())
+
+        def column(name: str) -> NDArray[Any]:
+            pieces = [part.pop(name) for part in parts]
+            return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
+
+        start, dur_us = column("start"), column("dur_us")
+        sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN is unsound too
+        dur_us = np.where(sound, dur_us, 0.0)
+        end = start + np.rint(dur_us * 1000.0).astype(np.int64)
+        joined = Table(
+            start, end, column("name"), column("thread"), {name: column(name) for name in extra}
+        )
+        return joined, int(len(sound) - sound.sum())
+
+
+def _whole_column(values: list[Any]) -> Ints:
+    """None becomes -1; numbers that no int64 holds (an id of 2**64 - 1) as well."""
+    try:
+        return np.array([-1 if value is None else value for value in values], dtype=np.int64)
+    except (OverflowError, ValueError):
+        return np.array(
+            [-1 if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values],
+            dtype=np.int64,
+        )

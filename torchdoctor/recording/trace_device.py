@@ -1,0 +1,113 @@
+"""What the device did in the steps: kernels, copies, synchronisation, tensor cores."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.recording.intervals import union
+from torchdoctor.recording.kernel_names import is_matrix_work, uses_tensor_cores
+from torchdoctor.recording.timeline import Steps, Timeline, named
+from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, Ints, Table, Trace
+
+SHORT_KERNEL_NS = 10_000
+# What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
+COPY_LAUNCH_NS = 20_000
+_COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
+_SYNC_CALL = re.compile(
+    r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
+)
+_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)")
+
+
+@dataclass(frozen=True)
+class DeviceSummary:
+    """Fields of `TraceStatistics`: means per step, None where the trace does not say."""
+
+    kernels_per_step: float
+    short_kernels_share: float | None
+    kernel_median_us: float | None
+    gpu_busy_share: float | None
+    h2d_bytes: int | None
+    d2h_bytes: int | None
+    pageable_copies: float
+    blocking_copy_s: float
+    sync_s: float
+    syncs_per_step: float
+    tensor_core_share: float | None
+
+
+def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
+    """Reads the device's tracks and the host's calls of its runtime."""
+    steps, count = timeline.steps, len(timeline.steps)
+    device = trace.device.where(steps.index(trace.device.start) >= 0)
+    kernels = device.where(device["kind"] == KERNEL)
+    length = kernels.end - kernels.start
+    host = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
+    calls = trace.runtime.where(host.index(trace.runtime.start) >= 0)
+    copying = (calls.end - calls.start)[_matching(trace, calls, _COPY_CALL)]
+    waiting = (calls.end - calls.start)[_matching(trace, calls, _SYNC_CALL)]
+    copies = device.where(device["kind"] == MEMCPY)
+    sources, targets = copy_sides(trace, copies)
+    return DeviceSummary(
+        kernels_per_step=len(kernels) / count,
+        short_kernels_share=float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
+        kernel_median_us=float(np.median(length)) / 1000 if len(length) else None,
+        gpu_busy_share=_busy_share(trace.device, steps),
+        h2d_bytes=_bytes(copies, (sources != "device") & (targets == "device"), count),
+        d2h_bytes=_bytes(copies, (sources == "device") & (targets != "device"), count),
+        pageable_copies=float(((sources == "pageable") | (targets == "pageable")).sum()) / count,
+        blocking_copy_s=float(np.maximum(copying - COPY_LAUNCH_NS, 0).sum()) / count / 1e9,
+        sync_s=float(waiting.sum()) / count / 1e9,
+        syncs_per_step=len(waiting) / count,
+        tensor_core_share=_tensor_core_share(trace, kernels),
+    )
+
+
+def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
+    """Source and target memory of every copy by its name: "pageable", "pinned", "device" or ""."""
+    sides = []
+    for name in trace.names:
+        match = _SIDES.search(name)
+        sides.append([side.lower() for side in match.groups()] if match else ["", ""])
+    table = np.array(sides or [["", ""]])[copies.name]
+    return table[:, 0], table[:, 1]
+
+
+def _matching(trace: Trace, table: Table, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    wanted = np.array([pattern.match(name) is not None for name in trace.names], dtype=bool)
+    return named(trace, table, wanted)
+
+
+def _busy_share(device: Table, steps: Steps) -> float | None:
+    """Mean over the devices of the share of the steps in which one kernel at least runs."""
+    if not steps.total:
+        return None
+    kernels = device.where(device["kind"] == KERNEL)
+    shares = []
+    for number in np.unique(device["device"]):
+        rows = kernels["device"] == number
+        busy = union(kernels.start[rows], kernels.end[rows])
+        shares.append(float(busy.covered(steps.start, steps.end).sum()) / steps.total)
+    return float(np.mean(shares))
+
+
+def _bytes(copies: Table, rows: NDArray[np.bool_], steps: int) -> int | None:
+    """None: there are such copies and none says how large it was."""
+    sizes: Ints = copies["bytes"][rows]
+    if len(sizes) and (sizes < 0).all():
+        return None
+    return int(sizes[sizes >= 0].sum()) // steps
+
+
+def _tensor_core_share(trace: Trace, kernels: Table) -> float | None:
+    """Of the time in matrix products, convolutions and attention; None: there are none."""
+    matrix = np.array([is_matrix_work(name) for name in trace.names], dtype=bool)
+    tensor = np.array([uses_tensor_cores(name) for name in trace.names], dtype=bool)
+    length = kernels.end - kernels.start
+    in_matrix = int(length[named(trace, kernels, matrix)].sum())
+    in_tensor = int(length[named(trace, kernels, matrix & tensor)].sum())
+    return in_tensor / in_matrix if in_matrix else None

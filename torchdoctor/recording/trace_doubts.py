@@ -1,0 +1,61 @@
+"""What cannot be trusted in a trace, each said in one sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchdoctor.recording.timeline import named
+from torchdoctor.recording.trace_columns import Trace
+
+_OVERLAP_SHARE = 0.01  # of a stream's events; fewer are rounding
+_ROUNDING_NS = 2_000  # the first releases wrote whole microseconds
+
+
+def doubts_about(trace: Trace) -> list[str]:
+    """Sentences for the report; empty where nothing is wrong."""
+    if not trace.has_device:
+        return [
+            "The trace has no GPU events: either nothing ran on a GPU or the profiler did not "
+            "record it (activities without CUDA); GPU figures are not measured."
+        ]
+    return [
+        doubt for doubt in (_silent_graphs(trace), _overlaps(trace), _unlaunched(trace)) if doubt
+    ]
+
+
+def _silent_graphs(trace: Trace) -> str | None:
+    wanted = np.array(["GraphLaunch" in name for name in trace.names], dtype=bool)
+    launches = trace.runtime["correlation"][named(trace, trace.runtime, wanted)]
+    silent = int((~np.isin(launches, trace.device["correlation"])).sum())
+    if not silent:
+        return None
+    return (
+        f"{silent} of {len(launches)} CUDA graph launches show no kernel: what ran in them is "
+        "unknown, so GPU time is too low."
+    )
+
+
+def _overlaps(trace: Trace) -> str | None:
+    """A stream runs one thing after the other: slices that overlap have wrong times."""
+    device = trace.device
+    order = np.lexsort((device.start, device["stream"], device["device"]))
+    start, end = device.start[order], device.end[order]
+    same = (np.diff(device["stream"][order]) == 0) & (np.diff(device["device"][order]) == 0)
+    same &= device["stream"][order][1:] >= 0
+    overlapping = int((same & (start[1:] < end[:-1] - _ROUNDING_NS)).sum())
+    if overlapping <= _OVERLAP_SHARE * len(order):
+        return None
+    return (
+        f"{overlapping} of {len(order)} device events overlap the one before them on the same "
+        "stream: their times are not exact."
+    )
+
+
+def _unlaunched(trace: Trace) -> str | None:
+    calls = trace.runtime["correlation"]
+    if len(trace.runtime) and np.isin(trace.device["correlation"], calls).any():
+        return None
+    return (
+        "No device event names the call that launched it: steps end where the host's step ends, "
+        "and work that runs on after it counts in the next one."
+    )

@@ -1,0 +1,203 @@
+"""Trace events as typed structs: decodes a run of comma-separated JSON events, however damaged.
+
+Only complete ("X") events carry fields; flows, memory instants and metadata decode to empty
+structs, which keeps the typed decode fast. A run that does not decode as it stands is repaired
+(bare `nan`, raw control characters, stray escapes, broken UTF-8), and where that does not help,
+read event by event around the damage.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+# Where one event ends and the next begins, or the array ends. Decoding proves a cut right: one
+# inside a string or a nested list leaves a run that is no valid JSON.
+_NEXT_EVENT = rb"\s*,\s*\{\s*\"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp|cname)\"\s*:"
+EVENT_END = re.compile(rb"\}(?=" + _NEXT_EVENT + rb")")
+_EVENT_OR_ARRAY_END = re.compile(rb"\}(?=" + _NEXT_EVENT + rb"|\s*\])")
+_ARRAY_END = re.compile(rb"\s*\]")
+_EVENT_START = re.compile(rb"\s*,?\s*")
+
+_PHASES_WITHOUT_FIELDS = "BEiItfsMbenCNODPpRcVvSTFa"
+_CUTS_PER_EVENT = 8  # false cuts inside one event that are tried before it counts as damaged
+_MOST_DAMAGED = 1000  # then the rest of the run is given up
+
+
+class SliceArgs(msgspec.Struct, gc=False):
+    """What the analysis reads from `args`; absent fields stay None."""
+
+    correlation: int | None = None
+    stream: int | None = None
+    device: int | None = None
+    bytes: int | float | None = None
+    dims: msgspec.Raw | None = msgspec.field(default=None, name="Input Dims")
+    dims_2020: msgspec.Raw | None = msgspec.field(default=None, name="Input dims")
+
+
+class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A complete event. `ts` and `dur` are microseconds."""
+
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = math.nan
+    dur: float = 0.0
+    args: SliceArgs | None = None
+
+
+class _LooseEvent(msgspec.Struct, gc=False):
+    """An event whose fields have any type, for traces that break the format."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: Any = None
+
+
+_PHASES: list[Any] = [
+    msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
+    for phase in _PHASES_WITHOUT_FIELDS
+]
+_TYPED: Any = msgspec.json.Decoder(list[functools.reduce(operator.or_, _PHASES, Slice)])  # type: ignore[misc]
+_LOOSE = msgspec.json.Decoder(list[_LooseEvent])
+
+
+@dataclass
+class Salvage:
+    """What a damaged run gave: its slices, how many events were lost, and how far it was read."""
+
+    slices: list[Slice] = field(default_factory=list)
+    damaged: int = 0
+    read: int = 0  # bytes of the run that were read or skipped
+    array_ended: bool = False  # the byte at `read` is the array's closing bracket
+
+
+def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
+    """Decodes whole events separated by commas, without the array's brackets.
+
+    Returns:
+        The complete events in order, or None where the run is not valid.
+    """
+    document = b"[%b]" % run
+    try:
+        return [event for event in _TYPED.decode(document) if type(event) is Slice]
+    except msgspec.ValidationError:
+        pass  # valid JSON with unexpected types or phases
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    try:
+        loose = _LOOSE.decode(document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return [_typed_slice(event) for event in loose if event.ph == "X"]
+
+
+def repair(run: bytes | bytearray) -> bytes:
+    """Mends what writers of traces are known to break, without touching the structure."""
+    text = bytes(run).translate(_CONTROL_TO_SPACE)
+    text = re.sub(
+        rb"(?<=:)(\s*)-?(?:nan|NaN|inf|Infinity|-nan\(ind\))(?=\s*[,}\]])", rb"\1null", text
+    )
+    text = re.sub(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\", _valid_escape, text)
+    return text.decode("utf-8", "replace").encode()
+
+
+def salvage(run: bytes) -> Salvage:
+    """Reads the events that can be read from a run which does not decode as a whole.
+
+    Args:
+        run: starts at an event; may end anywhere, also after the array's end.
+    """
+    found = Salvage()
+    cuts = [match.end() for match in _EVENT_OR_ARRAY_END.finditer(run)]
+    first = 0  # index of the first cut that lies beyond found.read
+    while first < len(cuts) and found.damaged < _MOST_DAMAGED:
+        good = _furthest_good_cut(run, found.read, cuts, first)
+        if good is None:
+            found.damaged += 1
+            found.read = cuts[first]
+            first += 1
+        else:
+            found.slices += decode_run(run[found.read : cuts[good]]) or []
+            found.read = cuts[good]
+            first = good + 1
+            if _ARRAY_END.match(run, found.read):
+                found.array_ended = True
+                return found
+        found.read = _EVENT_START.match(run, found.read).end()  # type: ignore[union-attr]
+    return found
+
+
+def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> int | None:
+    """Index of the last cut up to which the run decodes from `start`; None: not one event does."""
+    good = next(
+        (
+            cut
+            for cut in range(first, min(first + _CUTS_PER_EVENT, len(cuts)))
+            if decode_run(run[start : cuts[cut]]) is not None
+        ),
+        None,
+    )
+    if good is None:
+        return None
+    bad, step = len(cuts), 1
+    while good + step < bad:  # gallop, then halve: damage is rare and may lie far away
+        if decode_run(run[start : cuts[good + step]]) is not None:
+            good, step = good + step, step * 2
+        else:
+            bad = good + step
+            step = max(1, (bad - good) // 2)
+    return good
+
+
+def _typed_slice(event: _LooseEvent) -> Slice:
+    """The event with what fits of its fields; a time that is no number becomes NaN."""
+    args = event.args if isinstance(event.args, dict) else {}
+    dims = args.get("Input Dims", args.get("Input dims"))
+    return Slice(
+        cat=event.cat if isinstance(event.cat, str) else "",
+        name=str(event.name or ""),
+        pid=event.pid if isinstance(event.pid, int) else str(event.pid),
+        tid=event.tid if isinstance(event.tid, int) else str(event.tid),
+        ts=_number(event.ts, math.nan),
+        dur=_number(event.dur, 0.0),
+        args=SliceArgs(
+            correlation=_whole(args.get("correlation")),
+            stream=_whole(args.get("stream")),
+            device=_whole(args.get("device")),
+            bytes=_whole(args.get("bytes")),
+            dims=None if dims is None else msgspec.Raw(msgspec.json.encode(dims)),
+        ),
+    )
+
+
+def _number(value: Any, otherwise: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return otherwise
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value, math.nan)
+    return int(number) if math.isfinite(number) else None
+
+
+def _valid_escape(match: re.Match[bytes]) -> bytes:
+    return match.group(0) if match.group(1) else b"\\\\"
+
+
+# Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
+_CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))

@@ -1,0 +1,198 @@
+"""Bytes of a trace file -> runs of decoded events, a block at a time, so that memory stays flat.
+
+Reads .json, .json.gz (told by content, not by name) and any binary stream such as stdin.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib as standard_zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from torchdoctor.errors import UsageError
+from torchdoctor.recording.trace_events import EVENT_END, Slice, decode_run, repair, salvage
+
+try:
+    from isal import isal_zlib as zlib
+except ImportError:  # no wheel for this platform: the standard library reads the same, slower
+    zlib = standard_zlib
+
+BLOCK_BYTES = 16 << 20
+_LARGEST_HEAD = 64 << 20  # of what stands before the events
+_BORDER_WINDOW = 1 << 16
+_GZIP_MAGIC = b"\x1f\x8b"
+_EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
+
+
+class TraceFile:
+    """One pass over a trace: iterate `slices()`, then read `metadata` and `doubts`.
+
+    Args:
+        stream: binary, at the start of the trace; only `read(n)` is used.
+        name: what messages call it.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str, block_bytes: int = BLOCK_BYTES) -> None:
+        self.name = name
+        self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
+        self.doubts: list[str] = []
+        self.damaged = 0
+        self._block_bytes = block_bytes
+        self._chunks = self._plain_chunks(stream)
+
+    def slices(self) -> Iterator[list[Slice]]:
+        """The complete events, in blocks.
+
+        Raises:
+            UsageError: the bytes are no Kineto trace.
+        """
+        buffer = self._skip_head()
+        for chunk in self._chunks:
+            buffer += chunk
+            end = _last_event_end(buffer)
+            if end is None:
+                continue
+            run = decode_run(memoryview(buffer)[:end])
+            if run is None:
+                found = salvage(repair(buffer))
+                self.damaged += found.damaged
+                yield found.slices
+                rest = repair(buffer)[found.read :]
+                if found.array_ended:
+                    self._read_tail(rest)
+                    return
+                buffer = bytearray(rest)
+                continue
+            yield run
+            buffer = buffer[buffer.index(b",", end) + 1 :]
+        yield self._last_slices(bytes(buffer))
+
+    def _skip_head(self) -> bytearray:
+        """Reads up to the first event, keeps the metadata, returns what was read beyond it."""
+        buffer = bytearray()
+        for chunk in self._chunks:
+            buffer += chunk
+            start = re.match(rb"(?:\xef\xbb\xbf)?\s*([\[{])?", buffer)
+            opening = start.group(1) if start else None
+            if opening == b"[":
+                return buffer[start.end() :]  # type: ignore[union-attr]
+            match = _EVENTS_KEY.search(buffer)
+            if match:
+                self._keep_metadata(bytes(buffer[: match.end()]) + b"]}")
+                return buffer[match.end() :]
+            if (opening is None and buffer.strip()) or len(buffer) > _LARGEST_HEAD:
+                break
+        raise UsageError(self._no_trace())
+
+    def _last_slices(self, rest: bytes) -> list[Slice]:
+        """The events of what is left when the file has ended."""
+        if not rest.strip():
+            self.doubts.append(f"{self.name} ends before its last event: it was cut off.")
+            return []
+        if rest.lstrip().startswith(b"]"):  # an empty array
+            self._read_tail(rest)
+            return []
+        rest = repair(rest)
+        found = salvage(rest)
+        self.damaged += found.damaged
+        if found.array_ended:
+            self._read_tail(rest[found.read :])
+        else:
+            self.doubts.append(
+                f"{self.name} is cut off in the middle of an event: what follows is missing."
+            )
+        return found.slices
+
+    def _read_tail(self, rest: bytes) -> None:
+        """Keeps the metadata that some versions write after the events."""
+        tail = bytearray(rest)
+        for chunk in self._chunks:
+            tail += chunk
+            if len(tail) > _LARGEST_HEAD:
+                return
+        text = bytes(tail).lstrip().removeprefix(b"]").lstrip().removeprefix(b",")
+        if text.strip():
+            self._keep_metadata(b"{" + text)
+
+    def _keep_metadata(self, document: bytes) -> None:
+        for text in (document, repair(document)):
+            try:
+                decoded = msgspec.json.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            if isinstance(decoded, dict):
+                decoded.pop("traceEvents", None)
+                self.metadata.update(decoded)
+            return
+
+    def _plain_chunks(self, stream: BinaryIO) -> Iterator[bytes]:
+        first = stream.read(self._block_bytes)
+        if first[:2] == _GZIP_MAGIC:
+            yield from self._unzipped_chunks(stream, first)
+            return
+        while first:
+            yield first
+            first = stream.read(self._block_bytes)
+
+    def _unzipped_chunks(self, stream: BinaryIO, data: bytes) -> Iterator[bytes]:
+        unzip = zlib.decompressobj(wbits=31)
+        while data:
+            try:
+                text = unzip.decompress(data, self._block_bytes)
+            except (zlib.error, OSError) as error:
+                self.doubts.append(f"{self.name} is damaged inside its compression ({error}).")
+                return
+            if text:
+                yield text
+            data = unzip.unconsumed_tail
+            if unzip.eof:
+                data = unzip.unused_data + stream.read(self._block_bytes >> 3)
+                if data[:2] != _GZIP_MAGIC:  # no further member: the end, or padding
+                    return
+                unzip = zlib.decompressobj(wbits=31)
+            elif not data:
+                data = stream.read(self._block_bytes >> 3)
+        self.doubts.append(f"{self.name} ends inside its compression: it was cut off.")
+
+    def _no_trace(self) -> str:
+        return (
+            f"{self.name} is not a PyTorch profiler trace (JSON with traceEvents, or a list of "
+            "events): pass a file that torch.profiler's export_chrome_trace wrote."
+        )
+
+
+def trace_paths(path: Path) -> list[Path]:
+    """The trace files that a path means: itself, or the traces of a folder in order of name.
+
+    Raises:
+        UsageError: it does not exist, or the folder holds no trace.
+    """
+    if not path.exists():
+        raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")
+    if not path.is_dir():
+        return [path]
+    found = sorted(
+        file
+        for file in path.iterdir()
+        if file.is_file() and file.name.endswith((".json", ".json.gz"))
+    )
+    if not found:
+        raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
+    return found
+
+
+def _last_event_end(buffer: bytearray) -> int | None:
+    """Where the last event ends that another one follows; None: the buffer shows no such place."""
+    window = _BORDER_WINDOW
+    while True:
+        start = max(0, len(buffer) - window)
+        ends = [match.end() for match in EVENT_END.finditer(buffer, start)]
+        if ends:
+            return ends[-1]
+        if start == 0:
+            return None
+        window *= 8

@@ -1,0 +1,150 @@
+"""CPU operators of the steps: how many, how long, which ones, and the time outside all of them.
+
+Nearly every operator calls others, and a convolution allocates its output through `aten::empty`,
+so "has no child" says little. A *working* operator is one that spends at least half of its time
+itself; the outermost working operators are what the user's code asked for and what is counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.recording.intervals import Intervals, exposed_in_order, join, union
+from torchdoctor.recording.timeline import Steps, Timeline, launch_rows
+from torchdoctor.recording.trace_columns import Ints, Table, Trace
+from torchdoctor.recording.trace_nesting import Nesting, innermost, nest
+from torchdoctor.records import Operator
+
+LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
+_WORKING_SHARE = 0.5
+_WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
+_LISTED = 40
+_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
+
+
+@dataclass(frozen=True)
+class OperatorSummary:
+    """Means per step; None where the trace has no operators."""
+
+    calls: float | None
+    median_us: float | None
+    compute_s: float | None
+    small_s: float | None
+    python_s: float
+    operators: list[Operator]
+
+
+def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
+    """Counts what ran on the host inside the steps."""
+    steps, count = timeline.steps, len(timeline.steps)
+    host = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
+    table = _true_operators(trace)
+    table = table.where(host.index(table.start) >= 0)
+    idle = _python_time(trace, timeline, host, table) / count / 1e9
+    if not len(table):
+        return OperatorSummary(None, None, None, None, idle, [])
+    nesting = nest(table)
+    working = _outermost_working(table, nesting, steps)
+    working &= ~timeline.branches["data_loader"].contain(table.start)
+    lengths = (table.end - table.start)[working]
+    large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
+    in_large = union(table.start[large], table.end[large])
+    in_all = union(table.start[working], table.end[working])
+    return OperatorSummary(
+        calls=len(lengths) / count,
+        median_us=float(np.median(lengths)) / 1000 if len(lengths) else None,
+        compute_s=_inside(in_large, host) / count / 1e9,
+        small_s=(_inside(in_all, host) - _inside(in_large, host)) / count / 1e9,
+        python_s=idle,
+        operators=_top_operators(trace, timeline, table, nesting),
+    )
+
+
+def _true_operators(trace: Trace) -> Table:
+    annotation = np.array([name.startswith(_ANNOTATION_PREFIXES) for name in trace.names], bool)
+    return trace.operators.where(~annotation[trace.operators.name])
+
+
+def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> int:
+    """Time of the steps' host spans in no operator, runtime call, loader or collective."""
+    known = [union(table.start, table.end), timeline.branches["runtime"]]
+    known.append(timeline.branches["data_loader"])
+    if not trace.has_device:
+        known.append(timeline.branches["communication"])
+    return host.total - _inside(join(*known), host)
+
+
+def _inside(intervals: Intervals, steps: Steps) -> int:
+    return int(intervals.covered(steps.start, steps.end).sum())
+
+
+def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> NDArray[np.bool_]:
+    length = table.end - table.start
+    working = nesting.leaves | (nesting.self_ns >= _WORKING_SHARE * length)
+    working &= nesting.leaves | (length < _WHOLE_STEP_SHARE * steps.total / len(steps))
+    has_parent = nesting.parent >= 0
+    inner = np.zeros(len(table), dtype=bool)
+    while True:  # hands "inside a working operator" down, a level each round
+        handed = has_parent & (working | inner)[nesting.parent]
+        if (handed == inner).all():
+            return working & ~inner
+        inner = handed
+
+
+def _top_operators(
+    trace: Trace, timeline: Timeline, table: Table, nesting: Nesting
+) -> list[Operator]:
+    names, steps = len(trace.names), len(timeline.steps)
+    calls = np.bincount(table.name, minlength=names)
+    self_ns = np.bincount(table.name, weights=nesting.self_ns, minlength=names)
+    device_ns = _device_time(trace, timeline, table, nesting, names)
+    time = self_ns if device_ns is None else np.maximum(self_ns, device_ns)
+    ranking = np.argsort(-time, kind="stable")[:_LISTED]
+    return [
+        Operator(
+            name=trace.names[name],
+            calls_per_step=float(calls[name]) / steps,
+            self_s=float(self_ns[name]) / steps / 1e9,
+            device_s=None if device_ns is None else float(device_ns[name]) / steps / 1e9,
+            shapes=_costliest_shapes(trace, table, nesting, int(name)),
+        )
+        for name in ranking
+        if calls[name]
+    ]
+
+
+def _device_time(
+    trace: Trace, timeline: Timeline, table: Table, nesting: Nesting, names: int
+) -> NDArray[np.float64] | None:
+    """Device time by the name of the operator that launched it; overlaps count once."""
+    device = trace.device
+    if not trace.has_device:
+        return None
+    added = exposed_in_order(device.start, device.end)
+    call = launch_rows(trace)
+    wanted = (call >= 0) & (timeline.steps.index(device.start) >= 0)
+    call = call[wanted]
+    runtime = trace.runtime
+    operator = innermost(table, nesting, runtime.thread[call], runtime.start[call])
+    inside = operator >= 0
+    return np.bincount(table.name[operator[inside]], weights=added[wanted][inside], minlength=names)
+
+
+def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -> str | None:
+    """The input sizes on which this operator spent most, as "[32, 3, 64, 64], [64, 3, 7, 7]"."""
+    rows = np.flatnonzero(table.name == name)
+    shapes: Ints = table["shapes"][rows]
+    known = shapes >= 0
+    if not known.any():
+        return None
+    spent = np.bincount(shapes[known], weights=nesting.self_ns[rows][known] + 1.0)
+    try:
+        sizes = msgspec.json.decode(trace.shapes[int(spent.argmax())])
+    except msgspec.DecodeError:
+        return None
+    written = [str(size) for size in sizes if size] if isinstance(sizes, list) else []
+    return ", ".join(written) or None

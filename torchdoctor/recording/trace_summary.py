@@ -1,0 +1,88 @@
+"""A trace in figures: columns -> `records.TraceStatistics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from torchdoctor.recording.timeline import BRANCHES, Timeline, build_timeline
+from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.recording.trace_device import summarise_device
+from torchdoctor.recording.trace_doubts import doubts_about
+from torchdoctor.recording.trace_files import trace_paths
+from torchdoctor.recording.trace_operators import summarise_operators
+from torchdoctor.records import Shares, TraceStatistics
+
+
+def read_and_summarise(paths: Iterable[Path]) -> list[TraceStatistics]:
+    """Reads traces one after the other; a folder stands for the traces in it (one per rank).
+
+    Raises:
+        UsageError: a path does not exist, or is no trace.
+    """
+    return [summarise(read_trace(file)) for path in paths for file in trace_paths(path)]
+
+
+def summarise(trace: Trace) -> TraceStatistics:
+    """All figures of one trace; times are means per step.
+
+    Without step annotations the whole trace counts as one span, `steps` is 0, and a doubt says so.
+    """
+    timeline = build_timeline(trace)
+    steps = timeline.steps
+    host = summarise_operators(trace, timeline)
+    device = asdict(summarise_device(trace, timeline)) if trace.has_device else {}
+    return TraceStatistics(
+        path=trace.path,
+        steps=len(steps) if steps.known else 0,
+        step_s=steps.total / len(steps) / 1e9,
+        shares=device_shares(timeline) if trace.has_device else host_shares(timeline),
+        has_device=trace.has_device,
+        operator_calls_per_step=host.calls,
+        operator_median_us=host.median_us,
+        compute_s=host.compute_s,
+        small_operator_s=host.small_s,
+        python_s=host.python_s,
+        operators=host.operators,
+        doubts=[*trace.doubts, *steps.doubts, *doubts_about(trace)],
+        **_communication(trace, timeline),
+        **device,
+    )
+
+
+def device_shares(timeline: Timeline) -> Shares:
+    """The eight shares of a trace with device events; None where the steps have no length."""
+    return Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
+
+
+def host_shares(timeline: Timeline) -> Shares:
+    """The shares of a trace without a GPU: what is not loader or collective runs on the CPU.
+
+    Time in no operator is Python there (`TraceStatistics.python_s`), so nothing is "other".
+    """
+    total = timeline.steps.total
+    if not total:
+        return Shares()
+    loading, waiting = timeline.share("data_loader") or 0.0, timeline.share("communication") or 0.0
+    return Shares(
+        communication=waiting if len(timeline.collectives) else None,
+        data_loader=loading,
+        cpu=max(0.0, 1.0 - loading - waiting),
+        other=0.0,
+    )
+
+
+def _communication(trace: Trace, timeline: Timeline) -> dict[str, float | None]:
+    """Total and exposed time of collectives per step; exposed: under no computing kernel."""
+    steps = timeline.steps
+    if not trace.has_device and not len(timeline.collectives):
+        return {}
+    total = timeline.collectives.covered(steps.start, steps.end).sum()
+    return {
+        "communication_s": float(total) / len(steps) / 1e9,
+        "communication_exposed_s": float(timeline.exposed["communication"].sum())
+        / len(steps)
+        / 1e9,
+    }
