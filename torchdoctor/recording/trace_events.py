@@ -90,7 +90,7 @@ def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
     Returns:
         The complete events in order, or None where the run is not valid.
     """
-    document = b"[%b]" % run
+    document = b"".join((b"[", run, b"]"))
     try:
         return [event for event in _TYPED.decode(document) if type(event) is Slice]
     except msgspec.ValidationError:
@@ -107,10 +107,8 @@ def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
 def repair(run: bytes | bytearray) -> bytes:
     """Mends what writers of traces are known to break, without touching the structure."""
     text = bytes(run).translate(_CONTROL_TO_SPACE)
-    text = re.sub(
-        rb"(?<=:)(\s*)-?(?:nan|NaN|inf|Infinity|-nan\(ind\))(?=\s*[,}\]])", rb"\1null", text
-    )
-    text = re.sub(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\", _valid_escape, text)
+    text = _NOT_A_NUMBER.sub(rb"\1null", text)
+    text = _ESCAPE.sub(_valid_escape, text)
     return text.decode("utf-8", "replace").encode()
 
 
@@ -199,5 +197,7 @@ def _valid_escape(match: re.Match[bytes]) -> bytes:
     return match.group(0) if match.group(1) else b"\\\\"
 
 
+_NOT_A_NUMBER = re.compile(rb"(?<=:)(\s*)-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+_ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
 # Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
 _CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))

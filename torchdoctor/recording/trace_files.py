@@ -5,6 +5,7 @@ Reads .json, .json.gz (told by content, not by name) and any binary stream such 
 
 from __future__ import annotations
 
+import importlib
 import re
 import zlib as standard_zlib
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_events import EVENT_END, Slice, decode_run, repair, salvage
 
 try:
-    from isal import isal_zlib as zlib
+    zlib: Any = importlib.import_module("isal.isal_zlib")
 except ImportError:  # no wheel for this platform: the standard library reads the same, slower
     zlib = standard_zlib
 

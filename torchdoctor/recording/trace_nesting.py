@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,8 +54,8 @@ def _depths(table: Table, order: Ints) -> Ints:
     """How many operators of its thread are open where each one starts, in `order`."""
     depth = np.zeros(len(order), dtype=np.int64)
     thread = table.thread[order]
-    bounds = np.flatnonzero(np.diff(thread, prepend=-1, append=-1)) if len(order) else []
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    bounds = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
+    for first, last in itertools.pairwise(bounds):
         rows = order[first:last]
         start = table.start[rows]
         end = np.maximum(table.end[rows], start + 1)  # an instant must not end before it starts

@@ -8,6 +8,7 @@ itself; the outermost working operators are what the user's code asked for and w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -119,7 +120,7 @@ def _top_operators(
 
 def _device_time(
     trace: Trace, timeline: Timeline, table: Table, nesting: Nesting, names: int
-) -> NDArray[np.float64] | None:
+) -> NDArray[Any] | None:
     """Device time by the name of the operator that launched it; overlaps count once."""
     device = trace.device
     if not trace.has_device:
@@ -131,7 +132,8 @@ def _device_time(
     runtime = trace.runtime
     operator = innermost(table, nesting, runtime.thread[call], runtime.start[call])
     inside = operator >= 0
-    return np.bincount(table.name[operator[inside]], weights=added[wanted][inside], minlength=names)
+    weights = added[wanted][inside].astype(np.float64)
+    return np.bincount(table.name[operator[inside]], weights=weights, minlength=names)
 
 
 def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -> str | None:

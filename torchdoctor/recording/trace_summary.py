@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from torchdoctor.recording.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
@@ -33,7 +34,9 @@ def summarise(trace: Trace) -> TraceStatistics:
     timeline = build_timeline(trace)
     steps = timeline.steps
     host = summarise_operators(trace, timeline)
-    device = asdict(summarise_device(trace, timeline)) if trace.has_device else {}
+    device: dict[str, Any] = {}
+    if trace.has_device:
+        device = asdict(summarise_device(trace, timeline))
     return TraceStatistics(
         path=trace.path,
         steps=len(steps) if steps.known else 0,
@@ -74,7 +77,7 @@ def host_shares(timeline: Timeline) -> Shares:
     )
 
 
-def _communication(trace: Trace, timeline: Timeline) -> dict[str, float | None]:
+def _communication(trace: Trace, timeline: Timeline) -> dict[str, Any]:
     """Total and exposed time of collectives per step; exposed: under no computing kernel."""
     steps = timeline.steps
     if not trace.has_device and not len(timeline.collectives):
