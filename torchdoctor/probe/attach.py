@@ -1,0 +1,72 @@
+"""Entry of the probe: hooks into torch once it has been imported."""
+
+import atexit
+import json
+import os
+import sys
+
+from . import (
+    backward_hooks,
+    copy_hooks,
+    flag_hooks,
+    gc_pauses,
+    loader_hooks,
+    model_hooks,
+    optimizer_hooks,
+    seeds,
+    stacks,
+    step_log,
+    trackers,
+)
+from .session import Session
+from .window import Window
+
+_session = None
+
+
+def attach(torch, watch):
+    """Hook into `torch`; each part that fails is reported and leaves the others standing.
+
+    Args:
+        torch: the module that was just imported.
+        watch: calls back when other modules (numpy, wandb, ...) are imported.
+    """
+    global _session
+    with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
+        plan = json.load(file)
+    session = _session = Session(plan, torch)
+    sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]
+    session.window = Window(session)
+    parts = (
+        ("seeds", lambda: seeds.install(session, watch)),
+        ("flags", lambda: flag_hooks.install(session)),
+        ("fixes", session.load_fixes),
+        ("loaders", lambda: loader_hooks.install(session)),
+        ("models", lambda: model_hooks.install(session)),
+        ("optimizers", lambda: optimizer_hooks.install(session)),
+        ("backward", lambda: backward_hooks.install(session)),
+        ("copies", lambda: copy_hooks.install(session)),
+        ("gc", lambda: gc_pauses.install(session)),
+        ("stacks", lambda: stacks.install(session)),
+        ("trackers", lambda: trackers.install(session, watch)),
+    )
+    for name, install in parts:
+        try:
+            install()
+        except Exception as error:
+            session.fail(name, error)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=session.guarded(session.after_fork))
+    atexit.register(session.at_exit)
+
+
+def explicit_step(samples=None):
+    """`torchdoctor.step()` in the user's code."""
+    session = _session
+    if session is None or not session.on:
+        return
+    value = step_log.UNKNOWN_SIZE if samples is None else int(samples)
+    session.log.add(step_log.EXPLICIT_STEP, 0, value)
+    session.explicit_steps = True
+    session.window.event("explicit", 0)
+    session.learning()

@@ -1,0 +1,106 @@
+"""Backward passes and the loss at each of them.
+
+`Tensor.backward` goes through `torch.autograd.backward`, so one wrapper sees both.
+"""
+
+import functools
+import os
+from array import array
+
+from . import step_log
+
+
+class Losses:
+    """The loss at every backward: read at once on the CPU, kept on the device elsewhere."""
+
+    def __init__(self, session):
+        self._session = session
+        session.forget.append(self._forget)
+        self._forget()
+
+    def _forget(self):
+        self._values = array("d")
+        self._device = []  # (index, detached tensor), read after the window
+        self._written = 0
+
+    def keep(self, tensors):
+        """Keep a scalar loss.
+
+        Returns:
+            Its index, or -1 where there is no scalar (written as +inf so that indices agree).
+        """
+        tensor = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+        values = self._values
+        if getattr(tensor, "numel", None) is None or tensor.numel() != 1:
+            values.append(float("inf"))
+            return -1
+        if tensor.device.type == "cpu":
+            values.append(tensor.detach().item())
+        else:
+            self._device.append((len(values), tensor.detach()))
+            values.append(float("inf"))
+        return len(values) - 1
+
+    def write(self, channel, pid):
+        """Append to `losses-<pid>.bin` what is known; device values only after the window."""
+        if self._device:
+            if not self._session.window_over():
+                return
+            for index, tensor in self._device:
+                self._values[index] = float(tensor.float().item())
+            self._device = []
+        new = self._values[self._written :]
+        if not new:
+            return
+        self._written = len(self._values)
+        path = os.path.join(channel, "losses-%d.bin" % pid)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, new.tobytes())
+        finally:
+            os.close(file)
+
+
+def install(session):
+    """Wrap `torch.autograd.backward`."""
+    torch = session.torch
+    losses = Losses(session)
+    session.registries.append(losses)
+    session.retain_graph = 0
+    old = torch.autograd.backward
+
+    def begin(tensors, retain_graph):
+        session.models.leave_contexts()
+        for program in session.programs:
+            for function in program.backward_functions:
+                program.guarded(function)
+        session.models.discover()
+        session.first_batch()
+        session.window.event("backward", 0)
+        if retain_graph:
+            session.retain_graph += 1
+        session.log.add(step_log.BACKWARD_BEGIN)
+
+    def end(tensors):
+        index = losses.keep(tensors)
+        session.log.add(step_log.BACKWARD_END, 0, index)
+        session.optimizers.saw_backward()
+        session.learning()
+
+    begin, end = session.guarded(begin), session.guarded(end)
+
+    @functools.wraps(old)
+    def backward(tensors, *args, **kwargs):
+        if not session.on:
+            return old(tensors, *args, **kwargs)
+        begin(tensors, kwargs.get("retain_graph"))
+        try:
+            result = old(tensors, *args, **kwargs)
+        except BaseException:
+            session.hide_frames()
+            session.log.add(step_log.BACKWARD_END, 0, -1)
+            raise
+        end(tensors)
+        return result
+
+    torch.autograd.backward = backward

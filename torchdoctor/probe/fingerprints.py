@@ -1,0 +1,88 @@
+"""Size, shapes and fingerprints of a batch, without changing or keeping it."""
+
+import zlib
+
+from .step_log import UNKNOWN_SIZE
+
+_MOST_BYTES = 4096  # of each sample's row that is hashed
+_MOST_LEAVES = 64
+
+
+def _leaves(batch, found):
+    """Tensors in a batch, depth first: lists, tuples, mappings, and objects with a `data` dict."""
+    if len(found) >= _MOST_LEAVES:
+        return found
+    if hasattr(batch, "untyped_storage") and hasattr(batch, "dim"):
+        found.append(batch)
+    elif isinstance(batch, (list, tuple)):
+        for item in batch[:_MOST_LEAVES]:
+            _leaves(item, found)
+    elif isinstance(batch, dict) or (hasattr(batch, "keys") and hasattr(batch, "values")):
+        for item in batch.values():
+            _leaves(item, found)
+    return found
+
+
+def batch_size(batch):
+    """Samples in a batch: the first dimension that most of its tensors share; else unknown."""
+    try:
+        sizes = [int(leaf.shape[0]) for leaf in _leaves(batch, []) if leaf.dim() > 0]
+    except Exception:
+        return UNKNOWN_SIZE
+    if not sizes:
+        return UNKNOWN_SIZE
+    return max(set(sizes), key=sizes.count)
+
+
+def shapes(batch):
+    """Shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
+    return ", ".join(
+        "%s %s" % ("x".join(map(str, leaf.shape)) or "1", str(leaf.dtype).replace("torch.", ""))
+        for leaf in _leaves(batch, [])[:4]
+    )
+
+
+class Fingerprints:
+    """A hash for each sample of the first batches, as "input:label".
+
+    Args:
+        most_batches: how many batches are hashed; they lie in the warm-up, never in the window.
+    """
+
+    def __init__(self, most_batches):
+        self.most_batches = most_batches
+        self._by_loader = {}
+
+    def of(self, ident):
+        """Fingerprints of one loader's samples, in the order they came."""
+        return self._by_loader.get(ident, [])
+
+    def add(self, ident, batch, samples):
+        """Hash each sample of a batch: its largest tensor, and its smallest integer one."""
+        if samples <= 0:
+            return
+        leaves = [x for x in _leaves(batch, []) if x.dim() > 0 and x.shape[0] == samples]
+        leaves = [x for x in leaves if x.device.type == "cpu" and not x.is_sparse]
+        if not leaves:
+            return
+        largest = max(leaves, key=lambda x: x.numel())
+        labels = [x for x in leaves if x is not largest and not x.dtype.is_floating_point]
+        label = min(labels, key=lambda x: x.numel()) if labels else None
+        inputs = _row_hashes(largest, samples)
+        marks = _row_hashes(label, samples) if label is not None else ["-"] * samples
+        self._by_loader.setdefault(ident, []).extend(
+            "%s:%s" % pair for pair in zip(inputs, marks)  # noqa: B905
+        )
+
+
+def _row_hashes(tensor, samples):
+    rows = tensor.detach().reshape(samples, -1)
+    width = rows.shape[1]
+    stride = max(width * rows.element_size() // _MOST_BYTES, 1)
+    if not rows.dtype.is_floating_point and not rows.dtype.is_complex:
+        rows = rows[:, ::stride].contiguous()
+    else:
+        # Through float32, so that a row has the same hash whichever way it is stored.
+        rows = rows[:, ::stride].float().contiguous()
+    array = rows.numpy()
+    return ["%08x" % zlib.crc32(array[i].tobytes()) for i in range(samples)]

@@ -1,0 +1,91 @@
+"""What is known of one DataLoader (`records.LoaderFacts`)."""
+
+import inspect
+import weakref
+
+from .fingerprints import shapes
+
+_MOST_SHAPES = 8
+
+
+class Known:
+    """One loader: what it is, and what its first batches showed."""
+
+    def __init__(self, loader, location):
+        self._loader = weakref.ref(loader)
+        self._location = location
+        self._described = {}
+        self.iterators = self.batches = self.samples = 0
+        self._walls, self._cpus, self._sizes = [], [], []
+        self._shapes = []
+
+    def note(self, batch, samples, wall_s, cpu_s):
+        """Look closer at one of the first batches."""
+        self._walls.append(wall_s)
+        self._cpus.append(cpu_s)
+        self._sizes.append(max(samples, 1))
+        text = shapes(batch)
+        if text and text not in self._shapes and len(self._shapes) < _MOST_SHAPES:
+            self._shapes.append(text)
+
+    def facts(self, ident):
+        """The loader as a row of the process facts."""
+        loader = self._loader()
+        if loader is not None:
+            self._described = _describe(loader)
+        row = {
+            **self._described,
+            "ident": ident,
+            "location": self._location,
+            "iterators": self.iterators,
+            "batches": self.batches,
+            "samples": self.samples,
+            "batch_shapes": self._shapes,
+        }
+        if row.get("num_workers") == 0 and sum(self._walls) > 0:
+            per_sample = sorted(w / n for w, n in zip(self._walls, self._sizes))  # noqa: B905
+            row["sample_time_s"] = per_sample[len(per_sample) // 2]
+            row["sample_cpu_share"] = min(sum(self._cpus) / sum(self._walls), 1.0)
+        return row
+
+
+def _describe(loader):
+    dataset, cls = loader.dataset, type(loader)
+    sampler = getattr(loader, "sampler", None)
+    iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
+    context = getattr(loader, "multiprocessing_context", None)
+    return {
+        "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
+        "num_workers": int(getattr(loader, "num_workers", 0)),
+        "batch_size": getattr(loader, "batch_size", None),
+        "pin_memory": bool(getattr(loader, "pin_memory", False)),
+        "prefetch_factor": getattr(loader, "prefetch_factor", None),
+        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
+        "in_order": bool(getattr(loader, "in_order", True)),
+        "drop_last": bool(getattr(loader, "drop_last", False)),
+        "iterable": iterable,
+        "shards_by_worker": _shards(dataset) if iterable else None,
+        "dataset_cls": "%s.%s" % (type(dataset).__module__, type(dataset).__qualname__),
+        "dataset_length": _length(dataset),
+        "sampler_cls": type(sampler).__qualname__ if sampler is not None else "",
+        "multiprocessing_context": (
+            context.get_start_method() if hasattr(context, "get_start_method") else None
+        ),
+    }
+
+
+def _length(dataset):
+    try:
+        length = len(dataset)
+    except Exception:
+        return None
+    return length if 0 <= length < 2**53 else None
+
+
+def _shards(dataset):
+    """Whether an IterableDataset's code asks which worker it is; None where no source is found."""
+    try:
+        source = inspect.getsource(type(dataset))
+    except (OSError, TypeError):
+        return None
+    return "get_worker_info" in source or "worker_id" in source or "RANK" in source

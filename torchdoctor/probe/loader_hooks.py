@@ -1,0 +1,174 @@
+"""DataLoader: how each was made, and the wait for each batch.
+
+Iterators keep their type (`len(iter(loader))` works): `__next__` is wrapped on torch's own base
+class, `__iter__` on DataLoader, which frameworks' subclasses call in the end.
+"""
+
+import functools
+import inspect
+import time
+import weakref
+
+from . import loader_facts, places, step_log
+from .fingerprints import Fingerprints, batch_size
+
+_CPU_TIMED = 20  # fetches
+
+
+class Loaders:
+    """Every DataLoader of the process, numbered by construction."""
+
+    def __init__(self, session):
+        self._session = session
+        self._idents = weakref.WeakKeyDictionary()
+        self.known = []
+        self._iterators = 0
+        self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
+
+    def next_ident(self):
+        """The number that the next loader gets."""
+        return len(self.known)
+
+    def made(self, loader, location):
+        """A new loader."""
+        self._idents[loader] = len(self.known)
+        self.known.append(loader_facts.Known(loader, location))
+
+    def of(self, loader):
+        """Its number."""
+        if loader not in self._idents:
+            self.made(loader, None)
+        return self._idents[loader]
+
+    def started(self, iterator, ident):
+        """A new pass over a loader; its events carry loader and pass in one number."""
+        self._iterators += 1
+        self.known[ident].iterators += 1
+        iterator._torchdoctor_ident = ident | (self._iterators << step_log.ITERATOR_SHIFT)
+
+    def fetched(self, ident, batch, wall_s, cpu_s):
+        """A batch has come.
+
+        Returns:
+            Its samples; `UNKNOWN_SIZE` where it has no size.
+        """
+        samples = batch_size(batch)
+        known = self.known[ident]
+        known.batches += 1
+        known.samples += max(samples, 0)
+        if known.batches <= _CPU_TIMED:
+            known.note(batch, samples, wall_s, cpu_s)
+        return samples
+
+    def facts(self):
+        """`loaders` of the process facts."""
+        rows = [known.facts(ident) for ident, known in enumerate(self.known)]
+        for row in rows:
+            row["sample_fingerprints"] = self.fingerprints.of(row["ident"])
+        return {"loaders": rows}
+
+
+def install(session):
+    """Wrap construction, iteration and fetching."""
+    loaders = session.loaders = Loaders(session)
+    session.registries.append(loaders)
+    data = session.torch.utils.data
+    _wrap_init(session, loaders, data.DataLoader)
+    _wrap_iter(session, loaders, data.DataLoader)
+    _wrap_next(session, loaders, data.dataloader._BaseDataLoaderIter)
+
+
+def _wrap_init(session, loaders, cls):
+    old = cls.__init__
+    signature = inspect.signature(old)
+
+    @functools.wraps(old)
+    def __init__(self, *args, **kwargs):
+        if session.on and any(p.loader_functions for p in session.programs):
+            try:
+                bound = signature.bind(self, *args, **kwargs)
+            except TypeError:
+                return old(self, *args, **kwargs)
+            bound.apply_defaults()
+            arguments = bound.arguments
+            for program in session.programs:
+                for function in program.loader_functions:
+                    program.guarded(function, arguments, loaders.next_ident())
+            old(*bound.args, **bound.kwargs)
+        else:
+            old(self, *args, **kwargs)
+        try:
+            loaders.made(self, places.here())
+        except Exception as error:
+            session.fail("loader", error)
+
+    cls.__init__ = __init__
+
+
+def _wrap_iter(session, loaders, cls):
+    old = cls.__iter__
+
+    @functools.wraps(old)
+    def __iter__(self):
+        if not session.on:
+            return old(self)
+        ident = loaders.of(self)
+        session.log.add(step_log.LOADER_START_BEGIN, ident)
+        try:
+            iterator = old(self)
+        except BaseException:
+            session.hide_frames()
+            raise
+        finally:
+            session.log.add(step_log.LOADER_START_END, ident)
+        try:
+            loaders.started(iterator, ident)
+        except Exception as error:
+            session.fail("iterator", error)
+        return iterator
+
+    cls.__iter__ = __iter__
+
+
+def _wrap_next(session, loaders, cls):
+    old = cls.__next__
+
+    def begin(ident):
+        session.models.leave_contexts()
+        session.window.event("loader", ident & ((1 << step_log.ITERATOR_SHIFT) - 1))
+        session.log.add(step_log.FETCH_BEGIN, ident)
+
+    def end(ident, batch, wall_s, cpu_s):
+        number = ident & ((1 << step_log.ITERATOR_SHIFT) - 1)
+        samples = loaders.fetched(number, batch, wall_s, cpu_s)
+        session.log.add(step_log.FETCH_END, ident, samples)
+        session.batches += 1
+        if session.batches <= loaders.fingerprints.most_batches:
+            loaders.fingerprints.add(number, batch, samples)
+        if not session.first_batch_done:
+            session.models.discover()
+            session.first_batch()
+
+    begin, end = session.guarded(begin), session.guarded(end)
+
+    @functools.wraps(old)
+    def __next__(self):
+        ident = getattr(self, "_torchdoctor_ident", None)
+        if ident is None or not session.on:
+            return old(self)
+        begin(ident)
+        clock, cpu = time.perf_counter(), time.thread_time()
+        try:
+            batch = old(self)
+        except BaseException as error:
+            session.log.add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
+            if not isinstance(error, StopIteration):
+                session.hide_frames()
+            raise
+        end(ident, batch, time.perf_counter() - clock, time.thread_time() - cpu)
+        return batch
+
+    cls.__next__ = __next__
+    # Python resolves next(iterator) through `next` too in torch's own class body.
+    if "next" in cls.__dict__:
+        cls.next = __next__

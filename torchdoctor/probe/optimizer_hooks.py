@@ -1,0 +1,163 @@
+"""Optimizer steps, by torch's own global step hooks, and how each optimizer was made."""
+
+import functools
+import inspect
+import weakref
+
+from . import places, step_log
+
+_FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+
+
+class Optimizers:
+    """Every `torch.optim.Optimizer` of the process, numbered by construction."""
+
+    def __init__(self, session):
+        self._session = session
+        self._idents = weakref.WeakKeyDictionary()
+        self._known = []  # [weakref, location, steps, backwards inside step]
+        self._open = []
+
+    def made(self, optimizer, location):
+        """A new optimizer."""
+        if optimizer not in self._idents:
+            self._idents[optimizer] = len(self._known)
+            self._known.append([weakref.ref(optimizer), location, 0, 0, None])
+
+    def ident(self, optimizer):
+        """Its number."""
+        if optimizer not in self._idents:
+            self.made(optimizer, None)
+        return self._idents[optimizer]
+
+    def begin(self, optimizer):
+        """step() begins."""
+        ident = self.ident(optimizer)
+        self._known[ident][2] += 1
+        self._open.append(ident)
+        return ident
+
+    def end(self, optimizer):
+        """step() ends."""
+        if self._open:
+            self._open.pop()
+        return self.ident(optimizer)
+
+    def saw_backward(self):
+        """A backward ended; inside step(closure) it belongs to that optimizer."""
+        if self._open:
+            self._known[self._open[-1]][3] += 1
+
+    def facts(self):
+        """`optimizers` of the process facts."""
+        return {"optimizers": [self._facts_of(i, row) for i, row in enumerate(self._known)]}
+
+    def _facts_of(self, ident, row):
+        optimizer = row[0]()
+        # An optimizer that is gone keeps what was known of it when it last was there.
+        if optimizer is not None:
+            row[4] = _describe(optimizer)
+        return {
+            **(row[4] or {}),
+            "ident": ident,
+            "location": row[1],
+            "steps": row[2],
+            "inside_backwards": row[3],
+        }
+
+
+def _describe(optimizer):
+    cls = type(optimizer)
+    groups = optimizer.param_groups
+    parameters = [p for group in groups for p in group["params"]]
+    first = parameters[0] if parameters else None
+    group = groups[0] if groups else {}
+    rate = group.get("lr")
+    names = {base.__name__ for base in cls.__mro__ if base.__module__.startswith("torch.optim")}
+    return {
+        "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
+        "parameters": len(parameters),
+        "elements": sum(p.numel() for p in parameters),
+        "device": str(first.device) if first is not None else "cpu",
+        "dtype": str(first.dtype).replace("torch.", "") if first is not None else "float32",
+        "fused": group.get("fused"),
+        "foreach": group.get("foreach"),
+        "supports_fused": bool(names & set(_FUSED)),
+        "lr": float(rate) if rate is not None else None,
+        "weight_decay": float(group.get("weight_decay") or 0.0),
+    }
+
+
+def install(session):
+    """Register the global step hooks; wrap construction where a fix wants it."""
+    torch = session.torch
+    optimizers = session.optimizers = Optimizers(session)
+    session.registries.append(optimizers)
+    base = torch.optim.Optimizer
+    old_init = base.__init__
+
+    @functools.wraps(old_init)
+    def __init__(self, *args, **kwargs):
+        old_init(self, *args, **kwargs)
+        try:
+            optimizers.made(self, places.here())
+        except Exception as error:
+            session.fail("optimizer", error)
+
+    base.__init__ = __init__
+
+    def begin(optimizer, args, kwargs):
+        if not session.on:
+            return
+        session.models.leave_contexts()
+        for program in session.programs:
+            for function in program.step_functions:
+                program.guarded(function)
+        session.log.add(step_log.OPTIMIZER_BEGIN, optimizers.begin(optimizer))
+
+    def end(optimizer, args, kwargs):
+        if not session.on:
+            return
+        ident = optimizers.end(optimizer)
+        session.log.add(step_log.OPTIMIZER_END, ident)
+        session.learning()
+        session.window.event("optimizer", ident)
+
+    hooks = torch.optim.optimizer
+    hooks.register_optimizer_step_pre_hook(session.guarded(begin))
+    hooks.register_optimizer_step_post_hook(session.guarded(end))
+    if any(program.optimizer_functions for program in session.programs):
+        for cls in _subclasses(base):
+            _change_arguments(session, cls)
+
+
+def _subclasses(base):
+    found = []
+    for cls in base.__subclasses__():
+        found.append(cls)
+        found += _subclasses(cls)
+    return found
+
+
+def _change_arguments(session, cls):
+    if "__init__" not in cls.__dict__:
+        return
+    old = cls.__init__
+    signature = inspect.signature(old)
+
+    @functools.wraps(old)
+    def __init__(self, *args, **kwargs):
+        # A subclass's own __init__ has already been changed when it calls its parent's.
+        if type(self) is not cls:
+            return old(self, *args, **kwargs)
+        try:
+            bound = signature.bind(self, *args, **kwargs)
+        except TypeError:
+            return old(self, *args, **kwargs)  # the user's own mistake, with Python's own words
+        bound.apply_defaults()
+        for program in session.programs:
+            for function in program.optimizer_functions:
+                program.guarded(function, cls, bound.arguments)
+        return old(*bound.args, **bound.kwargs)
+
+    cls.__init__ = __init__

@@ -1,0 +1,55 @@
+"""Where in the user's own source something happens."""
+
+import os
+import sys
+import sysconfig
+
+_PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_STANDARD = tuple(
+    {os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")}
+)
+_verdicts = {}
+
+
+def is_users(filename):
+    """Whether a code object's file is the user's own: not a library, not Python, not the probe."""
+    verdict = _verdicts.get(filename)
+    if verdict is None:
+        path = os.path.realpath(filename) if filename else ""
+        foreign = (
+            not path
+            or filename.startswith("<")
+            or path.startswith(_PROBE)
+            or path.startswith(_STANDARD)
+            or (os.sep + "site-packages" + os.sep) in path
+            or (os.sep + "dist-packages" + os.sep) in path
+            or (os.sep + "torch" + os.sep + "nn" + os.sep) in path
+            or (os.sep + "torch" + os.sep + "utils" + os.sep) in path
+            or (os.sep + "torch" + os.sep + "optim" + os.sep) in path
+        )
+        verdict = _verdicts[filename] = not foreign
+    return verdict
+
+
+def of_frame(frame):
+    """The frame as `records.Location`."""
+    return {
+        "file": os.path.abspath(frame.f_code.co_filename),
+        "line": frame.f_lineno or frame.f_code.co_firstlineno,
+        "function": frame.f_code.co_name,
+    }
+
+
+def users_frame(frame):
+    """The innermost frame of the user's own code at or above `frame`; None where there is none."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def here():
+    """Location of the user's line that led to this call; None where only libraries are above."""
+    frame = users_frame(sys._getframe(1))
+    return of_frame(frame) if frame is not None else None

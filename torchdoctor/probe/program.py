@@ -1,0 +1,131 @@
+"""What a fix may do to the running program: the object handed to `apply(torch, settings, program)`."""
+
+import functools
+
+
+class Refusal(Exception):
+    """The fix does not apply to this program; the message says why."""
+
+
+class Program:
+    """Where a fix hooks into the program. One instance for each fix of the plan.
+
+    Args:
+        torch: the user's torch module.
+        fix: the fix's id.
+    """
+
+    def __init__(self, torch, fix):
+        self.torch = torch
+        self.fix = fix
+        self.state = "pending"
+        self.reason = None
+        self.details = {}
+        self.loader_functions = []
+        self.optimizer_functions = []
+        self.model_functions = []
+        self.argument_functions = []
+        self.forward_contexts = []
+        self.backward_functions = []
+        self.step_functions = []
+        self.first_batch_functions = []
+
+    def refuse(self, reason):
+        """Raise `Refusal`: the fix does not apply, with the reason that the user reads."""
+        raise Refusal(reason)
+
+    def before_loader(self, function):
+        """function(arguments: dict, ident: int) changes DataLoader's arguments before it is made."""
+        self.loader_functions.append(function)
+
+    def before_optimizer(self, function):
+        """function(cls, arguments: dict) changes an optimizer's arguments before it is made."""
+        self.optimizer_functions.append(function)
+
+    def on_model(self, function):
+        """function(module) once for each root module, at the first training batch."""
+        self.model_functions.append(function)
+
+    def before_forward(self, function):
+        """function(module, args, kwargs) -> (args, kwargs) at outermost root-module calls."""
+        self.argument_functions.append(function)
+
+    def around_forward(self, make_context, until="forward"):
+        """make_context(module) -> context manager or None, entered before the root's forward.
+
+        It is left at the end of the forward; with until="backward" when a backward begins, the
+        next batch is fetched or an optimizer steps.
+        """
+        self.forward_contexts.append((make_context, until))
+
+    def before_backward(self, function):
+        """function() before each backward."""
+        self.backward_functions.append(function)
+
+    def before_step(self, function):
+        """function() before each optimizer step."""
+        self.step_functions.append(function)
+
+    def at_first_batch(self, function):
+        """function() once, after the user's set-up: to overrule switches that the script set."""
+        self.first_batch_functions.append(function)
+
+    def replace(self, owner, name, make):
+        """Set owner.name to make(old), which keeps old's name, documentation and signature."""
+        old = getattr(owner, name)
+        new = make(old)
+        try:
+            new = functools.wraps(old)(new)
+        except (AttributeError, TypeError):
+            pass
+        setattr(owner, name, new)
+
+    def applied(self, **details):
+        """The fix took effect."""
+        self.details.update(details)
+        if self.state == "pending":
+            self.state = "applied"
+
+    def set_reason(self, text):
+        """Why the fix is in the state that it is in."""
+        self.reason = text
+
+    def guarded(self, function, *args):
+        """Call a fix's function; what it raises is this fix's failure, not the program's."""
+        try:
+            return function(*args)
+        except Refusal as refusal:
+            self.state, self.reason = "refused", str(refusal)
+        except Exception as error:
+            self.state = "failed"
+            self.reason = "%s: %s" % (type(error).__name__, error)
+        return None
+
+    def facts(self):
+        """The fix's state as `records.AppliedFix`."""
+        return {
+            "fix": self.fix,
+            "state": self.state,
+            "reason": self.reason,
+            "details": self.details,
+        }
+
+
+def load_fixes(torch, entries):
+    """Load each fix of the plan by its path and apply it; a list of `Program`."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    programs = []
+    for entry in entries:
+        program = Program(torch, entry["id"])
+        programs.append(program)
+        name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
+
+        def apply(entry=entry, program=program, name=name):
+            spec = spec_from_file_location(name, entry["file"])
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+            module.apply(torch, entry.get("settings") or {}, program)
+
+        program.guarded(apply)
+    return programs

@@ -1,0 +1,147 @@
+"""The state of the probe in one process: its plan, its log, its errors, and when it flushes."""
+
+import functools
+import os
+import sys
+import time
+
+from . import step_log
+from .program import load_fixes
+
+_FACTS_EVERY_S = 2.0
+_MOST_ERRORS = 20
+
+
+class Session:
+    """One process of the program. Hooks read `on` first: False costs one attribute look-up.
+
+    Args:
+        plan: the plan file's content.
+        torch: the user's torch module.
+    """
+
+    def __init__(self, plan, torch):
+        self.plan = plan
+        self.torch = torch
+        self.channel = plan["channel"]
+        self.programs = []
+        self.registries = []  # objects with facts() -> dict, merged into the process facts
+        self.errors = []
+        self.window = None
+        self.models = self.optimizers = self.loaders = None  # set by their hooks
+        self.explicit_steps = False
+        self.retain_graph = 0
+        self.forget = []  # called in a forked child
+        self._start()
+
+    def _start(self):
+        self.pid = os.getpid()
+        self.on = True
+        self.log = step_log.EventLog(self.channel, self.pid)
+        self.learned = 0  # backwards and optimizer steps so far
+        self.batches = 0
+        self.first_batch_done = False
+        self.first_step_s = None
+        self._next_facts_s = 0.0
+        self._checked_worker = False
+
+    def load_fixes(self):
+        """Load and apply the plan's fixes; the user's code has not run yet."""
+        self.programs = load_fixes(self.torch, self.plan.get("fixes") or [])
+
+    def after_fork(self):
+        """A forked child logs to files of its own; a loader worker logs nothing."""
+        self._start()
+        for function in self.forget:
+            function()
+
+    def fail(self, where, error):
+        """Remember an error of the probe's own; the program goes on."""
+        if len(self.errors) < _MOST_ERRORS:
+            self.errors.append("%s: %s: %s" % (where, type(error).__name__, error))
+
+    def guarded(self, function):
+        """Wrap a hook body of ours so that it can never raise into the program."""
+
+        @functools.wraps(function)
+        def guarded(*args):
+            try:
+                return function(*args)
+            except Exception as error:
+                self.fail(function.__name__, error)
+                return None
+
+        return guarded
+
+    def window_over(self):
+        """Whether nothing is being timed any more, so that the device may be read."""
+        return self.window is not None and self.window.over
+
+    def hide_frames(self):
+        """An exception passes through a wrapper of ours: its printed traceback shows no frame of it."""
+        from . import tracebacks
+
+        tracebacks.install()
+
+    def is_loader_worker(self):
+        """Whether this process is a DataLoader's worker, forked or spawned."""
+        worker = sys.modules.get("torch.utils.data._utils.worker")
+        return worker is not None and getattr(worker, "_worker_info", None) is not None
+
+    def first_batch(self):
+        """At the first training batch: the user's set-up is done, switches may be overruled."""
+        if self.first_batch_done:
+            return
+        self.first_batch_done = True
+        for program in self.programs:
+            for function in program.first_batch_functions:
+                program.guarded(function)
+
+    def learning(self):
+        """A backward or an optimizer step has ended; now and then a good moment to flush."""
+        self.learned += 1
+        if self.first_step_s is None:
+            self.first_step_s = time.perf_counter() - _STARTED_S
+            self.write_facts()
+        elif time.perf_counter() > self._next_facts_s:
+            self.flush()
+
+    def flush(self):
+        """Write events, losses and facts. A loader worker switches itself off here instead."""
+        if not self._checked_worker and self.is_loader_worker():
+            self.on = False
+            return
+        self._checked_worker = True
+        self.log.flush()
+        for registry in self.registries:
+            write = getattr(registry, "write", None)
+            if write is not None:
+                write(self.channel, self.pid)
+        self.write_facts()
+
+    def write_facts(self):
+        """Rewrite `process-<pid>.json` atomically."""
+        from . import facts
+
+        self._next_facts_s = time.perf_counter() + _FACTS_EVERY_S
+        try:
+            facts.write(self)
+        except Exception as error:
+            self.fail("write_facts", error)
+
+    def at_exit(self):
+        """A program that ends by itself loses nothing."""
+        if os.getpid() == self.pid and self.on and self.learned:
+            try:
+                self.flush()
+            except Exception as error:
+                self.fail("at_exit", error)
+
+
+_STARTED_S = time.perf_counter()
+STARTED_UNIX_S = time.time()
+
+
+def seconds_since_start():
+    """Seconds since the probe was loaded, which is when torch was imported."""
+    return time.perf_counter() - _STARTED_S

@@ -1,0 +1,135 @@
+"""First on PYTHONPATH in a launch: waits for `import torch`, then loads the probe.
+
+Python imports this before the user's program. It must be silent, fast, and leave no trace: the
+user's own sitecustomize runs as if this one were not there.
+"""
+
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _ImportWatch:
+    """A meta path finder that calls back once a watched top-level module has been executed."""
+
+    def __init__(self):
+        self._callbacks = {}
+        self._busy = set()
+
+    def when_imported(self, name, callback):
+        if name in sys.modules:
+            callback(sys.modules[name])
+        else:
+            self._callbacks.setdefault(name, []).append(callback)
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in self._callbacks or name in self._busy:
+            return None
+        from importlib.util import find_spec
+
+        self._busy.add(name)
+        try:
+            spec = find_spec(name)
+        except (ImportError, ValueError):
+            return None
+        finally:
+            self._busy.discard(name)
+        if spec is None or not hasattr(spec.loader, "exec_module"):
+            return spec
+        # Only this loader instance is touched, and only until the module has been executed: the
+        # module's __spec__ and __loader__ keep their type (resources are read through them).
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def exec_module(module):
+            try:
+                del loader.exec_module
+            except AttributeError:
+                pass
+            execute(module)
+            for callback in self._callbacks.pop(name, ()):
+                callback(module)
+
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:
+            pass
+        return spec
+
+
+def _load_probe(torch):
+    try:
+        import importlib
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        spec = spec_from_file_location(
+            "_torchdoctor_probe",
+            os.path.join(_HERE, "__init__.py"),
+            submodule_search_locations=[_HERE],
+        )
+        package = module_from_spec(spec)
+        sys.modules["_torchdoctor_probe"] = package
+        spec.loader.exec_module(package)
+        attach = importlib.import_module("_torchdoctor_probe.attach")
+        attach.attach(torch, _WATCH)
+    except Exception as error:
+        _say(error)
+
+
+def _say(error):
+    """A failing probe never stops the program; it is reported in a file."""
+    try:
+        import json
+        import traceback
+
+        with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
+            channel = json.load(file)["channel"]
+        path = os.path.join(channel, "probe-error-%d.txt" % os.getpid())
+        with open(path, "a", encoding="utf-8") as file:
+            traceback.print_exception(type(error), error, error.__traceback__, file=file)
+    except Exception:
+        pass
+
+
+def _redirect_writes():
+    """The fallback sandbox must be in place before the program's first write."""
+    with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
+        plan_text = file.read()
+    if '"redirect": null' in plan_text or '"redirect"' not in plan_text:
+        return
+    import json
+
+    plan = json.loads(plan_text)
+    if not plan.get("redirect"):
+        return
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("_torchdoctor_redirect", os.path.join(_HERE, "redirect.py"))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.install(plan["redirect"]["scratch"], plan["channel"], _WATCH)
+
+
+def _run_users_sitecustomize():
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    # The import system pops this name when we return: it must never be missing.
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_WATCH = _ImportWatch()
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+if os.environ.get("TORCHDOCTOR_PLAN"):
+    try:
+        sys.meta_path.insert(0, _WATCH)
+        _redirect_writes()
+        _WATCH.when_imported("torch", _load_probe)
+    except Exception as _error:
+        _say(_error)
+_run_users_sitecustomize()

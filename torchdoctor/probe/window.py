@@ -1,0 +1,164 @@
+"""Counts iterations, marks the measured window, runs the profiler window, ends the launch.
+
+Only in launches whose plan names the boundary; an observing launch logs until it is stopped.
+"""
+
+import json
+import os
+import time
+
+from . import step_log
+
+_FEWEST_STEPS = 10  # a window cut short by time has at least these
+
+
+class Window:
+    """The measured window of one process.
+
+    Args:
+        session: the process's session.
+    """
+
+    def __init__(self, session):
+        self._session = session
+        plan = session.plan
+        boundary = plan.get("boundary")
+        self._kind = boundary["kind"] if boundary else None
+        self._ident = boundary["ident"] if boundary else 0
+        self._every = max(int(boundary.get("every", 1)), 1) if boundary else 1
+        self._first = int(plan.get("warmup_steps") or 0)
+        self._steps = int(plan.get("measure_steps") or 0)
+        self._most_s = plan.get("max_window_s")
+        self._profile = plan.get("profile")
+        session.forget.append(self._forget)
+        self._forget()
+
+    def _forget(self):
+        self.iteration = 0
+        self._seen = 0
+        self._learned_at = -1
+        self._began_s = None
+        self._profiler = None
+        self._device_events = []
+        self.device_step_s = None
+        self.over = False
+
+    def event(self, kind, ident):
+        """One event that may be a boundary; called by the hooks before they log what begins."""
+        if kind != self._kind or (ident != self._ident and kind in ("loader", "optimizer")):
+            return
+        session = self._session
+        if kind == "loader":
+            # Fetching ahead, or evaluating over the training loader, begins no iteration.
+            if session.learned == self._learned_at:
+                return
+            self._learned_at = session.learned
+        self._seen += 1
+        if (self._seen - 1) % self._every:
+            return
+        try:
+            self._boundary()
+        except Exception as error:
+            session.fail("window", error)
+
+    def _boundary(self):
+        session, number = self._session, self.iteration
+        self.iteration += 1
+        if self._profile is not None:
+            session.log.add(step_log.BOUNDARY, 0, number)
+            self._profile_step(number)
+            return
+        if number == self._first:
+            self.synchronise()
+            self._began_s = time.perf_counter()
+            session.log.add(step_log.WINDOW_BEGIN)
+        done = number - self._first
+        if self._began_s is not None and self._is_over(done):
+            self.synchronise()
+            session.log.add(step_log.BOUNDARY, 0, number)
+            session.log.add(step_log.WINDOW_END, 0, done)
+            self._finish("window")
+            return
+        session.log.add(step_log.BOUNDARY, 0, number)
+        if self._began_s is not None:
+            self._mark_device()
+
+    def _is_over(self, done):
+        if done >= self._steps:
+            return True
+        spent = time.perf_counter() - self._began_s
+        return self._most_s is not None and spent >= self._most_s and done >= _FEWEST_STEPS
+
+    def synchronise(self):
+        """Wait for the device, where the program has used one."""
+        cuda = self._session.torch.cuda
+        if cuda.is_initialized():
+            cuda.synchronize()
+
+    def _mark_device(self):
+        cuda = self._session.torch.cuda
+        if cuda.is_initialized():
+            event = cuda.Event(enable_timing=True)
+            event.record()
+            self._device_events.append(event)
+
+    def _finish(self, reason):
+        session = self._session
+        self.over = True
+        events = self._device_events
+        if len(events) > 1:
+            pairs = zip(events, events[1:])  # noqa: B905 (Python 3.9 has no strict)
+            self.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in pairs]
+        session.flush()
+        path = os.path.join(session.channel, "done-%d.json" % session.pid)
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump({"reason": reason, "device_step_s": self.device_step_s}, file)
+        os.replace(path + ".part", path)
+        if session.plan.get("after") == "continue":
+            session.on = False
+            return
+        while True:
+            # The launch is over and will be killed; nothing the script catches may get it going.
+            try:
+                time.sleep(3600)
+            except BaseException:  # noqa: S112
+                continue
+
+    def _profile_step(self, number):
+        wanted = self._profile
+        if number == self._first:
+            self._start_profiler(wanted)
+        elif self._profiler is not None:
+            self._profiler.step()
+            steps = wanted["wait"] + wanted["warmup"] + wanted["active"]
+            if number - self._first >= steps:
+                self.synchronise()
+                self._export()
+
+    def _start_profiler(self, wanted):
+        profiler = self._session.torch.profiler
+        activities = [profiler.ProfilerActivity.CPU]
+        if self._session.torch.cuda.is_available():
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._profiler = profiler.profile(
+            activities=activities,
+            schedule=profiler.schedule(
+                wait=wanted["wait"], warmup=wanted["warmup"], active=wanted["active"], repeat=1
+            ),
+            record_shapes=bool(wanted.get("record_shapes")),
+            with_stack=bool(wanted.get("with_stack")),
+            on_trace_ready=lambda _: None,
+        )
+        self._profiler.start()
+
+    def _export(self):
+        session = self._session
+        path = os.path.join(session.channel, "trace-%d.json.gz" % session.pid)
+        part = os.path.join(session.channel, "part-%d.json.gz" % session.pid)
+        try:
+            self._profiler.export_chrome_trace(part)
+            os.replace(part, path)
+        except Exception as error:
+            session.fail("profiler", error)
+        self._profiler = None
+        self._finish("profile")
