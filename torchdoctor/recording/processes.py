@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -64,20 +64,27 @@ class Tree:
     """
 
     def __init__(self, root: int, marker: tuple[str, str]) -> None:
-        self.root = root
         self.marker = marker
+        self.every_pid: set[int] = set()  # that was ever seen
         self._known: dict[int, psutil.Process] = {}
+        # Made once: a psutil.Process knows when its pid has passed on to somebody else.
+        self._root: psutil.Process | None = None
+        with contextlib.suppress(psutil.Error):
+            self._root = psutil.Process(root)
 
     def now(self) -> list[psutil.Process]:
         """Those that descend from the root, and those seen before that still live."""
-        for process in tree(self.root):
-            self._known.setdefault(process.pid, process)
+        if self._root is not None:
+            self._add([self._root])
+            with contextlib.suppress(psutil.Error):
+                self._add(self._root.children(recursive=True))
         self._known = {pid: p for pid, p in self._known.items() if _lives(p)}
         return list(self._known.values())
 
-    def pids(self) -> set[int]:
-        """Every pid seen alive at the last look."""
-        return set(self._known)
+    def _add(self, found: list[psutil.Process]) -> None:
+        for process in found:
+            self._known.setdefault(process.pid, process)
+            self.every_pid.add(process.pid)
 
     def strays(self) -> list[psutil.Process]:
         """Processes that carry the marker, wherever they hang now. Looks at all processes."""
@@ -91,23 +98,32 @@ class Tree:
 
     def end(self, grace_s: float) -> bool:
         """End them all: SIGTERM to the root, then SIGKILL to every one. True: none is left."""
-        self.now()
-        root = self._known.get(self.root)
+        root = self._root
         if root is not None and grace_s > 0:
+            self.now()
             with contextlib.suppress(psutil.Error):
                 root.terminate()
-            wait_until(lambda: not _lives(root), grace_s)
+            wait_until(lambda: not _any_lives([root]), grace_s)
+        left: list[psutil.Process] = []
         for _ in range(_ROUNDS):
-            left = {p.pid: p for p in [*self.now(), *self.strays()] if _lives(p)}
+            self._add(self.strays())
+            left = self.now()
             if not left:
                 return True
-            self._known |= left
-            for process in left.values():
+            for process in left:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            _bury(list(left))
-            wait_until(lambda found=left: not any(_lives(p) for p in found.values()), 0.5)
-        return not any(_lives(p) for p in self._known.values())
+            _bury([process.pid for process in left])
+            _wait_for_end(left)
+        return not _any_lives(left)
+
+
+def _wait_for_end(found: list[psutil.Process]) -> None:
+    wait_until(lambda: not _any_lives(found), 0.5)
+
+
+def _any_lives(found: list[psutil.Process]) -> bool:
+    return any(_lives(process) for process in found)
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -124,18 +140,24 @@ def _bury(pids: list[int]) -> None:
             os.waitpid(pid, os.WNOHANG)
 
 
-def bury_orphans(keep: int) -> None:
-    """Collect every dead child of ours but the one that subprocess waits for."""
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != keep and process.status() == psutil.STATUS_ZOMBIE:
-                os.waitpid(process.pid, os.WNOHANG)
+@contextlib.contextmanager
+def burying_orphans() -> Iterator[None]:
+    """At its end, collect the dead processes that became our children within it."""
+    before = _child_pids()
+    try:
+        yield
+    finally:
+        _bury(sorted(_child_pids() - before))
 
 
-def wait_until(done: object, seconds: float, interval_s: float = 0.02) -> bool:
+def _child_pids() -> set[int]:
+    return {process.pid for process in psutil.Process().children()}
+
+
+def wait_until(done: Callable[[], bool], seconds: float, interval_s: float = 0.02) -> bool:
     """Whether `done()` became true within that time."""
     deadline = time.monotonic() + seconds
-    while not done():  # type: ignore[operator]
+    while not done():
         if time.monotonic() >= deadline:
             return False
         time.sleep(interval_s)

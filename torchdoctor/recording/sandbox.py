@@ -122,14 +122,14 @@ class Sandbox:
 
     @classmethod
     def choose(
-        cls, mode: str = "auto", *, workload: Workload | None = None, beside: Path | None = None
+        cls, mode: str = "auto", beside: Path | None = None, workload: Workload | None = None
     ) -> Sandbox:
         """The strongest kind that works here, tried for real.
 
         Args:
             mode: "auto" (overlay if it works, else redirect), or the one wanted.
-            workload: its folders are the ones that the trial writes to.
             beside: a folder whose disk may hold the scratch folder as well.
+            workload: its folders are the ones that the trial writes to; None: the current one.
 
         Raises:
             UsageError: `mode` is "overlay" and this machine does not allow it, or is no mode.
@@ -152,6 +152,18 @@ class Sandbox:
                 store.close()
                 raise UsageError(f"No overlay sandbox is possible here: {reason}")
         return cls(mode="none" if mode == "none" else "redirect", reason=reason, store=store)
+
+    @property
+    def doubt(self) -> str | None:
+        """All that is not covered, for the report; None where nothing is."""
+        said = list(self.doubts)
+        if self.mode == "redirect":
+            said.insert(
+                0,
+                "Only writes by Python and torch are redirected, those of other programs"
+                f" and libraries are not; the stronger sandbox is not possible: {self.reason}",
+            )
+        return " ".join(said) or None
 
     def __enter__(self) -> Sandbox:
         return self
@@ -355,7 +367,9 @@ def _trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
         Path(place, name).unlink()
     problem = _trial_problem(started, ended, escaped, text, cwd)
     if problem is None:
-        sandbox.doubts += [f"Not writable in the sandbox: {limit}" for limit in _worth_saying(started)]
+        sandbox.doubts += [
+            f"Not writable in the sandbox: {limit}" for limit in _worth_saying(started)
+        ]
     sandbox.discard(started)
     return problem
 
@@ -386,4 +400,3 @@ def _worth_saying(started: Started) -> list[str]:
         if os.access(path, os.W_OK):
             said.append(limit)
     return said
-

@@ -9,6 +9,8 @@ started with, byte for byte. What happens is told as JSON lines on the file desc
 `status_fd`: {"event": "started" | "failed" | "limited" | "exec-failed" | "exit", ...}.
 """
 
+# Started before every program: importing pathlib would take as long as the mounts do.
+# ruff: noqa: PTH
 from __future__ import annotations
 
 import ctypes
@@ -173,7 +175,9 @@ class Root:
     def do_empty(self, path: str, size: int | None, mode: int) -> None:
         """A file system in memory of its own; `size` in bytes, None: the system's default."""
         limit = "" if size is None else f",size={size}"
-        mount("tmpfs", self._mount_point(path), "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode:o}{limit}")
+        mount(
+            "tmpfs", self._mount_point(path), "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode:o}{limit}"
+        )
 
     def do_proc(self, path: str, below: list[str]) -> None:
         """A /proc of the new PID namespace, masked as the old one was."""

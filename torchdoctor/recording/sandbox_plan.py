@@ -16,8 +16,29 @@ from typing import Any
 
 # No files to protect, or nothing that could be laid over.
 VIRTUAL = frozenset(
-    "proc sysfs devtmpfs devpts cgroup cgroup2 mqueue debugfs tracefs securityfs pstore bpf "
-    "configfs hugetlbfs fusectl binfmt_misc autofs nsfs rpc_pipefs efivarfs selinuxfs".split()
+    (
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "mqueue",
+        "debugfs",
+        "tracefs",
+        "securityfs",
+        "pstore",
+        "bpf",
+        "configfs",
+        "hugetlbfs",
+        "fusectl",
+        "binfmt_misc",
+        "autofs",
+        "nsfs",
+        "rpc_pipefs",
+        "efivarfs",
+        "selinuxfs",
+    )
 )
 KEPT_FLAGS = ("nosuid", "nodev", "noexec")
 EXPAND_AT_MOST = 256  # entries of a folder that are mounted one by one

@@ -1,0 +1,61 @@
+"""Files that a program changed although its writes should not have reached them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+LOOK_AT_MOST = 20_000
+LOOK_AT_MOST_S = 2.0
+
+
+@dataclass(kw_only=True)
+class Snapshot:
+    """Time of change and size of every file below some folders; `whole`: none was left out."""
+
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    whole: bool = True
+
+    def changed_since(self, before: Snapshot) -> list[str]:
+        """Files that are new, changed or gone; of what was left out nothing is said."""
+        new = {path for path, facts in self.files.items() if before.files.get(path) != facts}
+        gone = set(before.files) - set(self.files) if self.whole else set()
+        if not before.whole:
+            new = {path for path in new if path in before.files}
+        return sorted(new | gone)
+
+
+def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
+    """Look at folders and all below, but for those in `skip`, within bounds of number and time."""
+    taken = Snapshot()
+    left_out = {os.path.realpath(path) for path in skip}
+    waiting = sorted({os.path.realpath(path) for path in folders})
+    deadline = time.monotonic() + LOOK_AT_MOST_S
+    seen: set[str] = set()
+    while waiting:
+        folder = waiting.pop(0)
+        if folder in seen or folder in left_out:
+            continue
+        seen.add(folder)
+        if len(taken.files) >= LOOK_AT_MOST or time.monotonic() > deadline:
+            taken.whole = False
+            break
+        waiting += _look(folder, taken)
+    return taken
+
+
+def _look(folder: str, taken: Snapshot) -> list[str]:
+    below = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    below.append(entry.path)
+                else:
+                    facts = entry.stat(follow_symlinks=False)
+                    taken.files[entry.path] = (facts.st_mtime_ns, facts.st_size)
+    except OSError:
+        taken.whole = False
+    return below

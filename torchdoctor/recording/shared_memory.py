@@ -1,0 +1,57 @@
+"""Segments in /dev/shm that a killed program could not remove itself.
+
+Only needed where a launch has no /dev/shm of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")
+# torch_<pid>_..., POSIX semaphores, multiprocessing.shared_memory, NCCL.
+_OURS = re.compile(r"^(torch_(?P<pid>\d+)_|sem\.|psm_|nccl-)")
+
+
+def segments() -> set[str]:
+    """Names of the segments that belong to this user."""
+    found = set()
+    with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    found.add(entry.name)
+    return found
+
+
+def remove_left(before: set[str], pids: Iterable[int]) -> list[str]:
+    """Remove segments made since `before` by the processes `pids`; returns their names.
+
+    A segment whose name has no pid is removed only if no living process has it mapped.
+    """
+    ours = set(pids)
+    new = {name: _OURS.match(name) for name in segments() - before}
+    named = {name for name, match in new.items() if match and match["pid"]}
+    left = {name for name in named if int(new[name]["pid"]) in ours}  # type: ignore[index]
+    others = {name for name, match in new.items() if match} - named
+    if others:
+        left |= others - _mapped()
+    for name in left:
+        with contextlib.suppress(OSError):
+            (FOLDER / name).unlink()
+    return sorted(left)
+
+
+def _mapped() -> set[str]:
+    """Names of segments that some process of this user has mapped."""
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for line in (process / "maps").read_text(errors="replace").splitlines():
+                _, mark, name = line.partition(f"{FOLDER}/")
+                if mark:
+                    found.add(name.split(" (deleted)")[0])
+    return found
