@@ -44,7 +44,7 @@ class Loaders:
         """A new pass over a loader; its events carry loader and pass in one number."""
         self._iterators += 1
         self.known[ident].iterators += 1
-        iterator._torchdoctor_ident = ident | (self._iterators << step_log.ITERATOR_SHIFT)
+        iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
 
     def fetched(self, ident, batch, wall_s, cpu_s):
         """A batch has come.
@@ -135,11 +135,11 @@ def _wrap_next(session, loaders, cls):
 
     def begin(ident):
         session.models.leave_contexts()
-        session.window.event("loader", ident & ((1 << step_log.ITERATOR_SHIFT) - 1))
+        session.window.event("loader", ident & ((1 << step_log.LOADER_BITS) - 1))
         session.log.add(step_log.FETCH_BEGIN, ident)
 
     def end(ident, batch, wall_s, cpu_s):
-        number = ident & ((1 << step_log.ITERATOR_SHIFT) - 1)
+        number = ident & ((1 << step_log.LOADER_BITS) - 1)
         samples = loaders.fetched(number, batch, wall_s, cpu_s)
         session.log.add(step_log.FETCH_END, ident, samples)
         session.batches += 1

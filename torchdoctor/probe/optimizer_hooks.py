@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 import weakref
 
 from . import places, step_log
@@ -123,7 +124,7 @@ def install(session):
         session.learning()
         session.window.event("optimizer", ident)
 
-    hooks = torch.optim.optimizer
+    hooks = sys.modules[base.__module__]
     hooks.register_optimizer_step_pre_hook(session.guarded(begin))
     hooks.register_optimizer_step_post_hook(session.guarded(end))
     if any(program.optimizer_functions for program in session.programs):

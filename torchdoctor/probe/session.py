@@ -37,7 +37,7 @@ class Session:
     def _start(self):
         self.pid = os.getpid()
         self.on = True
-        self.log = step_log.EventLog(self.channel, self.pid)
+        self.log = step_log.EventLog(self.channel, self.pid, self._flush_due)
         self.learned = 0  # backwards and optimizer steps so far
         self.batches = 0
         self.first_batch_done = False
@@ -106,12 +106,23 @@ class Session:
         elif time.perf_counter() > self._next_facts_s:
             self.flush()
 
+    def _flush_due(self):
+        """Four times a second: events only, so that a kill loses little."""
+        if self._may_write():
+            self.log.flush()
+
+    def _may_write(self):
+        """False in a loader worker, which switches itself off at its first attempt."""
+        if not self._checked_worker:
+            self._checked_worker = True
+            if self.is_loader_worker():
+                self.on = False
+        return self.on
+
     def flush(self):
-        """Write events, losses and facts. A loader worker switches itself off here instead."""
-        if not self._checked_worker and self.is_loader_worker():
-            self.on = False
+        """Write events, losses and facts."""
+        if not self._may_write():
             return
-        self._checked_worker = True
         self.log.flush()
         for registry in self.registries:
             write = getattr(registry, "write", None)

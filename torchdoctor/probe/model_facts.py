@@ -1,0 +1,84 @@
+"""What is known of one root module (`records.ModelFacts`)."""
+
+import inspect
+import os
+
+from . import places
+
+_CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
+_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
+_RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
+_PARALLEL = {
+    "DataParallel": "DataParallel",
+    "DistributedDataParallel": "DistributedDataParallel",
+    "FullyShardedDataParallel": "FSDP",
+}
+
+
+def describe(module):
+    """Counts, devices and dtypes of a module tree."""
+    parameters = list(module.parameters())
+    modules = list(module.modules())
+    names = [type(m).__name__ for m in modules]
+    cls = type(module)
+    convolutions = [m for m in modules if type(m).__name__ == "Conv2d"]
+    return {
+        "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
+        "location": _forward_location(cls),
+        "parameters": len(parameters),
+        "elements": sum(p.numel() for p in parameters if not _is_lazy(p)),
+        "device": str(parameters[0].device) if parameters else "cpu",
+        "dtypes": sorted({str(p.dtype).replace("torch.", "") for p in parameters}),
+        "modules": len(modules),
+        "conv2d": len(convolutions),
+        "conv_bias_before_norm": count_biases_before_norm(modules),
+        "conv_channels_last": bool(convolutions) and all(_channels_last(m) for m in convolutions),
+        "linear": names.count("Linear"),
+        "attention": sum("Attention" in name for name in names),
+        "recurrent": sum(name in _RECURRENT for name in names),
+        "compiled": any(
+            type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None)
+            for m in modules
+        ),
+        "data_parallel": next((_PARALLEL[n] for n in names if n in _PARALLEL), None),
+    }
+
+
+def count_biases_before_norm(modules):
+    """Convolutions with a bias that are followed by a batch norm among their parent's children."""
+    count = 0
+    for module in modules:
+        children = list(module.children())
+        for first, second in zip(children, children[1:]):  # noqa: B905
+            if (
+                type(first).__name__ in _CONVOLUTIONS
+                and type(second).__name__ in _NORMS
+                and getattr(first, "bias", None) is not None
+                and getattr(second, "num_features", None) == first.out_channels
+            ):
+                count += 1
+    return count
+
+
+def _is_lazy(parameter):
+    return "Uninitialized" in type(parameter).__name__
+
+
+def _channels_last(convolution):
+    weight = convolution.weight
+    if _is_lazy(weight) or weight.dim() != 4:
+        return False
+    # A 1x1 kernel is contiguous both ways; its strides tell which was meant.
+    return weight.stride(1) == 1 and (weight.shape[1] > 1 or weight.stride(0) == 1)
+
+
+def _forward_location(cls):
+    forward = getattr(cls, "forward", None)
+    code = getattr(inspect.unwrap(forward) if callable(forward) else None, "__code__", None)
+    if code is None or not places.is_users(code.co_filename):
+        return None
+    return {
+        "file": os.path.abspath(code.co_filename),
+        "line": code.co_firstlineno,
+        "function": "%s.forward" % cls.__qualname__,
+    }

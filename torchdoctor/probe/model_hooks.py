@@ -1,0 +1,215 @@
+"""Root modules: found by a scan, their outermost calls timed.
+
+No global module hook and no patch of `nn.Module.__call__` (dynamo looks at both), and nothing is
+set on an instance (it would be pickled or copied with the model): the root's class gets a
+`__call__` that forwards.
+"""
+
+import functools
+import gc
+import weakref
+
+from . import places, step_log
+from .fingerprints import shapes
+from .model_facts import describe
+
+_SCANS = 4
+_MOST_SHAPES = 8
+
+
+class Models:
+    """The process's root modules and the contexts that fixes opened around their forward."""
+
+    def __init__(self, session):
+        self._session = session
+        self._idents = {}  # id(module) -> ident
+        self.known = []  # _Root
+        self._wrapped = set()
+        self._scans = 0
+        self.depth = 0
+        self._open_contexts = []
+        self.seen_forward = False
+
+    def discover(self):
+        """Scan for root modules during the first batches; again until a forward was seen."""
+        if self._scans >= _SCANS or (self._scans and self.seen_forward):
+            return
+        self._scans += 1
+        module_class = self._session.torch.nn.Module
+        # Never isinstance(): it would wake up the lazy proxies of other libraries.
+        modules = [x for x in gc.get_objects() if _is_module(type(x), module_class)]
+        children = set()
+        for module in modules:
+            for child in (module.__dict__.get("_modules") or {}).values():
+                children.add(id(child))
+        roots = [m for m in modules if id(m) not in children]
+        if self._scans > 1:
+            # The root is never called as a whole (a LightningModule): look one level deeper.
+            roots += [c for root in self.known for c in root.children() if not root.forwards]
+        for module in roots:
+            self._add(module)
+
+    def _add(self, module):
+        if id(module) in self._idents or module.__dict__.get("_modules") is None:
+            return
+        if next(iter(module.parameters()), None) is None:
+            return
+        self._idents[id(module)] = len(self.known)
+        self.known.append(_Root(module))
+        self._wrap(type(module))
+        for program in self._session.programs:
+            for function in program.model_functions:
+                program.guarded(function, module)
+
+    def _wrap(self, cls):
+        if cls in self._wrapped:
+            return
+        self._wrapped.add(cls)
+        old = cls.__call__
+        cls.__call__ = _make_call(self._session, self, old)
+        _keep_from_dynamo(self._session.torch, cls.__call__)
+
+    def root_of(self, module):
+        """The `_Root` of this very module, or None."""
+        ident = self._idents.get(id(module))
+        if ident is None:
+            return None
+        root = self.known[ident]
+        return root if root.module() is module else None
+
+    def enter(self, root, module):
+        """Open the contexts that fixes want around this forward; those that end with it."""
+        own = []
+        for program in self._session.programs:
+            for make_context, until in program.forward_contexts:
+                context = program.guarded(make_context, module)
+                if context is None:
+                    continue
+                context.__enter__()
+                (own if until == "forward" else self._open_contexts).append(context)
+        return own
+
+    def leave_contexts(self):
+        """Close the contexts that outlast the forward."""
+        while self._open_contexts:
+            try:
+                self._open_contexts.pop().__exit__(None, None, None)
+            except Exception as error:
+                self._session.fail("context", error)
+
+    def facts(self):
+        """`models` of the process facts."""
+        return {"models": [root.facts(ident) for ident, root in enumerate(self.known)]}
+
+
+class _Root:
+    def __init__(self, module):
+        self.module = weakref.ref(module)
+        self.described = describe(module)
+        self.input_shapes = []
+        self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
+        self.eval_location = None
+
+    def children(self):
+        module = self.module()
+        return list(module.children()) if module is not None else []
+
+    def facts(self, ident):
+        module = self.module()
+        if module is not None:
+            self.described = describe(module)
+        return {
+            **self.described,
+            "ident": ident,
+            "input_shapes": self.input_shapes,
+            "forwards": self.forwards,
+            "eval_forwards": self.eval_forwards,
+            "eval_forwards_with_grad": self.eval_with_grad,
+            "eval_with_grad_location": self.eval_location,
+            "autocast_forwards": self.autocast,
+        }
+
+
+def install(session):
+    """Nothing is hooked before the first batch; then the roots' classes are."""
+    session.models = Models(session)
+    session.registries.append(session.models)
+
+
+def _is_module(cls, module_class):
+    try:
+        return issubclass(cls, module_class)
+    except TypeError:
+        return False
+
+
+def _make_call(session, models, old):
+    torch = session.torch
+
+    def begin(module, args, kwargs):
+        root = models.root_of(module)
+        if root is None:
+            return None
+        models.seen_forward = True
+        grad, training = torch.is_grad_enabled(), module.training
+        autocast = torch.is_autocast_enabled() or _cpu_autocast(torch)
+        flags = int(grad) | int(training) << 1 | int(autocast) << 2
+        root.forwards += 1
+        root.autocast += autocast
+        if not training:
+            root.eval_forwards += 1
+            if grad:
+                root.eval_with_grad += 1
+                if root.eval_location is None:
+                    root.eval_location = places.here()
+        if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
+            text = shapes([args, kwargs])
+            if text not in root.input_shapes:
+                root.input_shapes.append(text)
+        ident = models._idents[id(module)]
+        session.log.add(step_log.FORWARD_BEGIN, ident, flags)
+        for program in session.programs:
+            for function in program.argument_functions:
+                changed = program.guarded(function, module, args, kwargs)
+                if changed is not None:
+                    args, kwargs = changed
+        return ident, flags, args, kwargs, models.enter(root, module)
+
+    begin = session.guarded(begin)
+
+    @functools.wraps(old)
+    def __call__(self, *args, **kwargs):
+        if models.depth or not session.on:
+            return old(self, *args, **kwargs)
+        state = begin(self, args, kwargs)
+        if state is None:
+            return old(self, *args, **kwargs)
+        ident, flags, args, kwargs, contexts = state
+        models.depth += 1
+        try:
+            return old(self, *args, **kwargs)
+        except BaseException:
+            session.hide_frames()
+            raise
+        finally:
+            models.depth -= 1
+            for context in reversed(contexts):
+                context.__exit__(None, None, None)
+            session.log.add(step_log.FORWARD_END, ident, flags)
+
+    return __call__
+
+
+def _cpu_autocast(torch):
+    try:
+        return torch.is_autocast_enabled("cpu")
+    except TypeError:  # older torch takes no device
+        return torch.is_autocast_cpu_enabled()
+
+
+def _keep_from_dynamo(torch, function):
+    """Compiled code must begin below our wrapper, not in it."""
+    try:
+        torch._C._dynamo.eval_frame.skip_code(function.__code__)
+    except Exception:
+        function._torchdynamo_disable = True

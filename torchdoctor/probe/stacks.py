@@ -1,0 +1,80 @@
+"""Samples of the main thread's Python stack, by phase; only in launches that are not timed."""
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+
+from . import places, step_log
+
+_MOST_ROWS = 50
+_PHASES = {
+    step_log.LOADER_START_BEGIN: "loader",
+    step_log.FETCH_BEGIN: "loader",
+    step_log.FORWARD_BEGIN: "forward",
+    step_log.BACKWARD_BEGIN: "backward",
+    step_log.OPTIMIZER_BEGIN: "optimizer",
+    step_log.FETCH_END: "before_forward",
+    step_log.OPTIMIZER_END: "before_forward",
+    step_log.BACKWARD_END: "other",
+    step_log.FORWARD_END: "other",
+    step_log.BOUNDARY: "before_forward",
+}
+
+
+class Stacks:
+    """Counts of (file, line, function, leaf, phase)."""
+
+    def __init__(self, session):
+        self._session = session
+        self._interval_s = float(session.plan.get("stack_interval_s") or 0.005)
+        self._counts = Counter()
+        self._main = threading.main_thread().ident
+        self._gap = Counter()
+        self._thread = threading.Thread(
+            target=self._run, name="torchdoctor-stacks", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self):
+        while self._session.on and os.getpid() == self._session.pid:
+            time.sleep(self._interval_s)
+            try:
+                self._sample()
+            except Exception as error:
+                self._session.fail("stacks", error)
+                return
+
+    def _sample(self):
+        session = self._session
+        if not session.learned:
+            return
+        frame = sys._current_frames().get(self._main)
+        if frame is None:
+            return
+        phase = _PHASES.get(session.log.last_code, "other")
+        users = places.users_frame(frame)
+        if users is None:
+            return
+        leaf = frame.f_code
+        line = users.f_lineno or users.f_code.co_firstlineno
+        where = (users.f_code.co_filename, line, users.f_code.co_name)
+        short = "/".join(leaf.co_filename.replace(os.sep, "/").split("/")[-3:])
+        self._counts[(where, phase, "%s %s" % (short, leaf.co_name))] += 1
+
+    def facts(self):
+        """`stacks` of the process facts, the most frequent first."""
+        rows = []
+        for ((file, line, function), phase, leaf), count in self._counts.copy().most_common(
+            _MOST_ROWS
+        ):
+            location = {"file": os.path.abspath(file), "line": line, "function": function}
+            rows.append({"location": location, "phase": phase, "count": count, "leaf": leaf})
+        return {"stacks": rows}
+
+
+def install(session):
+    """Start sampling, where the plan wants it."""
+    if session.plan.get("sample_stacks"):
+        session.registries.append(Stacks(session))
