@@ -110,7 +110,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def delta(noise_floor: Interval | None) -> float:
-    """What counts as no difference: as far as the A/A's interval reaches, at least 2 %, at most 5 %."""
+    """What counts as no difference: as far as the A/A's interval reaches, 2 % to 5 %."""
     if noise_floor is None:
         return SMALLEST_DELTA
     reach = max(abs(math.log(noise_floor.low)), abs(math.log(noise_floor.high)))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from torchdoctor.records import LaunchTiming
 
 BASELINE = "baseline"
-# Variance of candidate minus interpolated baseline (1.5 in the middle) over baseline minus baseline (2).
+# Variance of candidate minus interpolated baseline (1.5) over baseline minus baseline (2).
 _A_A_SCALE = math.sqrt(1.5 / 2.0)
 
 Seconds = Callable[[LaunchTiming], float | None]

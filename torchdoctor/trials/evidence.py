@@ -1,0 +1,114 @@
+"""What the log of launches says of one arm: paired differences, and whether training changed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+
+from torchdoctor.records import LaunchTiming, StepStatistics
+from torchdoctor.trials import compare
+from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
+from torchdoctor.trials.rounds import Round, Seconds, a_a_differences, differences
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One arm's paired differences, and what they are worth."""
+
+    arm: Arm
+    differences: list[float]
+    other: list[float]  # by the figure that does not decide
+    phase: str  # "screen", "confirm", "stack" or "" where nothing was paired
+    numerics: Numerics
+    by: str
+
+    @property
+    def gain(self) -> float:
+        """Mean log speed-up; minus infinity where nothing was paired."""
+        return fmean(self.differences) if self.differences else -math.inf
+
+
+class Evidence:
+    """Reads the launcher's log; nothing is kept that the log does not say.
+
+    Args:
+        launcher: what ran.
+        steps: of the observed launch.
+        low_precision: the untouched program computes in bfloat16, float16 or TF32.
+    """
+
+    def __init__(
+        self, launcher: Launcher, steps: StepStatistics | None, low_precision: bool
+    ) -> None:
+        self._launcher, self._steps, self._low_precision = launcher, steps, low_precision
+
+    @property
+    def baselines(self) -> list[LaunchTiming]:
+        """Launches of the untouched program that can be used."""
+        return self._launcher.baseline.timings
+
+    @property
+    def per_step(self) -> bool:
+        """Whether batches have no size, so that time per step has to do."""
+        return any(not timing.samples for timing in self.baselines)
+
+    def decided_by(self) -> str:
+        """ "mean" or "median", from the baseline, once for all."""
+        return compare.decided_by(self.baselines, self._steps)
+
+    def seconds(self, by: str, arm: Arm | None = None) -> Seconds:
+        """Time per sample of a launch, the same way for both sides of a pair."""
+        per_step = self.per_step or any(
+            not timing.samples for timing in (arm.timings if arm else [])
+        )
+        return lambda timing: compare.seconds_per_sample(timing, by, per_step)
+
+    def noise(self, by: str | None = None) -> list[float]:
+        """Differences of the A/A candidate, over all rounds."""
+        return a_a_differences(self._launcher.rounds, self.seconds(by or self.decided_by()))
+
+    def numerics(self, arm: Arm) -> Numerics:
+        """Did training change in this arm?"""
+        steps = self._steps
+        untouched = Untouched(
+            baselines=self.baselines,
+            seeds=self._launcher.seeds,
+            warmup_steps=steps.warmup_steps if steps else 0,
+            backwards_per_step=steps.backwards_per_step if steps else 1.0,
+            low_precision=self._low_precision,
+        )
+        return compare_training(arm.timings, untouched, arm.facts.keeps_results)
+
+    def paired(self, arm: Arm, phase: str) -> list[float]:
+        """Deciding differences of one phase."""
+        return differences(self._rounds(phase), arm.key, self.seconds(self._by(arm), arm))
+
+    def measured(self, arm: Arm) -> Measured:
+        """The differences that the report shows: fresh ones where there are any."""
+        by = self._by(arm)
+        for phase in ("stack", "confirm", "screen"):
+            found = self.paired(arm, phase)
+            # One fresh pair has no interval; two screening pairs may have.
+            if len(found) > 1 or (found and phase != "confirm"):
+                break
+        else:
+            found, phase = self.paired(arm, "confirm"), "confirm"
+        other = self.seconds("median" if by == "mean" else "mean", arm)
+        return Measured(
+            arm=arm,
+            differences=found,
+            other=differences(self._rounds(phase), arm.key, other),
+            phase=phase if found else "",
+            numerics=self.numerics(arm),
+            by=by,
+        )
+
+    def _by(self, arm: Arm) -> str:
+        # A fix can turn even steps into two kinds (batches that arrive four at a time): then the
+        # median step is a fiction, on both sides of the comparison.
+        return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
+
+    def _rounds(self, phase: str) -> list[Round]:
+        return [one for one in self._launcher.rounds if one.phase == phase]

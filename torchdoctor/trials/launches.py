@@ -1,0 +1,266 @@
+"""Launches one after another within the budget: what ran, what failed, and in which round."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Protocol
+
+from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
+from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent
+from torchdoctor.trials.compare import usable
+from torchdoctor.trials.numerics import RISKS
+from torchdoctor.trials.rounds import BASELINE, Round, Slot
+from torchdoctor.trials.schedule import Budget, BudgetEnded
+
+Fixes = list[tuple[str, dict[str, Any]]]
+
+
+class Launch(Protocol):
+    """Starts the program once with these fixes and times it."""
+
+    def __call__(self, fixes: Fixes, *, seed_offset: int = 0) -> LaunchTiming:
+        """One launch; a failure of the program is a value, not an exception."""
+
+
+class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
+    """No further launch makes sense; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixFacts:
+    """What the trials must know of a fix."""
+
+    keeps_results: str = "within rounding"  # KEEPS_RESULTS of its module
+    setup_s: float = 0.0  # one-time cost to expect before it was ever launched
+
+    @property
+    def risk(self) -> int:
+        """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
+        return RISKS[self.keeps_results]
+
+
+@dataclass(kw_only=True)
+class Arm:
+    """The untouched program, a candidate, or several fixes together."""
+
+    key: str
+    fixes: Fixes = field(default_factory=list)
+    facts: FixFacts = field(default_factory=FixFacts)
+    candidate: Candidate | None = None
+    slots: list[Slot] = field(default_factory=list)  # with the program's own seed
+    cost_s: float = 0.0
+    failed: str | None = None
+    refused: str | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may be launched again."""
+        return self.failed is None and self.refused is None
+
+    @property
+    def timings(self) -> list[LaunchTiming]:
+        """Its launches that can be used."""
+        return [slot.timing for slot in self.slots if usable(slot.timing)]
+
+
+def label(fixes: Fixes) -> str:
+    """ "loader-workers num_workers=4 + set-to-none"."""
+    return " + ".join(
+        " ".join([fix, *(f"{name}={value}" for name, value in settings.items())])
+        for fix, settings in fixes
+    )
+
+
+class Launcher:
+    """Runs arms in rounds, never beyond the budget, and keeps everything that was measured.
+
+    Args:
+        launch: starts the program once.
+        budget: for all launches together.
+        progress: told before and after each launch.
+        order: random order within rounds.
+        expected_launch_s: of the untouched program, before it was launched here; None: unknown.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        budget: Budget,
+        *,
+        progress: Callable[[ProgressEvent], None] | None = None,
+        order: random.Random,
+        expected_launch_s: float | None = None,
+    ) -> None:
+        self.budget, self.order = budget, order
+        self.baseline = Arm(key=BASELINE)
+        self.seeds: list[LaunchTiming] = []
+        self.rounds: list[Round] = []
+        self.planned: int | None = None
+        self.best: str | None = None
+        self.done = 0
+        self._launch, self._progress, self._first_s = launch, progress, expected_launch_s
+
+    def expected_s(self, arm: Arm) -> float:
+        """Seconds that the next launch of this arm takes at most, by those before it."""
+        own = [slot.ended_s - slot.began_s for slot in arm.slots]
+        if own:
+            return max(own)
+        if arm is self.baseline:
+            return self._first_s or 0.0
+        plain = [slot.ended_s - slot.began_s for slot in self.baseline.slots]
+        return (median(plain) if plain else self._first_s or 0.0) + arm.facts.setup_s
+
+    def affords(self, *arms: Arm) -> bool:
+        """Whether one launch of each of these ends within the budget."""
+        left = self.budget.left()
+        return left > 0 and sum(self.expected_s(arm) for arm in arms) <= left
+
+    def run(self, arm: Arm, phase: str, seed_offset: int = 0) -> Slot:
+        """Launch once.
+
+        Raises:
+            BudgetEnded: it would not end in time; nothing was launched.
+            Stopped: the untouched program cannot be measured (any more).
+            Interrupted, KeyboardInterrupt: the user wants to stop.
+        """
+        if not self.affords(arm):
+            raise BudgetEnded
+        name = label(arm.fixes) or "the untouched program"
+        self._tell(phase, name + (f", seed + {seed_offset}" if seed_offset else ""))
+        began = self.budget.now()
+        try:
+            timing = self._timed(arm, seed_offset)
+        finally:
+            arm.cost_s += self.budget.now() - began
+        if timing.ended == "interrupted":
+            raise Interrupted(timing.reason or "Interrupted.")
+        self.done += 1
+        slot = Slot(
+            arm=arm.key, timing=timing, began_s=began, ended_s=self.budget.now(), phase=phase
+        )
+        if seed_offset == 0:
+            self._keep(arm, slot)
+        elif usable(timing):
+            self.seeds.append(timing)
+        self._tell(phase, name)
+        return slot
+
+    def block(self, arms: Sequence[Arm], phase: str) -> None:
+        """Baseline, the arms alive in random order, baseline.
+
+        Raises:
+            BudgetEnded: a whole round did not fit; what did is kept.
+        """
+        alive = [arm for arm in arms if arm.alive]
+        cheapest = min(alive, key=self.expected_s, default=None)
+        if cheapest is None:
+            return
+        if not self.affords(self.baseline, cheapest, self.baseline):
+            raise BudgetEnded
+        one = self._begin(phase, "block")
+        one.slots.append(self.run(self.baseline, phase))
+        skipped = False
+        for arm in self.order.sample(alive, len(alive)):
+            # The closing baseline comes first: without it the round says less of everybody.
+            if self.affords(arm, self.baseline):
+                one.slots.append(self.run(arm, phase))
+            else:
+                skipped = True
+        one.slots.append(self.run(self.baseline, phase))
+        if skipped:
+            raise BudgetEnded
+
+    def abba(self, arm: Arm, phase: str, pairs: int) -> None:
+        """Pairs of the baseline and one arm, in ABBA or BAAB order; ends when the arm fails.
+
+        Raises:
+            BudgetEnded: the next pair does not fit.
+        """
+        for unit in range(math.ceil(pairs / 2)):
+            one = self._begin(phase, "abba")
+            first, second = self.order.sample([self.baseline, arm], 2)
+            halves = [(first, second), (second, first)][: pairs - 2 * unit]
+            for half in halves:
+                if not self.affords(*half):
+                    raise BudgetEnded
+                for side in half:
+                    if not arm.alive:
+                        return
+                    one.slots.append(self.run(side, phase))
+
+    def _begin(self, phase: str, shape: str) -> Round:
+        one = Round(phase=phase, shape=shape, flip=self.order.random() < 0.5)
+        self.rounds.append(one)
+        return one
+
+    def _timed(self, arm: Arm, seed_offset: int) -> LaunchTiming:
+        try:
+            return self._launch(arm.fixes, seed_offset=seed_offset)
+        except (ProgramFailed, TimedOut) as error:
+            return LaunchTiming(ended=error.slug, reason=str(error))
+        except Interrupted:
+            raise
+        except TorchdoctorError as error:
+            raise Stopped(f"Trials stopped: {error}") from error
+
+    def _keep(self, arm: Arm, slot: Slot) -> None:
+        arm.slots.append(slot)
+        timing = slot.timing
+        if arm is self.baseline:
+            if [usable(s.timing) for s in arm.slots[-2:]] == [False, False]:
+                raise Stopped(
+                    "Trials stopped: the untouched program could not be measured twice in a row "
+                    f"({timing.reason or timing.ended})."
+                )
+            return
+        if refusal := _refusal(arm, timing):
+            arm.refused = refusal
+        elif broken := _failure(arm, timing):
+            arm.failed = broken
+
+    def _tell(self, phase: str, message: str) -> None:
+        if self._progress is None:
+            return
+        event = ProgressEvent(
+            phase=phase,
+            message=message,
+            launches_done=self.done,
+            launches_planned=None if self.planned is None else max(self.planned, self.done),
+            elapsed_s=self.budget.elapsed(),
+            budget_s=self.budget.seconds,
+            best=self.best,
+        )
+        self._progress(event)
+
+
+def _refusal(arm: Arm, timing: LaunchTiming) -> str | None:
+    """Why a launch did not have all its fixes applied, or None."""
+    for fix, _ in arm.fixes:
+        states = {applied.state: applied for applied in timing.fixes if applied.fix == fix}
+        if "refused" in states:
+            return states["refused"].reason or f"{fix} refused to be applied."
+        if usable(timing) and "applied" not in states and "failed" not in states:
+            pending = states.get("pending")
+            return (pending and pending.reason) or f"{fix} found nothing to apply to."
+    return None
+
+
+def _failure(arm: Arm, timing: LaunchTiming) -> str | None:
+    """Why a launch cannot be used, or None."""
+    for applied in timing.fixes:
+        if applied.state == "failed":
+            return f"{applied.fix} could not be applied: {applied.reason or 'no reason given'}"
+    if usable(timing):
+        return None
+    before = sum(usable(slot.timing) for slot in arm.slots)
+    reason = timing.reason or {
+        "out-of-memory": "Out of memory.",
+        "timed-out": "Timed out.",
+    }.get(timing.ended, "The program failed.")
+    if timing.ended in ("measured", "program-ended"):
+        reason = "No step was measured."
+    return reason + (f" (launch {before + 1}; {before} before it were fine)" if before else "")

@@ -1,0 +1,262 @@
+"""Did training change? The candidate's losses against those of the untouched program. Pure.
+
+The thresholds were set on small training loops whose answer is known (tests/trials/
+training_runs.py): another order of summation gives relative differences of 1e-7 that grow slowly,
+bfloat16 1e-5 to 1e-3 that stay, a learning rate 10 % off 4e-4 and more from the second loss on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from torchdoctor.records import LaunchTiming, Recording
+from torchdoctor.trials.loss_envelope import Envelope, block_length, drift
+from torchdoctor.trials.samples import SampleComparison, compare_samples
+
+CLASSES = ("identical", "within-rounding", "within-seed-noise", "not-comparable", "changed")
+RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
+
+FEWEST_LOSSES = 8
+EARLY = 8  # losses in which a difference must look like rounding
+ROUNDING = 1e-5  # relative, of the first loss, in float32
+LOW_PRECISION = 1e-2  # the same for bfloat16, float16 and TF32
+PARTED = 1e-4  # relative: the losses after the first update differ by more than rounding does
+BACKWARDS = 0.25  # relative difference of backwards per step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numerics:
+    """What became of training.
+
+    Attributes:
+        classification: one of CLASSES.
+        reason: one sentence.
+        harmful: data corrupted or loss not finite; never to be recommended.
+        needs_seeds: two launches with other seeds would decide.
+    """
+
+    classification: str
+    reason: str
+    harmful: bool = False
+    needs_seeds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untouched:
+    """The untouched program: what a candidate is held to.
+
+    Attributes:
+        baselines: launches with the same seed as the candidate's.
+        seeds: launches with other seeds.
+        warmup_steps: iterations before the measured window.
+        backwards_per_step: of one iteration; block means cover whole iterations.
+        low_precision: the program itself computes in bfloat16, float16 or TF32.
+    """
+
+    baselines: Sequence[LaunchTiming]
+    seeds: Sequence[LaunchTiming] = field(default_factory=list)
+    warmup_steps: int = 0
+    backwards_per_step: float = 1.0
+    low_precision: bool = False
+
+
+def trains_in_low_precision(recording: Recording) -> bool:
+    """Whether the untouched program computes in bfloat16, float16 or TF32."""
+    main = recording.main
+    low = any(d in ("bfloat16", "float16", "half") for m in main.models for d in m.dtypes)
+    autocast = any(m.autocast_forwards for m in main.models)
+    flags = main.flags
+    convolutions = any(m.conv2d for m in main.models)
+    tf32 = bool(flags.matmul_tf32) or (convolutions and flags.cudnn_tf32 is not False)
+    return low or autocast or (recording.has_gpu and tf32)
+
+
+def compare_training(
+    trials: Sequence[LaunchTiming], untouched: Untouched, keeps: str = "within rounding"
+) -> Numerics:
+    """Classify a candidate by its worst launch.
+
+    Args:
+        trials: its launches, with the baselines' seed.
+        untouched: the reference.
+        keeps: what the fix promises (`KEEPS_RESULTS`); decides how large rounding may be.
+    """
+    found = [_compare_launch(trial, untouched, keeps) for trial in trials]
+    if not found:
+        return Numerics(classification="not-comparable", reason="no launch of it was measured.")
+    return max(found, key=lambda one: (CLASSES.index(one.classification), one.harmful))
+
+
+def _compare_launch(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Numerics:
+    samples = compare_samples(
+        trial.fingerprints,
+        [b.fingerprints for b in untouched.baselines],
+        [s.fingerprints for s in untouched.seeds],
+    )
+    if samples.state == "corrupt":
+        return Numerics(
+            classification="changed", reason=f"The data changed: {samples.sentence}.", harmful=True
+        )
+    if broken := _not_finite(trial, untouched):
+        return Numerics(classification="changed", reason=broken, harmful=True)
+    if other := _other_backwards(trial, untouched):
+        return Numerics(classification="changed", reason=other)
+    baselines = [_column(b.losses) for b in untouched.baselines]
+    ours, baselines = _common(_column(trial.losses), [b for b in baselines if len(b)])
+    if not baselines or len(ours) < FEWEST_LOSSES:
+        return Numerics(
+            classification="not-comparable",
+            reason=f"{len(ours) if baselines else 'no'} losses of both to compare, "
+            f"at least {FEWEST_LOSSES} are needed.",
+        )
+    if all(np.array_equal(ours, b) for b in baselines):
+        return Numerics(
+            classification="identical",
+            reason=f"All {len(ours)} losses agree bit by bit{_data(samples)}.",
+        )
+    return _beyond_identical(ours, baselines, untouched, keeps, samples)
+
+
+def _beyond_identical(
+    ours: np.ndarray,
+    baselines: list[np.ndarray],
+    untouched: Untouched,
+    keeps: str,
+    samples: SampleComparison,
+) -> Numerics:
+    low = untouched.low_precision or keeps == "lower precision"
+    first_allowed = LOW_PRECISION if low else ROUNDING
+    nearest = min(baselines, key=lambda b: float(np.abs(b - ours).max()))
+    apart = _relative(ours, nearest)
+    own = _run_to_run(baselines)
+    in_place = samples.state in ("same", "unknown")
+    # Rounding differences of float32 are carried on by every update; those of low precision
+    # are made anew in every step and stay as large as they are.
+    growth = np.sqrt(1.0 + np.arange(EARLY)) if low else (1.0 + np.arange(EARLY)) ** 2
+    allowed = np.maximum(first_allowed * growth, 3.0 * own[:EARLY])
+    early = apart[:EARLY]
+    length = block_length(len(ours), untouched.backwards_per_step)
+    if in_place and bool((early <= allowed).all()) and drift(ours, nearest, length) <= 1.0:
+        return _like_two_runs(early, first_allowed * growth, low, _data(samples))
+    chaotic = bool(own[1:EARLY].max() > PARTED)
+    agrees_then_parts = early[0] <= ROUNDING < PARTED < early[1]
+    if in_place and agrees_then_parts and not low and not chaotic:
+        return Numerics(
+            classification="changed",
+            reason="The first loss agrees, the second, after one update, differs by "
+            f"{early[1]:.2%}{_data(samples)}: the update is another one.",
+        )
+    return _against_seeds(ours, baselines, untouched, samples)
+
+
+def _like_two_runs(early: np.ndarray, rounding: np.ndarray, low: bool, data: str) -> Numerics:
+    if bool((early <= rounding).all()):
+        return Numerics(
+            classification="within-rounding",
+            reason=f"The first {EARLY} losses differ by at most {early.max():.0e} (relative), "
+            f"as {'lower precision' if low else 'rounding'} makes them, and later ones do not "
+            f"drift apart{data}.",
+        )
+    close = early.max() <= LOW_PRECISION
+    return Numerics(
+        classification="within-rounding" if close else "within-seed-noise",
+        reason=f"The first {EARLY} losses differ by at most {early.max():.0e} (relative), no more "
+        f"than two runs of the untouched program do with one seed{data}.",
+    )
+
+
+def _against_seeds(
+    ours: np.ndarray, baselines: list[np.ndarray], untouched: Untouched, samples: SampleComparison
+) -> Numerics:
+    different: list[np.ndarray] = []  # equal runs of one seed are one run
+    for run in [*baselines, *(_column(s.losses) for s in untouched.seeds)]:
+        if len(run) >= FEWEST_LOSSES and not any(
+            np.allclose(run[:EARLY], d[:EARLY], 1e-4) for d in different
+        ):
+            different.append(run)
+    ours, runs = _common(ours, different)
+    enough = len(ours) >= 2 * FEWEST_LOSSES
+    if len(runs) < 3 or not enough:
+        why = "other seeds change too little" if untouched.seeds else "no other seeds were launched"
+        return Numerics(
+            classification="not-comparable",
+            reason="The losses differ by more than rounding; to tell whether by more than noise, "
+            f"{why if enough else 'there are too few losses'}{_data(samples)}.",
+            needs_seeds=enough,
+        )
+    length = block_length(len(ours), untouched.backwards_per_step)
+    outside = Envelope(runs, length).outside(ours)
+    if outside:
+        return Numerics(
+            classification="changed",
+            reason=f"{outside} of the {len(runs)} runs of the untouched program{_data(samples)}.",
+        )
+    return Numerics(
+        classification="within-seed-noise",
+        reason="The losses differ from the untouched program's no more than those of "
+        f"{len(runs)} of its own runs with different seeds{_data(samples)}.",
+    )
+
+
+def _data(samples: SampleComparison) -> str:
+    return f"; {samples.sentence}" if samples.sentence else ""
+
+
+def _column(losses: Sequence[float | None]) -> np.ndarray:
+    """Losses as float64; NaN where a backward had none. Cut at the first that is not finite."""
+    column = np.array([np.nan if loss is None else loss for loss in losses], dtype=np.float64)
+    bad = [i for i, x in enumerate(losses) if x is not None and not np.isfinite(x)]
+    return column[: bad[0]] if bad else column
+
+
+def _common(ours: np.ndarray, others: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The backwards that all of them have a loss for."""
+    if not others:
+        return ours, others
+    length = min(len(ours), *(len(o) for o in others))
+    table = np.stack([ours[:length], *(o[:length] for o in others)])
+    table = table[:, ~np.isnan(table).any(axis=0)]
+    return table[0], list(table[1:])
+
+
+def _relative(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    # A loss that crosses zero has no relative difference of its own.
+    scale = np.maximum(np.abs(right), np.median(np.abs(right[:EARLY])))
+    return np.abs(left - right) / np.maximum(scale, np.finfo(np.float64).tiny)
+
+
+def _run_to_run(baselines: list[np.ndarray]) -> np.ndarray:
+    """Largest relative difference so far between two runs with the same seed."""
+    largest = np.zeros(len(baselines[0]))
+    for other in baselines[1:]:
+        largest = np.maximum(largest, _relative(other, baselines[0]))
+    return np.maximum.accumulate(largest)
+
+
+def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
+    bad = next(
+        (i for i, x in enumerate(trial.losses) if x is not None and not np.isfinite(x)), None
+    )
+    if bad is None:
+        return None
+    for baseline in untouched.baselines:
+        theirs = [x for x in baseline.losses[: bad + 1] if x is not None]
+        if theirs and not np.isfinite(theirs).all():
+            return None  # the untouched program's own loss is broken by then
+    return f"Loss {bad + 1} is {trial.losses[bad]}, the untouched program's are finite."
+
+
+def _other_backwards(trial: LaunchTiming, untouched: Untouched) -> str | None:
+    def per_step(timing: LaunchTiming) -> float:
+        return len(timing.losses) / (untouched.warmup_steps + len(timing.step_s))
+
+    theirs = [per_step(b) for b in untouched.baselines if b.losses and b.step_s]
+    if not theirs or not trial.step_s:
+        return None
+    ours, low, high = per_step(trial), min(theirs), max(theirs)
+    if low * (1 - BACKWARDS) <= ours <= high * (1 + BACKWARDS):
+        return None
+    return f"{ours:.2g} backward passes in a step, {low:.2g} in the untouched program."

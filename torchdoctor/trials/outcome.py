@@ -1,0 +1,267 @@
+"""Launches that ran become rows of the report: speed-up, verdict, training, memory, cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from torchdoctor.records import Interval, LaunchTiming, Recommendation, RecommendedFix, Trial
+from torchdoctor.trials import compare
+from torchdoctor.trials.evidence import Evidence, Measured
+from torchdoctor.trials.launches import Arm, label
+from torchdoctor.trials.schedule import FEWEST_PAIRS, WORTH
+
+SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResults:
+    """All that the trials found; valid at whatever moment they ended.
+
+    Attributes:
+        trials: one for each candidate, in the order given, then one for each stack measured.
+        noise_floor: the A/A candidate's interval; None below two rounds.
+        recommendation: its fixes without edits.
+        launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
+        decided_by: "mean" or "median" of the steps.
+        launches: how many were started and ended.
+    """
+
+    trials: list[Trial]
+    noise_floor: Interval | None
+    recommendation: Recommendation
+    baselines: list[LaunchTiming] = field(default_factory=list)
+    launches_s: list[float] = field(default_factory=list)
+    decided_by: str = "median"
+    per_step: bool = False
+    doubts: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    launches: int = 0
+
+
+def training_is_the_same(one: Measured, allow_training_changes: bool) -> bool:
+    """Whether what it does to training allows to recommend it."""
+    numerics, risk = one.numerics, one.arm.facts.risk
+    if numerics.harmful:
+        return False
+    if risk == 3:
+        return allow_training_changes
+    if numerics.classification == "not-comparable":
+        # Nothing speaks against it, and its own promise is a strong one.
+        return risk < 2 and not numerics.needs_seeds
+    return numerics.classification in SAME_TRAINING
+
+
+class Judgement:
+    """Verdicts on all arms by what is known now.
+
+    Args:
+        evidence: the log.
+        arms: candidates and stacks.
+        allow_training_changes: fixes of risk 3 may be recommended.
+    """
+
+    def __init__(
+        self, evidence: Evidence, arms: Sequence[Arm], allow_training_changes: bool
+    ) -> None:
+        self.allow_training_changes = allow_training_changes
+        self.noise_floor = compare.interval(evidence.noise())
+        self.measured = [evidence.measured(arm) for arm in arms]
+        confirmed = [one for one in self.measured if one.phase == "confirm" and one.arm.alive]
+        self.confirmed = len(confirmed)
+        adjusted = compare.holm([compare.p_value(one.differences) for one in confirmed])
+        corrected = {one.arm.key: p for one, p in zip(confirmed, adjusted, strict=True)}
+        delta = compare.delta(self.noise_floor)
+        self.verdicts = {
+            one.arm.key: compare.verdict(one.differences, delta, corrected.get(one.arm.key))
+            if one.arm.alive
+            else ("refused" if one.arm.refused else "failed")
+            for one in self.measured
+        }
+
+    def of(self, arm: Arm) -> Measured:
+        """What was measured of one arm."""
+        return next(one for one in self.measured if one.arm is arm)
+
+    def faster(self) -> list[Measured]:
+        """Faster on fresh pairs by an amount worth an edit, most gain first."""
+        least, noise = math.log1p(WORTH), self.noise_floor
+        if noise is not None and excludes_one(noise):
+            least = max(least, abs(math.log(noise.estimate)))
+        found = [
+            one
+            for one in self.measured
+            if self.verdicts[one.arm.key] == "faster"
+            and one.phase in ("confirm", "stack")
+            and one.gain >= least
+        ]
+        return sorted(found, key=lambda one: one.gain, reverse=True)
+
+    def recommendable(self) -> list[Measured]:
+        """Those of the faster ones that train the same."""
+        allow = self.allow_training_changes
+        return [one for one in self.faster() if training_is_the_same(one, allow)]
+
+
+def excludes_one(interval: Interval) -> bool:
+    """Whether the interval says that there is a difference."""
+    return interval.low > 1 or interval.high < 1
+
+
+def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
+    """One row of the report.
+
+    Args:
+        one: what was measured.
+        verdict: as `verdicts` says.
+        baseline: the untouched program.
+        why: what keeps it from being recommended or explains the verdict.
+    """
+    arm, timings, untouched = one.arm, one.arm.timings, baseline.timings
+    speedup = compare.interval(one.differences)
+    memory = _median(t.peak_memory_bytes for t in timings)
+    memory_before = _median(
+        t.peak_memory_bytes for t in untouched if any(t.gpu_memory == o.gpu_memory for o in timings)
+    )
+    setup_s = _setup(timings, untouched)
+    if arm.candidate is not None:
+        fix, settings = arm.candidate.fix, dict(arm.candidate.settings)
+    else:
+        fix = " + ".join(name for name, _ in arm.fixes)
+        settings = dict(arm.fixes)
+    return Trial(
+        fix=fix,
+        settings=settings,
+        speedup=speedup if arm.alive else None,
+        verdict=verdict,
+        numerics=one.numerics.classification,
+        numerics_reason=one.numerics.reason,
+        risk=arm.facts.risk,
+        peak_memory_bytes=None if memory is None else round(memory),
+        memory_change_bytes=None
+        if memory is None or memory_before is None
+        else round(memory - memory_before),
+        cost_s=arm.cost_s,
+        reason=arm.refused or arm.failed or why,
+        pairs=len(one.differences),
+        setup_s=setup_s,
+        break_even_steps=_break_even(one, setup_s, untouched) if verdict == "faster" else None,
+        median_speedup=compare.interval(one.other) if arm.alive else None,
+    )
+
+
+def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> str | None:
+    """A sentence that a verdict needs: what was not tried, not confirmed, or stands against it.
+
+    Args:
+        one: what was measured.
+        verdict: of it.
+        confirmed: how many candidates were confirmed together.
+        ended: why the trials ended early ("the budget ended", "interrupted"), None: they did not.
+    """
+    pairs = len(one.differences)
+    parts = []
+    if pairs == 0:
+        parts.append(f"not tried: {ended or 'nothing could be paired'}")
+    elif pairs == 1:
+        when = "confirmed once only" if one.phase == "confirm" else "screened only: 1 pair"
+        parts.append(f"{when}, {math.exp(one.gain):.2f}x, which has no interval")
+    elif one.phase == "screen":
+        parts.append(f"screened only: {pairs} pairs")
+    elif pairs < FEWEST_PAIRS:
+        parts.append(f"only {pairs} pairs: {ended or 'the budget ended'}")
+    alone = compare.verdict(one.differences)
+    if one.phase == "confirm" and verdict not in (alone, "same") and alone in ("faster", "slower"):
+        parts.append(f"{alone} alone, not after Holm's correction for {confirmed} candidates")
+    if verdict == "faster" and one.gain < math.log1p(WORTH):
+        parts.append(f"gains less than {WORTH:.0%}")
+    changed = one.numerics.classification == "changed" and one.arm.facts.risk < 3
+    if changed and one.gain > 0:
+        parts.append("training changed: not recommended")
+    elif verdict == "faster" and one.numerics.needs_seeds:
+        parts.append("whether training changed is not known: not recommended")
+    return "; ".join(parts) or None
+
+
+def recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
+    """The fastest set that was measured as a whole on fresh pairs; its edits are left open."""
+    found = judgement.recommendable()
+    if not found:
+        return Recommendation()
+    best = found[0]
+    row = trial(best, "faster", baseline, None)
+    return Recommendation(
+        fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in best.arm.fixes],
+        speedup=row.speedup,
+        numerics=row.numerics,
+        numerics_reason=row.numerics_reason,
+        peak_memory_bytes=row.peak_memory_bytes,
+        pairs=row.pairs,
+    )
+
+
+def results(
+    evidence: Evidence,
+    judgement: Judgement,
+    *,
+    baseline: Arm,
+    launches: int,
+    ended: str | None,
+    doubts: Sequence[str],
+    interrupted: bool,
+) -> TrialResults:
+    """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
+    by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
+    seconds = evidence.seconds(by)
+    if noise is not None and excludes_one(noise):
+        doubts.append(
+            f"The untouched program against itself came out at {noise.estimate:.3f}x "
+            f"[{noise.low:.3f}, {noise.high:.3f}]: the machine was too noisy to trust small "
+            "differences."
+        )
+    best = next(iter(judgement.recommendable()), None)
+    if best is not None and best.numerics.classification == "not-comparable":
+        doubts.append(
+            f"Whether {label(best.arm.fixes)} changes training could not be checked: "
+            f"{best.numerics.reason}"
+        )
+    rows = []
+    for one in judgement.measured:
+        verdict = judgement.verdicts[one.arm.key]
+        why = reason(one, verdict, judgement.confirmed, ended)
+        rows.append(trial(one, verdict, baseline, why))
+    return TrialResults(
+        trials=rows,
+        noise_floor=noise,
+        recommendation=recommendation(judgement, baseline),
+        baselines=evidence.baselines,
+        launches_s=[s for t in evidence.baselines if (s := seconds(t)) is not None],
+        decided_by=by,
+        per_step=evidence.per_step,
+        doubts=doubts,
+        interrupted=interrupted,
+        launches=launches,
+    )
+
+
+def _setup(timings: Sequence[LaunchTiming], untouched: Sequence[LaunchTiming]) -> float | None:
+    """One-time cost beyond the untouched program's, in seconds."""
+    ours, theirs = _median(t.setup_s for t in timings), _median(t.setup_s for t in untouched)
+    return None if ours is None or theirs is None else max(0.0, ours - theirs)
+
+
+def _break_even(
+    one: Measured, setup_s: float | None, untouched: Sequence[LaunchTiming]
+) -> int | None:
+    """Steps of the untouched program's size after which the one-time cost is won back."""
+    step_s = _median(compare.seconds_per_sample(t, "mean", per_step=True) for t in untouched)
+    if setup_s is None or step_s is None or one.gain <= 0:
+        return None
+    return math.ceil(setup_s / (step_s * -math.expm1(-one.gain)))
+
+
+def _median(values: object) -> float | None:
+    known = [float(v) for v in values if v is not None]  # type: ignore[attr-defined]
+    return median(known) if known else None

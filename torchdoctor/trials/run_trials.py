@@ -1,0 +1,258 @@
+"""The search: screen the candidates, confirm the best on fresh pairs, measure them together.
+
+Whatever happens (budget, Ctrl-C, a program that fails), what was measured comes back as results.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from torchdoctor.errors import Interrupted
+from torchdoctor.records import Candidate, ProgressEvent, StepStatistics
+from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.launches import Arm, FixFacts, Launch, Launcher, Stopped, label
+from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
+from torchdoctor.trials.schedule import (
+    FEWEST_PAIRS,
+    SEED_LAUNCHES,
+    Budget,
+    BudgetEnded,
+    Screened,
+    choose_finalists,
+    plan_confirmation,
+    plan_screening,
+)
+
+
+def run_trials(
+    launch: Launch,
+    candidates: Sequence[Candidate],
+    fixes: Mapping[str, FixFacts],
+    *,
+    budget: Budget,
+    steps: StepStatistics | None = None,
+    progress: Callable[[ProgressEvent], None] | None = None,
+    allow_training_changes: bool = False,
+    low_precision: bool = False,
+    expected_launch_s: float | None = None,
+    seed: int = 0,
+) -> TrialResults:
+    """Try the candidates against the untouched program.
+
+    Args:
+        launch: starts the program once; `[]` is the untouched program.
+        candidates: most promising first.
+        fixes: what to know of each fix, by id.
+        budget: wall time for all launches.
+        steps: of the observed launch.
+        progress: told before and after each launch.
+        allow_training_changes: fixes of risk 3 may be recommended.
+        low_precision: the untouched program computes in bfloat16, float16 or TF32
+            (`numerics.trains_in_low_precision`).
+        expected_launch_s: seconds of a launch of the untouched program, for the first one.
+        seed: of the order within rounds.
+    """
+    launcher = Launcher(
+        launch,
+        budget,
+        progress=progress,
+        order=random.Random(seed),
+        expected_launch_s=expected_launch_s,
+    )
+    arms = [
+        Arm(
+            key=f"candidate-{number}",
+            fixes=[(one.fix, dict(one.settings))],
+            facts=fixes.get(one.fix, FixFacts()),
+            candidate=one,
+        )
+        for number, one in enumerate(candidates)
+    ]
+    search = _Search(
+        launcher, arms, Evidence(launcher, steps, low_precision), allow_training_changes
+    )
+    search.run()
+    return search.results()
+
+
+class _Search:
+    """The phases, in order. State is the launcher's log, and why the search ended."""
+
+    def __init__(
+        self, launcher: Launcher, arms: list[Arm], evidence: Evidence, allow_changes: bool
+    ) -> None:
+        self.launcher, self.arms, self.evidence = launcher, arms, evidence
+        self.allow_changes = allow_changes
+        self.stacks: list[Arm] = []
+        self.ended: str | None = None
+        self.interrupted = False
+        self.doubts: list[str] = []
+
+    def run(self) -> None:
+        """All phases, until done or ended."""
+        if not self.arms:
+            return
+        try:
+            finalists = self.screen()
+            finalists = self.settle_training(finalists)
+            self.confirm(finalists)
+            self.settle_training([one.arm for one in self.judge().faster()])
+            self.stack()
+        except BudgetEnded:
+            self.ended = "the budget ended"
+        except (KeyboardInterrupt, Interrupted):
+            self.ended, self.interrupted = "interrupted", True
+        except Stopped as stop:
+            self.ended = "the trials were stopped"
+            self.doubts.append(str(stop))
+
+    def screen(self) -> list[Arm]:
+        """A look at all of them; the finalists, best first."""
+        launcher, baseline = self.launcher, self.launcher.baseline
+        if len(self.arms) == 1:
+            return self.arms
+        # How long a launch takes must be known before anything is planned.
+        if not baseline.slots and launcher.expected_s(baseline) == 0.0:
+            launcher.run(baseline, "screen")
+        plan = plan_screening(
+            [launcher.expected_s(arm) for arm in self.arms],
+            launcher.expected_s(baseline),
+            launcher.budget.left(),
+        )
+        if plan.rounds == 0:
+            return self.arms  # no time for a look: one after another, while there is time
+        arms = self.arms[: plan.candidates]
+        launcher.planned = launcher.done + plan.rounds * (len(arms) + 2) + 2 * FEWEST_PAIRS
+        for _ in range(plan.rounds):
+            # Time to confirm somebody is worth more than another look at everybody.
+            if not self.can_confirm_after(arms):
+                break
+            launcher.block(arms, "screen")
+            self.name_best(arms)
+        chosen = choose_finalists(
+            [
+                Screened(
+                    key=arm.key,
+                    fix=arm.fixes[0][0],
+                    differences=self.evidence.paired(arm, "screen"),
+                )
+                for arm in arms
+                if arm.alive
+            ]
+        )
+        return [arm for key in chosen for arm in arms if arm.key == key]
+
+    def can_confirm_after(self, arms: Sequence[Arm]) -> bool:
+        """Whether a round of screening leaves time for the fewest pairs of one finalist."""
+        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
+        times = [launcher.expected_s(arm) for arm in arms if arm.alive]
+        if not times:
+            return False
+        confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
+        return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
+
+    def settle_training(self, arms: list[Arm]) -> list[Arm]:
+        """Without those that changed training; other seeds are launched where only they tell."""
+        launcher, baseline = self.launcher, self.launcher.baseline
+        open_questions = any(
+            self.evidence.numerics(arm).needs_seeds for arm in arms if arm.facts.risk < 3
+        )
+        launched = len(launcher.seeds)
+        if open_questions and launched < SEED_LAUNCHES:
+            if launcher.affords(*[baseline] * SEED_LAUNCHES):
+                for offset in range(launched + 1, SEED_LAUNCHES + 1):
+                    launcher.run(baseline, "seeds", seed_offset=offset)
+            else:
+                self.doubts.append(
+                    "The budget left no time for launches with other seeds, which would tell "
+                    "whether training changed."
+                )
+        open_or_same = []
+        for arm in arms:
+            one = self.evidence.measured(arm)
+            same = training_is_the_same(one, self.allow_changes)
+            if not arm.timings or same or one.numerics.needs_seeds:
+                open_or_same.append(arm)
+        return open_or_same
+
+    def confirm(self, finalists: list[Arm]) -> None:
+        """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins."""
+        launcher, baseline = self.launcher, self.launcher.baseline
+        while finalists:
+            plan = plan_confirmation(
+                [launcher.expected_s(arm) for arm in finalists],
+                launcher.expected_s(baseline),
+                launcher.budget.left(),
+            )
+            chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
+            if len(chosen) == 1:
+                launcher.planned = launcher.done + 2 * plan.pairs
+                launcher.abba(chosen[0], "confirm", max(1, plan.pairs))
+            else:
+                launcher.planned = launcher.done + plan.pairs * (len(chosen) + 2)
+                for _ in range(plan.pairs):
+                    launcher.block(chosen, "confirm")
+            self.name_best(chosen)
+            if self.judge().faster():
+                return
+
+    def stack(self) -> None:
+        """All confirmed fixes together against the untouched program; fewer if that fails."""
+        members = [one.arm for one in self.judge().recommendable()]
+        if len(members) < 2 or self.measure_stack(members):
+            return
+        together = members[:1]
+        for arm in members[1:] if len(members) > 2 else []:
+            grown = [*together, arm]
+            if len(grown) < len(members) and self.measure_stack(grown):
+                together = grown
+
+    def measure_stack(self, members: list[Arm]) -> bool:
+        """Whether these together are better than anything measured before."""
+        launcher = self.launcher
+        riskiest = max((arm.facts for arm in members), key=lambda facts: facts.risk)
+        plain = launcher.expected_s(launcher.baseline)
+        expected = max(launcher.expected_s(arm) for arm in members)
+        arm = Arm(
+            key=f"stack-{len(self.stacks)}",
+            fixes=[fix for member in members for fix in member.fixes],
+            facts=replace(riskiest, setup_s=max(0.0, expected - plain)),
+        )
+        plan = plan_confirmation([expected], plain, launcher.budget.left())
+        if plan.pairs < FEWEST_PAIRS:
+            self.doubts.append(
+                f"The budget left no time to measure {label(arm.fixes)} together; "
+                "their gains may not add up."
+            )
+            raise BudgetEnded
+        self.stacks.append(arm)
+        launcher.planned = launcher.done + 2 * plan.pairs
+        launcher.abba(arm, "stack", plan.pairs)
+        self.settle_training([arm])
+        return self.judge().recommendable()[0].arm is arm
+
+    def judge(self) -> Judgement:
+        """Verdicts by what is known now."""
+        return Judgement(self.evidence, [*self.arms, *self.stacks], self.allow_changes)
+
+    def name_best(self, arms: Sequence[Arm]) -> None:
+        """The best so far, for the progress line."""
+        measured = [self.evidence.measured(arm) for arm in arms if arm.alive]
+        best = max(measured, key=lambda one: one.gain, default=None)
+        if best is not None and best.gain > 0:
+            self.launcher.best = f"{label(best.arm.fixes)} {math.exp(best.gain):.2f}x"
+
+    def results(self) -> TrialResults:
+        """What was found, however the search ended."""
+        return results(
+            self.evidence,
+            self.judge(),
+            baseline=self.launcher.baseline,
+            launches=self.launcher.done,
+            ended=self.ended,
+            doubts=self.doubts,
+            interrupted=self.interrupted,
+        )

@@ -1,0 +1,117 @@
+"""Did the candidate train on the same samples? Pure; from the fingerprints of the first batches.
+
+A fingerprint is "x:y", hashes of a sample's input and label; "-" where there is no label.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_CHANCE = 1e-6  # labels that agree with a smaller chance than this agree for a reason
+_FEWEST = 8  # samples; with fewer nothing is said
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleComparison:
+    """What the fingerprints say.
+
+    state: "same" (sequence), "labels-same", "reordered", "corrupt" (samples repeated, dropped or
+    foreign), "varies" (the untouched program's own order differs from run to run), "unknown".
+    """
+
+    state: str
+    sentence: str = ""
+
+
+def compare_samples(
+    trial: Sequence[str], baselines: Sequence[Sequence[str]], seeds: Sequence[Sequence[str]] = ()
+) -> SampleComparison:
+    """Compare a candidate's samples with those of the untouched program.
+
+    Args:
+        trial: fingerprints of one launch of the candidate.
+        baselines: of launches of the untouched program with the same seed.
+        seeds: of launches with other seeds; they know more of the program's samples.
+    """
+    known = [list(b) for b in baselines if len(b) >= _FEWEST]
+    if len(trial) < _FEWEST or not known:
+        return SampleComparison(state="unknown")
+    length = min(len(trial), *(len(b) for b in known))
+    ours, theirs = list(trial[:length]), known[0][:length]
+    if any(ours == b[:length] for b in known):
+        return SampleComparison(
+            state="same", sentence=f"the same {length} samples in the same order"
+        )
+    if any(b[:length] != theirs for b in known):
+        return _where_order_varies(ours, [b[:length] for b in known])
+    extra = sum((Counter(ours) - Counter(theirs)).values())
+    if extra == 0:
+        return SampleComparison(
+            state="reordered", sentence=f"the same {length} samples in another order"
+        )
+    labels = _labels(ours)
+    if labels == _labels(theirs) and _says_something(labels):
+        return _same_labels(ours, theirs)
+    repeated = _repeats(ours) - _repeats(theirs)
+    if repeated > 0:
+        return SampleComparison(
+            state="corrupt", sentence=f"{repeated} of the first {length} samples are repeated"
+        )
+    everything = {f for b in (*known, *seeds) for f in b}
+    foreign = sum(f not in everything for f in ours)
+    if foreign == 0:
+        return SampleComparison(
+            state="corrupt",
+            sentence=f"{extra} of the first {length} samples come in place of others",
+        )
+    return SampleComparison(
+        state="corrupt",
+        sentence=f"{foreign} of the first {length} samples are not among the untouched program's",
+    )
+
+
+def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleComparison:
+    """No order to hold the candidate to; but it must not repeat samples."""
+    usual, repeated = max(_repeats(b) for b in theirs), _repeats(ours)
+    if repeated > 2 * usual + 0.05 * len(ours):
+        return SampleComparison(
+            state="corrupt",
+            sentence=f"{repeated} of the first {len(ours)} samples are repeated, "
+            f"at most {usual} in the untouched program",
+        )
+    return SampleComparison(
+        state="varies", sentence="the program's own samples differ from run to run"
+    )
+
+
+def _same_labels(ours: list[str], theirs: list[str]) -> SampleComparison:
+    inputs = [_repeats([f.rpartition(":")[0] for f in fs]) for fs in (ours, theirs)]
+    if inputs[0] > inputs[1]:
+        return SampleComparison(
+            state="corrupt",
+            sentence=f"{inputs[0]} of the first {len(ours)} inputs are repeated under other labels",
+        )
+    return SampleComparison(
+        state="labels-same",
+        sentence="labels in the same order, inputs differ "
+        "(random augmentation in workers is seeded differently)",
+    )
+
+
+def _labels(fingerprints: Sequence[str]) -> list[str]:
+    return [f.rpartition(":")[2] for f in fingerprints]
+
+
+def _repeats(fingerprints: Sequence[str]) -> int:
+    return len(fingerprints) - len(set(fingerprints))
+
+
+def _says_something(labels: Sequence[str]) -> bool:
+    """Whether equal sequences of these labels cannot be chance (one class only, or no labels)."""
+    if "-" in labels:
+        return False
+    shares = [count / len(labels) for count in Counter(labels).values()]
+    return len(labels) * math.log(sum(s * s for s in shares)) < math.log(_CHANCE)

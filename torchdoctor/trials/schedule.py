@@ -1,0 +1,151 @@
+"""What is launched next: the budget, how much of it each phase gets, and who goes on."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from torchdoctor.trials.compare import pooled_deviation, t_quantile
+
+CONFIRM_PAIRS = 6  # fresh pairs for each finalist, where the budget allows
+FEWEST_PAIRS = 4  # fewer do not confirm
+SCREEN_ROUNDS = 2
+SEED_LAUNCHES = 2  # with other seeds, when a finalist's losses are not equal up to rounding
+WORTH = 0.01  # a smaller gain is not recommended
+MOST_FINALISTS = 6
+
+
+class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
+    """The next launch would not end within the budget."""
+
+
+class Budget:
+    """Wall time for everything that is left to do.
+
+    Args:
+        seconds: None for no limit.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._began = clock()
+
+    def now(self) -> float:
+        """Seconds on the budget's clock; only differences mean something."""
+        return self._clock()
+
+    def elapsed(self) -> float:
+        """Seconds since the budget began."""
+        return self._clock() - self._began
+
+    def left(self) -> float:
+        """Seconds left, infinite without a limit; may be negative."""
+        return math.inf if self.seconds is None else self.seconds - self.elapsed()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screening:
+    """How many candidates, from the first, are screened in how many rounds; (0, 0): none."""
+
+    candidates: int
+    rounds: int
+
+
+def plan_screening(expected_s: Sequence[float], baseline_s: float, left_s: float) -> Screening:
+    """Screen as many candidates as leave time to confirm.
+
+    Args:
+        expected_s: seconds of a launch of each candidate, most promising first.
+        baseline_s: of the untouched program.
+        left_s: of the budget.
+    """
+    count = len(expected_s)
+    if count < 2:
+        return Screening(candidates=0, rounds=0)
+    typical_s = fmean(expected_s)
+    pair_s = baseline_s + typical_s
+    seeds_s = SEED_LAUNCHES * baseline_s
+    one = FEWEST_PAIRS * pair_s + seeds_s
+    two_and_stack = FEWEST_PAIRS * 3 * pair_s + seeds_s
+
+    def cost(candidates: int) -> float:
+        return 2 * baseline_s + sum(expected_s[:candidates])
+
+    for rounds in range(SCREEN_ROUNDS, 0, -1):
+        if rounds * cost(count) + two_and_stack <= left_s:
+            return Screening(candidates=count, rounds=rounds)
+    for candidates in range(count, 1, -1):
+        if cost(candidates) + one <= left_s:
+            return Screening(candidates=candidates, rounds=1)
+    return Screening(candidates=0, rounds=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screened:
+    """One candidate after screening. `differences` as in `compare`; `fix`: settings compete."""
+
+    key: str
+    fix: str
+    differences: list[float] = field(default_factory=list)
+
+
+def choose_finalists(screened: Sequence[Screened]) -> list[str]:
+    """Keys of those worth confirming, best first: the best setting of each fix that may win."""
+    best: dict[str, Screened] = {}
+    for one in screened:
+        if not one.differences:
+            continue
+        rival = best.get(one.fix)
+        if rival is None or fmean(one.differences) > fmean(rival.differences):
+            best[one.fix] = one
+    ranked = sorted(best.values(), key=lambda one: fmean(one.differences), reverse=True)
+    worth = [one for one in ranked if fmean(one.differences) >= math.log1p(WORTH)]
+    if worth:
+        return [one.key for one in worth[: min(MOST_FINALISTS, max(3, math.ceil(len(ranked) / 2)))]]
+    # Nobody looks faster. The first may still be, where the noise is larger than a gain would be.
+    if ranked and fmean(ranked[0].differences) > 0:
+        deviation, degrees = pooled_deviation([one.differences for one in screened])
+        error = deviation / math.sqrt(len(ranked[0].differences))
+        if degrees and t_quantile(0.9, degrees) * error > math.log1p(2 * WORTH):
+            return [ranked[0].key]
+    return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Confirmation:
+    """How many finalists, from the first, are measured in how many pairs each."""
+
+    finalists: int
+    pairs: int
+
+
+def plan_confirmation(
+    expected_s: Sequence[float], baseline_s: float, left_s: float
+) -> Confirmation:
+    """Confirm as many finalists as leave time to measure them together.
+
+    Args:
+        expected_s: seconds of a launch of each finalist, best first; at least one.
+        baseline_s: of the untouched program.
+        left_s: of the budget.
+    """
+    stack_s = FEWEST_PAIRS * (baseline_s + max(expected_s, default=0.0))
+    for count in range(min(MOST_FINALISTS, len(expected_s)), 1, -1):
+        round_s = 2 * baseline_s + sum(expected_s[:count])
+        # Two finalists without time for both together are still two answers.
+        reserve_s = stack_s if count > 2 or FEWEST_PAIRS * round_s + stack_s <= left_s else 0.0
+        pairs = _whole((left_s - reserve_s) / round_s)
+        if pairs >= FEWEST_PAIRS:
+            return Confirmation(finalists=count, pairs=pairs)
+    pairs = _whole(left_s / (baseline_s + expected_s[0]))
+    # An odd pair breaks the balance of ABBA.
+    return Confirmation(finalists=1, pairs=pairs - pairs % 2 if pairs > 2 else pairs)
+
+
+def _whole(pairs: float) -> int:
+    return int(min(CONFIRM_PAIRS, max(0.0, pairs)))
