@@ -1,0 +1,410 @@
+"""The story of `run`: record -> diagnose -> candidates -> trials -> report."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from torchdoctor import catalogue
+from torchdoctor.candidates import candidates
+from torchdoctor.diagnosis import diagnose, shares
+from torchdoctor.errors import ProgramFailed, UsageError
+from torchdoctor.record_files import write_recording, write_report
+from torchdoctor.recording.environment import environment
+from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.step_finding import STEP_KINDS
+from torchdoctor.recording.window import Window, choose_window
+from torchdoctor.records import (
+    Candidate,
+    Diagnosis,
+    LaunchTiming,
+    ProgressEvent,
+    Recording,
+    Refused,
+    Report,
+    TraceStatistics,
+    Workload,
+)
+from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
+from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.numerics import trains_in_low_precision
+from torchdoctor.trials.run_trials import run_trials
+from torchdoctor.trials.schedule import Budget
+
+_OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
+_OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
+_PROFILE_SHARE = 0.25  # of the budget, at most
+_LEAST_TRIALS_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What the user asked for on the command line of `run`."""
+
+    budget_s: float = 300.0
+    timeout_s: float = 600.0
+    output: Path | None = None
+    steps: int | None = None
+    warmup: int | None = None
+    fixes: list[str] | None = None
+    skip: list[str] = field(default_factory=list)
+    no_fixes: bool = False
+    allow_training_changes: bool = False
+    step_on: str | None = None
+    seed: int = 0
+    sandbox: bool = True
+
+
+Progress = Callable[[ProgressEvent], None]
+
+
+def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Report:
+    """Run the whole story for one workload.
+
+    Args:
+        workload: the command.
+        settings: what the user asked for.
+        progress: told whenever something begins or ends.
+
+    Returns:
+        The report, also written to the run folder. Ctrl-C gives a report of what was measured,
+        with `interrupted` set.
+
+    Raises:
+        TorchdoctorError: one sentence and its exit code, where nothing could be measured.
+    """
+    _check(settings)
+    with _Checkup(workload, settings, progress) as run:
+        return run.report()
+
+
+class _Checkup:
+    """State of one run: its clock, its folder, what was found so far."""
+
+    def __init__(self, workload: Workload, settings: RunSettings, progress: Progress) -> None:
+        self._began = time.monotonic()
+        self._workload = workload
+        self._settings = settings
+        self._tell = progress
+        self._created = datetime.now(timezone.utc)
+        self._folder = _run_folder(settings.output, workload, self._created)
+        self._recording = Recording(
+            workload=workload, environment=environment(workload.python), folder=str(self._folder)
+        )
+        self._diagnosis = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
+        self._trials: TrialResults | None = None
+        self._refused: list[Refused] = []
+        self._doubts: list[str] = []
+        self._no_trials_reason: str | None = None
+        self._interrupted = False
+
+    def __enter__(self) -> _Checkup:
+        self._sandbox = Sandbox.choose(
+            "auto" if self._settings.sandbox else "none", self._folder, self._workload
+        )
+        self._recorder = Recorder(
+            self._workload,
+            self._folder,
+            self._sandbox,
+            self._settings.seed,
+            _keep_stdin(self._folder),
+            self._settings.timeout_s,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sandbox.close()
+
+    def report(self) -> Report:
+        """Go through the story; whatever interrupts it, write and return what is known."""
+        try:
+            observation = self._observe()
+            self._diagnose()
+            if self._settings.no_fixes:
+                self._no_trials_reason = "Fixes were not asked for (--no-fixes)."
+            else:
+                self._try_fixes(observation)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            self._doubts.append("The run was interrupted: only what was measured until then.")
+        report = self._assemble()
+        write_report(report, self._folder / "report.json")
+        return report
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _left(self) -> float:
+        return self._settings.budget_s - self._elapsed()
+
+    def _say(self, phase: str, message: str) -> None:
+        self._tell(
+            ProgressEvent(
+                phase=phase,
+                message=message,
+                elapsed_s=self._elapsed(),
+                budget_s=self._settings.budget_s,
+            )
+        )
+
+    def _observe(self) -> Observation:
+        self._say("observe", "the untouched program")
+        budget = self._settings.budget_s
+        enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
+        seen = self._recorder.observe(self._settings.step_on, enough, max(0.35 * budget, enough))
+        self._doubts += seen.doubts
+        self._recording = replace(
+            self._recording,
+            steps=seen.steps,
+            processes=seen.processes,
+            sensors=seen.sensors,
+            environment=replace(
+                self._recording.environment,
+                torch=seen.processes[0].torch or self._recording.environment.torch,
+                cuda=seen.processes[0].cuda,
+                sandbox=self._sandbox.mode,
+            ),
+        )
+        self._recording = replace(self._recording, trace=self._profile(seen))
+        self._recording = replace(
+            self._recording, shares=shares(self._recording.steps, self._recording.trace)
+        )
+        write_recording(self._recording, self._folder / "recording.json")
+        return seen
+
+    def _profile(self, seen: Observation) -> TraceStatistics | None:
+        """The profiler window, where the budget allows it; its absence is a doubt."""
+        step_s = seen.steps.mean_s
+        warmup = 3 if step_s > 1.0 else 10
+        expected = seen.start_s + 5.0 + step_s * (warmup + 10)
+        if seen.steps.program_ended and seen.steps.total_steps_seen < warmup + 8:
+            warmup = 0
+        if expected > self._settings.budget_s * _PROFILE_SHARE and not self._settings.no_fixes:
+            self._doubts.append(
+                "No profiler window: one more launch would have taken over a quarter of the "
+                "budget. Operators and kernels are therefore not measured."
+            )
+            return None
+        self._say("profile", "a profiler window of a few steps, in a launch of its own")
+        try:
+            trace = self._recorder.profile(seen.found.boundary, warmup, 6 * expected + 30)
+        except ProgramFailed as error:
+            self._doubts.append(str(error))
+            return None
+        self._doubts += trace.doubts
+        return trace
+
+    def _diagnose(self) -> None:
+        self._diagnosis = diagnose(self._recording, catalogue.checks(), catalogue.fixes())
+
+    def _try_fixes(self, seen: Observation) -> None:
+        modules = catalogue.fixes()
+        chosen, self._refused = candidates(
+            self._recording,
+            self._diagnosis,
+            modules,
+            fixes=self._settings.fixes,
+            skip=self._settings.skip,
+            allow_training_changes=self._settings.allow_training_changes,
+        )
+        if self._left() < _LEAST_TRIALS_S + seen.start_s:
+            self._no_trials_reason = (
+                f"The budget of {self._settings.budget_s:.0f} s was used up by observing the "
+                "program: give it more with --budget."
+            )
+            return
+        window = self._window(seen)
+        launch = _TimedLaunch(self._recorder, seen, window, modules, self._left)
+        self._trials = run_trials(
+            launch,
+            chosen,
+            {
+                ident: FixFacts(
+                    keeps_results=module.KEEPS_RESULTS, setup_s=getattr(module, "SETUP_S", 0.0)
+                )
+                for ident, module in modules.items()
+            },
+            budget=Budget(self._left()),
+            progress=self._relay,
+            steps=seen.steps,
+            allow_training_changes=self._settings.allow_training_changes,
+            low_precision=trains_in_low_precision(self._recording),
+            expected_launch_s=seen.start_s
+            + (window.warmup_steps + window.measure_steps) * seen.steps.mean_s,
+            seed=self._settings.seed,
+        )
+        self._interrupted = self._trials.interrupted
+        self._doubts += self._trials.doubts
+
+    def _window(self, seen: Observation) -> Window:
+        window = choose_window(seen.steps, self._left(), self._recording.main.loaders)
+        if self._settings.warmup is not None:
+            window = replace(window, warmup_steps=self._settings.warmup)
+        if self._settings.steps is not None:
+            window = replace(window, measure_steps=self._settings.steps, max_window_s=3600.0)
+        return window
+
+    def _relay(self, event: ProgressEvent) -> None:
+        self._tell(
+            replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s)
+        )
+
+    def _assemble(self) -> Report:
+        doubts = [*self._doubts, *self._recorder.doubts]
+        if self._recorder.escaped:
+            named = ", ".join(self._recorder.escaped[:5])
+            doubts.append(
+                f"{len(self._recorder.escaped)} writes reached your files in spite of the "
+                f"'{self._sandbox.mode}' sandbox: {named}."
+            )
+        if self._sandbox.doubt:
+            doubts.append(self._sandbox.doubt)
+        return assemble(
+            recording=replace(self._recording, doubts=doubts),
+            diagnosis=self._diagnosis,
+            trials=self._trials,
+            refused=self._refused,
+            fixes=catalogue.fixes(),
+            created=self._created.isoformat(timespec="seconds"),
+            workload=workload_record(self._workload),
+            no_trials_reason=self._no_trials_reason,
+            interrupted=self._interrupted,
+            reproduce=reproduce_commands(self._workload, self._settings.budget_s, self._folder),
+        )
+
+
+class _TimedLaunch:
+    """What trials call: fixes in, one sample out."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        seen: Observation,
+        window: Window,
+        modules: dict[str, Any],
+        left: Callable[[], float],
+    ) -> None:
+        self._recorder = recorder
+        self._seen = seen
+        self._window = window
+        self._modules = modules
+        self._left = left
+
+    def __call__(
+        self, fixes: Sequence[tuple[str, dict[str, Any]]], *, seed_offset: int = 0
+    ) -> LaunchTiming:
+        name = "+".join(fix for fix, _ in fixes) or "baseline"
+        steps = self._window.warmup_steps + self._window.measure_steps
+        expected = self._seen.start_s + steps * self._seen.steps.mean_s
+        # Compilation may take a minute; a fix that makes training 4x slower has lost anyway.
+        timeout = max(min(4 * expected + 120.0, self._left() + expected), expected + 10.0)
+        return self._recorder.time(
+            name,
+            self._seen.found.boundary,
+            self._window,
+            [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes],
+            timeout,
+            seed_offset,
+            self._seen.steps.trainers,
+        )
+
+
+def describe_environment() -> list[str]:
+    """What torchdoctor sees of this machine, and what that rules out; lines of text."""
+    seen = environment(None)
+    limits = seen.container
+    lines = [
+        f"torch        {seen.torch or 'not installed in ' + sys.executable}",
+        f"python       {seen.python}",
+        f"platform     {seen.platform}",
+        f"CPU          {seen.cpu}, {seen.cpu_cores} cores, {seen.usable_cpus:g} usable",
+        f"CPU features {', '.join(seen.cpu_features) or 'unknown'}",
+        f"memory       {_gib(seen.memory_bytes)} (limit {_gib(limits.memory_bytes)})",
+        f"GPU          {', '.join(gpu.name for gpu in seen.gpus) or 'none'}",
+        f"driver       {seen.driver or 'none'}",
+    ]
+    ruled_out = candidates_ruled_out(Recording(workload=_NO_WORKLOAD, environment=seen))
+    return [*lines, "", "Ruled out on this machine:", *(ruled_out or ["  nothing"])]
+
+
+_NO_WORKLOAD = Workload(command=[], cwd="")
+
+
+def candidates_ruled_out(recording: Recording) -> list[str]:
+    """One line for each fix whose reason to refuse lies in the machine alone."""
+    if recording.environment.gpus:
+        return []
+    lines = []
+    for ident, module in catalogue.fixes().items():
+        reason = module.refuses(recording)
+        if reason and ("GPU" in reason or "CUDA" in reason or "bf16" in reason):
+            lines.append(f"  {ident}: {reason}")
+    return lines
+
+
+def _check(settings: RunSettings) -> None:
+    known = catalogue.fixes()
+    for ident in [*(settings.fixes or []), *settings.skip]:
+        if ident not in known:
+            raise UsageError(f"'{ident}' is no fix: torchdoctor explain --all lists them.")
+    if settings.step_on is not None and settings.step_on not in STEP_KINDS:
+        raise UsageError(f"--step-on takes one of {', '.join(STEP_KINDS)}.")
+
+
+def _run_folder(output: Path | None, workload: Workload, created: datetime) -> Path:
+    folder = output
+    if folder is None:
+        folder = Path(workload.cwd) / "torchdoctor-runs" / created.strftime("%Y%m%d-%H%M%S")
+        number = 2
+        while folder.exists():
+            folder = folder.with_name(f"{created:%Y%m%d-%H%M%S}-{number}")
+            number += 1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"The folder {folder} is not empty: name a new one with --output.")
+        probe = folder / ".writable"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write the run folder {folder} ({error.strerror}): name another with --output."
+        ) from None
+    return folder.absolute()
+
+
+def _keep_stdin(folder: Path) -> Path | None:
+    """Keep what is piped into us, so that each launch reads the same; None: nothing is."""
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return None
+    import select
+    import stat
+    import os
+
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+        regular = stat.S_ISREG(kind)
+        # A pipe that nobody writes to would be waited for until it closes.
+        ready = regular or bool(select.select([sys.stdin], [], [], 0.2)[0])
+        data = sys.stdin.buffer.read() if ready and not stat.S_ISCHR(kind) else b""
+    except (OSError, ValueError):
+        return None
+    if not data:
+        return None
+    path = folder / "stdin"
+    path.write_bytes(data)
+    return path
+
+
+def _gib(value: int | None) -> str:
+    return "none" if value is None else f"{value / 2**30:.1f} GiB"
+
+
+__all__ = ["Candidate", "RunSettings", "checkup", "describe_environment"]

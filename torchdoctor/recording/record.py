@@ -1,0 +1,355 @@
+"""Launches of one workload: observe it, profile it, time it.
+
+A `Recorder` owns the run folder's `launches/` and turns each launch into records. It decides
+nothing about fixes; a trial hands it the fixes to switch on.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.errors import NoStepFound, ProgramFailed, TimedOut
+from torchdoctor.recording.events import Events, read_channel
+from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
+from torchdoctor.recording.launch_timing import launch_timing
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.sensors import Sensors
+from torchdoctor.recording.step_finding import NoSteps, StepsFound, find_boundary
+from torchdoctor.recording.steps import step_durations, step_statistics, window_ns
+from torchdoctor.recording.window import Window
+from torchdoctor.records import (
+    Boundary,
+    LaunchTiming,
+    ProcessFacts,
+    SensorStatistics,
+    StepStatistics,
+    TraceStatistics,
+    Workload,
+)
+
+_LOOK_EVERY_S = 0.5
+_ENOUGH_STEPS = 40
+_FEW_STEPS = 12
+_FEWEST_STEPS = 3
+_PROFILED_STEPS = 4
+
+Fix = tuple[str, Path, dict[str, Any]]  # id, file, settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What the first launch showed."""
+
+    found: StepsFound
+    steps: StepStatistics
+    processes: list[ProcessFacts]  # trainers first, the main one at 0
+    sensors: SensorStatistics
+    wall_s: float
+    start_s: float  # until the first boundary
+    doubts: list[str] = field(default_factory=list)
+
+
+class Recorder:
+    """Starts the workload again and again, each launch in a folder of its own.
+
+    Args:
+        workload: the command.
+        folder: the run folder; launches go to `launches/<nn>-<name>/` below it.
+        sandbox: keeps what the program writes away from the user's files.
+        seed: given to a program that sets none.
+        stdin_file: replayed to each launch; None: no input.
+        timeout_s: longest wait for the first training steps.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        folder: Path,
+        sandbox: Sandbox,
+        seed: int,
+        stdin_file: Path | None,
+        timeout_s: float,
+    ) -> None:
+        self.workload = workload
+        self.folder = folder
+        self.sandbox = sandbox
+        self.seed = seed
+        self.stdin_file = stdin_file
+        self.timeout_s = timeout_s
+        self.escaped: list[str] = []
+        self.doubts: list[str] = []
+        self._launches = 0
+
+    def observe(self, step_on: str | None, enough_s: float, most_s: float) -> Observation:
+        """Run the untouched program until its training steps are known well enough.
+
+        Args:
+            step_on: what separates iterations, where the user says so.
+            enough_s: time of training that is worth watching.
+            most_s: time after the first steps at which it ends in any case.
+
+        Raises:
+            ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
+        """
+        folder = self._new_folder("observe")
+        plan = self._plan(folder, "observe", sample_stacks=True)
+        watch = _Watch(step_on, enough_s, most_s)
+        sensors = Sensors()
+        result = self._launch(plan, folder, self.timeout_s + most_s, watch, sensors)
+        columns = sensors.stop()
+        events, facts, doubts = read_channel(folder / "channel")
+        found = find_boundary(events, facts, step_on)
+        self._raise_where_unusable(result, events, found, watch)
+        assert isinstance(found, StepsFound)
+        trainers = [events[pid] for pid in found.trainers]
+        ended = result.ended == "exited"
+        try:
+            steps = step_statistics(trainers, found, program_ended=ended)
+        except ValueError:
+            raise NoStepFound(
+                "Only one training step was seen before the program ended; give it more data "
+                "or steps, or say with --step-on what a step is."
+            ) from None
+        if ended and result.exit_code:
+            doubts.append(
+                f"The program ended by itself with exit code {result.exit_code} after "
+                f"{steps.total_steps_seen} steps."
+            )
+        begin, end = window_ns(trainers[0], found, steps)
+        first = step_start_s(trainers[0], found, result)
+        return Observation(
+            found=found,
+            steps=steps,
+            processes=_ordered(facts, found.trainers),
+            sensors=columns.statistics(begin, end),
+            wall_s=result.wall_s,
+            start_s=first,
+            doubts=doubts,
+        )
+
+    def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> TraceStatistics:
+        """A torch.profiler window of a few steps, in a launch that is never timed.
+
+        Raises:
+            ProgramFailed: where no trace came of it.
+        """
+        from torchdoctor.recording.trace import read_and_summarise
+
+        folder = self._new_folder("profile")
+        window = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS}
+        plan = self._plan(
+            folder,
+            "profile",
+            boundary=boundary,
+            warmup_steps=warmup_steps,
+            measure_steps=10**9,
+            profile={**window, "with_stack": False, "record_shapes": True},
+        )
+        result = self._launch(plan, folder, timeout_s)
+        traces = sorted((folder / "channel").glob("trace-*.json.gz"))
+        if not traces:
+            raise ProgramFailed(
+                f"The profiler window gave no trace ({_how_it_ended(result)}).", result.exit_code
+            )
+        largest = max(traces, key=lambda path: path.stat().st_size)
+        return read_and_summarise([largest])[0]
+
+    def time(
+        self,
+        name: str,
+        boundary: Boundary,
+        window: Window,
+        fixes: Sequence[Fix],
+        timeout_s: float,
+        seed_offset: int = 0,
+        trainers: int = 1,
+    ) -> LaunchTiming:
+        """One timed launch with these fixes: one sample of a trial. Never raises for its failure."""
+        folder = self._new_folder(name)
+        plan = self._plan(
+            folder,
+            "time",
+            boundary=boundary,
+            warmup_steps=window.warmup_steps,
+            measure_steps=window.measure_steps,
+            max_window_s=window.max_window_s,
+            # Freezing one of several independent trainers would give the others its cores.
+            after="continue" if trainers > 1 else "freeze",
+            fixes=[{"id": i, "file": str(f), "settings": s} for i, f, s in fixes],
+            seed_offset=seed_offset,
+            fingerprint_batches=min(window.warmup_steps, 10),
+        )
+        sensors = Sensors(interval_s=0.5)
+        result = self._launch(plan, folder, timeout_s, None, sensors)
+        columns = sensors.stop()
+        timing = launch_timing(folder / "channel", boundary)
+        return _with_ending(timing, result, columns.peak_memory_bytes())
+
+    def _new_folder(self, name: str) -> Path:
+        self._launches += 1
+        safe = re.sub(r"[^A-Za-z0-9_.=-]+", "-", name)[:60]
+        folder = self.folder / "launches" / f"{self._launches:03d}-{safe}"
+        (folder / "channel").mkdir(parents=True)
+        return folder
+
+    def _plan(self, folder: Path, purpose: str, **more: Any) -> dict[str, Any]:
+        boundary: Boundary | None = more.pop("boundary", None)
+        plan: dict[str, Any] = {
+            "channel": str((folder / "channel").absolute()),
+            "purpose": purpose,
+            "boundary": None,
+            "fixes": [],
+            "seed": self.seed,
+            "seed_offset": 0,
+            "profile": None,
+            "sample_stacks": False,
+            "stack_interval_s": 0.005,
+            "fingerprint_batches": 0,
+            "after": "freeze",
+            "max_window_s": None,
+            "redirect": None,
+        }
+        if boundary is not None:
+            plan["boundary"] = {
+                "kind": boundary.kind,
+                "ident": boundary.ident,
+                "every": boundary.every,
+            }
+        return {**plan, **more}
+
+    def _launch(
+        self,
+        plan: dict[str, Any],
+        folder: Path,
+        timeout_s: float,
+        poll: Callable[[RunningLaunch], bool] | None = None,
+        sensors: Sensors | None = None,
+    ) -> LaunchResult:
+        result = launch(
+            self.workload,
+            plan,
+            folder=folder,
+            sandbox=self.sandbox,
+            timeout_s=timeout_s,
+            poll=poll,
+            stdin_file=self.stdin_file,
+            sensors=sensors,
+        )
+        self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
+        return result
+
+    def _raise_where_unusable(
+        self,
+        result: LaunchResult,
+        events: dict[int, Events],
+        found: StepsFound | NoSteps,
+        watch: _Watch,
+    ) -> None:
+        steps = 0
+        if isinstance(found, StepsFound):
+            steps = len(step_durations(events[found.trainers[0]], found))
+        failed = result.ended == "exited" and result.exit_code != 0
+        if failed and steps < _FEW_STEPS:
+            raise ProgramFailed(
+                f"The program failed before it could be measured ({_how_it_ended(result)}, after "
+                f"{steps} whole training steps). Its own output ends with:\n\n"
+                f"{result.output_tail.strip()}\n\nMake it run without torchdoctor first.",
+                result.exit_code,
+            )
+        if result.ended == "timed-out" and steps < _FEWEST_STEPS:
+            seen = found.reason if isinstance(found, NoSteps) else f"{steps} training steps"
+            raise TimedOut(
+                f"Stopped after {result.wall_s:.0f} s without enough training steps (seen: {seen}). "
+                "Give it longer with --timeout, or a smaller data set."
+            )
+        if isinstance(found, NoSteps):
+            raise NoStepFound(
+                f"No training step was found: {found.reason} Call torchdoctor.step() at the end of "
+                "each iteration, or choose what counts with --step-on."
+            )
+
+
+class _Watch:
+    """Decides when the observing launch has shown enough."""
+
+    def __init__(self, step_on: str | None, enough_s: float, most_s: float) -> None:
+        self._step_on = step_on
+        self._enough_s = enough_s
+        self._most_s = most_s
+        self._next_look = 0.0
+
+    def __call__(self, running: RunningLaunch) -> bool:
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_EVERY_S
+        events, facts, _ = read_channel(running.channel)
+        found = find_boundary(events, facts, self._step_on)
+        if isinstance(found, NoSteps):
+            return False
+        durations = step_durations(events[found.trainers[0]], found)
+        # Reading grows with the log: look less often at a program with very many events.
+        self._next_look += 10 * (time.monotonic() - now)
+        return self._enough(len(durations), float(durations.sum()))
+
+    def _enough(self, steps: int, stepping_s: float) -> bool:
+        if steps >= _ENOUGH_STEPS and stepping_s >= self._enough_s:
+            return True
+        if steps >= _FEW_STEPS and stepping_s >= 2 * self._enough_s:
+            return True
+        return steps >= _FEWEST_STEPS and stepping_s >= self._most_s
+
+
+def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:
+    """Seconds from the launch's start to the first iteration: what every launch pays again."""
+    total = float(step_durations(trainer, found).sum())
+    return max(result.wall_s - total, 0.0)
+
+
+def _ordered(facts: dict[int, ProcessFacts], trainers: Sequence[int]) -> list[ProcessFacts]:
+    first = [facts[pid] for pid in trainers if pid in facts]
+    return first + [fact for pid, fact in sorted(facts.items()) if pid not in trainers]
+
+
+def _how_it_ended(result: LaunchResult) -> str:
+    if result.ended == "timed-out":
+        return f"stopped after {result.wall_s:.0f} s"
+    if result.exit_code is not None and result.exit_code < 0:
+        return f"killed by signal {-result.exit_code}"
+    return f"exit code {result.exit_code}"
+
+
+def _with_ending(
+    timing: LaunchTiming, result: LaunchResult, peak_memory_bytes: int | None
+) -> LaunchTiming:
+    """Add how the launch ended, and why where it gave no measurement."""
+    more: dict[str, Any] = {"wall_s": result.wall_s}
+    if not timing.gpu_memory and peak_memory_bytes is not None:
+        more["peak_memory_bytes"] = peak_memory_bytes
+    if timing.ended == "measured":
+        return replace(timing, **more)
+    if result.ended == "timed-out":
+        return replace(
+            timing,
+            ended="timed-out",
+            reason=f"It did not finish its window in {result.wall_s:.0f} s.",
+            **more,
+        )
+    if result.ended == "interrupted":
+        return replace(timing, ended="interrupted", reason="Interrupted.", **more)
+    if result.oom_killed or "out of memory" in result.output_tail.lower():
+        return replace(timing, ended="out-of-memory", reason="It ran out of memory.", **more)
+    if result.exit_code == 0 and len(timing.step_s) >= _FEWEST_STEPS:
+        return replace(timing, ended="program-ended", reason=None, **more)
+    return replace(timing, ended="failed", reason=_last_line(result), **more)
+
+
+def _last_line(result: LaunchResult) -> str:
+    lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
+    last = f": {lines[-1][:200]}" if lines else ""
+    return f"The program ended with {_how_it_ended(result)}{last}"

@@ -1,0 +1,232 @@
+"""Everything that a run found -> `Report`. Pure but for the script's checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchdoctor import __version__
+from torchdoctor.records import (
+    Baseline,
+    Diagnosis,
+    Location,
+    Overhead,
+    RecommendedFix,
+    Recording,
+    Refused,
+    Report,
+    StepTime,
+    Trial,
+    Workload,
+    WorkloadRecord,
+)
+from torchdoctor.trials.outcome import TrialResults
+
+
+def assemble(
+    *,
+    recording: Recording,
+    diagnosis: Diagnosis,
+    trials: TrialResults | None,
+    refused: Sequence[Refused],
+    fixes: Mapping[str, Any],
+    created: str,
+    workload: WorkloadRecord,
+    no_trials_reason: str | None,
+    interrupted: bool,
+    reproduce: list[str],
+) -> Report:
+    """Build the report.
+
+    Args:
+        recording: of the observing launches; its doubts go into the report.
+        diagnosis: the tree's answer.
+        trials: what the trials found; None where there were none.
+        refused: fixes that were not tried, with their reasons.
+        fixes: fix modules by id, for risks and instructions.
+        created: ISO 8601.
+        workload: what was run.
+        no_trials_reason: why there are no trials.
+        interrupted: whether Ctrl-C ended the run.
+        reproduce: commands.
+    """
+    rows = list(trials.trials) if trials else []
+    rows += [_refused_trial(one, fixes) for one in refused]
+    report = Report(
+        torchdoctor_version=__version__,
+        created=created,
+        workload=workload,
+        environment=recording.environment,
+        baseline=_baseline(recording, trials),
+        diagnosis=diagnosis,
+        trials=rows,
+        no_trials_reason=no_trials_reason,
+        noise_floor=trials.noise_floor if trials else None,
+        overhead=_overhead(recording),
+        steps=recording.steps,
+        sensors=recording.sensors,
+        doubts=_doubts(recording),
+        interrupted=interrupted,
+        run_folder=recording.folder,
+        reproduce=reproduce,
+    )
+    if trials is None:
+        return replace(
+            report,
+            recommendation=replace(
+                report.recommendation, also_offered=_offered(diagnosis, rows, recording, fixes)
+            ),
+        )
+    chosen = [_with_instruction(one, recording, fixes) for one in trials.recommendation.fixes]
+    return replace(
+        report,
+        recommendation=replace(
+            trials.recommendation,
+            fixes=chosen,
+            also_offered=_offered(diagnosis, rows, recording, fixes),
+        ),
+    )
+
+
+def workload_record(workload: Workload) -> WorkloadRecord:
+    """What was run, with the script's checksum so that a later report can be compared."""
+    digest = None
+    if workload.script is not None:
+        try:
+            digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
+        except OSError:
+            digest = None
+    return WorkloadRecord(command=workload.command, cwd=workload.cwd, script_sha256=digest)
+
+
+def reproduce_commands(workload: Workload, budget_s: float, folder: Path) -> list[str]:
+    """Commands that run the same again, and show this report again."""
+    return [
+        f"torchdoctor run --budget {budget_s:g}s -- {shlex.join(workload.command)}",
+        f"torchdoctor report {shlex.quote(str(folder / 'report.json'))}",
+    ]
+
+
+def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
+    """The untouched program's figures: from the trials' own launches where there are any."""
+    steps = recording.steps
+    if steps is None:
+        return Baseline(shares=recording.shares)
+    time = StepTime(
+        median=steps.median_s,
+        p10=steps.p10_s,
+        p90=steps.p90_s,
+        steps=steps.steps,
+        mean=steps.mean_s,
+    )
+    samples = steps.samples_per_step / steps.mean_s if steps.samples_per_step else None
+    memory = recording.main.peak_gpu_memory_bytes or recording.main.peak_memory_bytes
+    launches: list[float] = []
+    if trials is not None and trials.baselines:
+        durations = sorted(s for one in trials.baselines for s in one.step_s)
+        time = StepTime(
+            median=_quantile(durations, 0.5),
+            p10=_quantile(durations, 0.1),
+            p90=_quantile(durations, 0.9),
+            steps=len(durations),
+            mean=sum(durations) / len(durations),
+        )
+        counted = [one for one in trials.baselines if one.samples and one.window_s > 0]
+        if counted:
+            total = sum(one.samples or 0.0 for one in counted)
+            samples = total / sum(one.window_s for one in counted)
+        peaks = [x.peak_memory_bytes for x in trials.baselines if x.peak_memory_bytes is not None]
+        memory = max(peaks, default=memory)
+        launches = list(trials.launches_s)
+    return Baseline(
+        step_time_s=time,
+        samples_per_s=samples,
+        shares=recording.shares,
+        peak_memory_bytes=memory,
+        launches_s=launches,
+    )
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Nearest-rank quantile of an ascending, non-empty sequence."""
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def _refused_trial(one: Refused, fixes: Mapping[str, Any]) -> Trial:
+    module = fixes.get(one.fix)
+    return Trial(
+        fix=one.fix,
+        settings=one.settings,
+        verdict="refused",
+        reason=one.reason,
+        risk=module.RISK if module is not None else 0,
+    )
+
+
+def _overhead(recording: Recording) -> Overhead:
+    cost = recording.main.probe_cost_us_per_step
+    steps = recording.steps
+    share = None
+    if cost is not None and steps is not None and steps.mean_s > 0:
+        share = cost / 1e6 / steps.mean_s
+    window = None
+    if recording.trace is not None:
+        window = (
+            f"The profiler window of {recording.trace.steps} steps ran in a launch of its own: "
+            "its cost is in no timing."
+        )
+    return Overhead(probe_us_per_step=cost, probe_share=share, profiler_window=window)
+
+
+def _doubts(recording: Recording) -> list[str]:
+    """The run's doubts, each once, and what the probe itself could not do."""
+    doubts = list(dict.fromkeys(recording.doubts))
+    errors = [error for process in recording.processes for error in process.probe_errors]
+    if errors:
+        doubts.append(
+            f"The probe failed in {len(errors)} places and left them out; the first: {errors[0]}."
+        )
+    steps = recording.steps
+    if steps is not None and steps.still_warming:
+        doubts.append(
+            "Steps were still getting faster or slower while the program was observed; the shares "
+            "of the step may shift later in training."
+        )
+    if recording.environment.sandbox == "none":
+        doubts.append("No sandbox: each launch wrote to your own files.")
+    return doubts
+
+
+def _with_instruction(
+    one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any]
+) -> RecommendedFix:
+    module = fixes.get(one.fix)
+    if module is None:
+        return one
+    text = module.instruction(one.settings, recording)
+    location = getattr(module, "location", None)
+    found: Location | None = location(recording) if location is not None else None
+    return replace(one, instruction=text, location=found)
+
+
+def _offered(
+    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Fixes for what was found that were neither measured nor refused."""
+    seen = {part for row in rows for part in row.fix.split("+")}
+    offered: list[RecommendedFix] = []
+    for finding in diagnosis.findings:
+        for ident in finding.fixes:
+            module = fixes.get(ident)
+            if module is None or ident in seen or module.refuses(recording):
+                continue
+            seen.add(ident)
+            settings = next(iter(module.settings(recording)), {})
+            offered.append(
+                _with_instruction(RecommendedFix(fix=ident, settings=settings), recording, fixes)
+            )
+    return offered
