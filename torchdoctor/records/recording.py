@@ -107,6 +107,13 @@ class StepStatistics:
     evaluation_s: float = 0.0
     loader_start_s: float = 0.0  # mean per step spent in iter(loader): workers being started
     gc_s: float = 0.0
+    # Waits for the first batch of an iterator beyond a usual wait: workers warming up.
+    first_batch_s: float = 0.0
+    fetch_median_s: float | None = None  # one fetch of the training loader
+    fetch_p99_s: float | None = None
+    pageable_copies_per_step: float | None = None  # host-to-device copies not from pinned memory
+    blocking_copies_per_step: float | None = None  # from pinned memory, but not non_blocking
+    h2d_bytes_per_step: float | None = None
     backwards_per_step: float = 1.0
     optimizer_steps_per_step: float = 1.0
     optimizers_per_step: int = 1
@@ -114,6 +121,7 @@ class StepStatistics:
     trainers: int = 1  # processes that stepped
     two_modes: bool = False  # mean and median differ by over 15 %: judge by the mean
     cycle_steps: int | None = None  # steps per regular cycle (epoch, rollout) if one was seen
+    settled_after: int | None = None  # steps until the last ten showed no downward slope
     still_warming: bool = False  # the window's last steps still show a slope
     program_ended: bool = False  # the program ended by itself within the launch
     total_steps_seen: int = 0

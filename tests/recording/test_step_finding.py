@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import pytest
+
+from event_sequences import Script
+from torchdoctor.probe import step_log
+from torchdoctor.recording.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
+from torchdoctor.records import LoaderFacts, Location, OptimizerFacts, ProcessFacts
+
+
+def find(script, step_on=None, **facts) -> StepsFound:
+    found = find_boundary({7: script.events()}, {7: ProcessFacts(pid=7, **facts)}, step_on=step_on)
+    assert isinstance(found, StepsFound), found
+    return found
+
+
+def iterations(script, found) -> int:
+    return len(boundary_rows(script.events(), found.boundary)) - 1
+
+
+def test_plain_loop():
+    script = Script()
+    for _ in range(3):
+        script.start_loader()
+        for _ in range(10):
+            script.train_step()
+        script.exhaust()
+    place = Location(file="/home/me/train.py", line=12)
+    found = find(script, loaders=[LoaderFacts(ident=0, location=place)])
+    assert (found.boundary.kind, found.boundary.ident, found.boundary.every) == ("loader", 0, 1)
+    # 30 batches; the first boundary is the second fetch, the exhausted fetch ends the last.
+    assert iterations(script, found) == 29
+    assert "DataLoader at /home/me/train.py:12" in found.how_found
+    assert "30 batches fetched" in found.how_found
+
+
+def test_validation_loader_between_epochs_is_not_the_training_loader():
+    script = Script()
+    for _ in range(4):
+        script.start_loader(0)
+        for _ in range(6):
+            script.train_step()
+        script.exhaust(0)
+        script.start_loader(1)
+        for _ in range(50):
+            script.fetch(1)
+            script.forward(grad=False, train=False)
+        script.exhaust(1)
+    found = find(script)
+    assert (found.boundary.kind, found.boundary.ident) == ("loader", 0)
+    assert iterations(script, found) == 4 * 6 - 1
+
+
+def test_evaluation_over_the_training_loader_itself():
+    script = Script()
+    for _ in range(4):
+        script.start_loader(0)
+        for _ in range(6):
+            script.train_step()
+        script.exhaust(0)
+        script.start_loader(0)
+        for _ in range(6):
+            script.fetch(0)
+            script.forward(grad=False, train=False)
+        script.exhaust(0)
+    found = find(script)
+    assert iterations(script, found) == 4 * 6 - 1
+
+
+def test_two_loaders_zipped_begin_with_the_first():
+    script = Script()
+    script.start_loader(3)
+    script.start_loader(2)
+    for _ in range(12):
+        script.fetch(3)
+        script.fetch(2)
+        script.forward()
+        script.backward()
+        script.optimizer()
+    found = find(script)
+    assert found.boundary.ident == 3
+    assert iterations(script, found) == 10
+
+
+def test_gan_of_two_optimizers():
+    script = Script()
+    script.start_loader()
+    for batch in range(14):
+        script.fetch()
+        for _ in range(2):
+            script.forward(model=0)
+            script.backward()
+        script.optimizer(ident=0)
+        script.forward(model=1)
+        script.backward()
+        if batch:
+            script.optimizer(ident=1)
+    script.exhaust()
+    found = find(script)
+    assert found.boundary.kind == "loader"
+    assert iterations(script, found) == 13
+
+
+def test_accumulation_counts_batches():
+    script = Script()
+    script.start_loader()
+    for batch in range(96):
+        script.fetch()
+        script.forward()
+        script.backward()
+        if batch % 4 == 3:
+            script.optimizer()
+    found = find(script)
+    assert found.boundary.kind == "loader"
+    assert iterations(script, found) == 94
+
+
+def test_trainer_that_fetches_the_batches_of_a_step_ahead():
+    script = Script()
+    script.start_loader()
+    for _ in range(15):
+        for _ in range(4):
+            script.fetch()
+        for _ in range(4):
+            script.forward()
+            script.backward()
+        script.optimizer()
+    found = find(script)
+    assert found.boundary.kind == "loader"
+    assert iterations(script, found) == 13
+
+
+def test_one_batch_prefetched():
+    script = Script()
+    script.start_loader()
+    script.fetch()
+    for batch in range(20):
+        script.exhaust() if batch == 19 else script.fetch()
+        script.forward()
+        script.backward()
+        script.optimizer()
+    found = find(script)
+    assert found.boundary.kind == "loader"
+    assert iterations(script, found) == 18
+
+
+def lbfgs(steps: int, with_loader: bool = False) -> Script:
+    script = Script()
+    for _ in range(steps):
+        if with_loader:
+            script.fetch()
+        with script.bracket(step_log.OPTIMIZER_BEGIN):
+            for _ in range(12):
+                script.forward()
+                script.backward()
+                script.pause(0.5)
+    return script
+
+
+def test_lbfgs_with_few_steps_counts_backwards():
+    script = lbfgs(8)
+    found = find(script)
+    assert found.boundary.kind == "backward"
+    assert iterations(script, found) == 8 * 12 - 1
+
+
+def test_lbfgs_with_many_steps_counts_steps():
+    assert find(lbfgs(15)).boundary.kind == "optimizer"
+
+
+def test_lbfgs_with_a_loader_counts_batches():
+    assert find(lbfgs(8, with_loader=True)).boundary.kind == "loader"
+
+
+def test_no_loader_takes_the_optimizer():
+    script = Script()
+    for _ in range(20):
+        script.pause(4.0)
+        for _ in range(5):  # micro-batches
+            script.forward()
+            script.backward()
+        script.optimizer()
+    facts = [OptimizerFacts(ident=0, cls="torch.optim.adamw.AdamW")]
+    found = find(script, optimizers=facts)
+    assert found.boundary.kind == "optimizer"
+    assert iterations(script, found) == 19
+    assert "one step of AdamW" in found.how_found
+
+
+def test_several_optimizers_take_the_slowest_cycling():
+    script = Script()
+    for _ in range(12):
+        for _ in range(5):
+            script.forward()
+            script.backward()
+            script.optimizer(ident=0)
+        script.forward(model=1)
+        script.backward()
+        script.optimizer(ident=1)
+    found = find(script)
+    assert (found.boundary.kind, found.boundary.ident) == ("optimizer", 1)
+    assert iterations(script, found) == 11
+
+
+def test_layers_trained_one_after_another_count_backwards():
+    script = Script()
+    for layer in range(3):
+        for _ in range(30):
+            script.backward()
+            script.optimizer(ident=layer)
+    found = find(script)
+    assert found.boundary.kind == "backward"
+
+
+def test_no_optimizer_counts_backwards():
+    script = Script()
+    for _ in range(60):
+        script.forward()
+        script.backward()
+        script.pause(1.0)
+    assert find(script).boundary.kind == "backward"
+
+
+def test_rollouts_between_updates():
+    script = Script()
+    for _ in range(6):
+        for _ in range(40):
+            script.forward(0.2, grad=False)
+        for _ in range(16):
+            script.forward()
+            script.backward()
+            script.optimizer()
+    found = find(script)
+    assert found.boundary.kind == "optimizer"
+    assert iterations(script, found) == 95
+
+
+def test_batch_fetched_once_and_trained_on_for_ever():
+    script = Script()
+    script.start_loader()
+    for _ in range(3):
+        script.fetch()
+        for _ in range(100):
+            script.forward()
+            script.backward()
+            script.optimizer()
+    assert find(script).boundary.kind == "optimizer"
+
+
+def test_loader_made_anew_each_epoch_is_no_boundary():
+    script = Script()
+    place = Location(file="/home/me/train.py", line=30)
+    for epoch in range(2):
+        script.start_loader(epoch)
+        for _ in range(40 if epoch == 0 else 15):
+            script.train_step(loader=epoch)
+        script.exhaust(epoch)
+    found = find(script, loaders=[LoaderFacts(ident=i, location=place) for i in range(2)])
+    assert found.boundary.kind == "optimizer"
+
+
+def test_explicit_steps_overrule_and_step_on_overrules_them():
+    script = Script()
+    script.start_loader()
+    for batch in range(24):
+        script.train_step()
+        if batch % 3 == 2:
+            script.log(step_log.EXPLICIT_STEP, value=24)
+    assert find(script).boundary.kind == "explicit"
+    for kind in ("loader", "optimizer", "backward"):
+        found = find(script, step_on=kind)
+        assert found.boundary.kind == kind
+        assert f"--step-on {kind}" in found.how_found
+
+
+def test_step_on_something_that_is_not_there():
+    script = Script()
+    for _ in range(5):
+        script.backward()
+    answer = find_boundary({1: script.events()}, {}, step_on="loader")
+    assert isinstance(answer, NoSteps)
+    assert "no DataLoader fed the training" in answer.reason
+    with pytest.raises(ValueError, match="step-on"):
+        find_boundary({1: script.events()}, {}, step_on="epoch")
+
+
+def test_several_trainers_by_rank_and_without_bystanders():
+    def trainer(batches: int, start: float) -> Script:
+        script = Script(start)
+        script.start_loader()
+        for _ in range(batches):
+            script.train_step()
+        return script
+
+    evaluator = Script(0.0)
+    evaluator.backward()
+    events = {
+        1: evaluator.events(),
+        20: trainer(30, 30.0).events(),
+        10: trainer(30, 20.0).events(),
+        30: trainer(90, 5.0).events(),
+    }
+    facts = {
+        20: ProcessFacts(pid=20, rank=0),
+        10: ProcessFacts(pid=10, rank=1),
+        30: ProcessFacts(pid=30, is_loader_worker=True),
+    }
+    found = find_boundary(events, facts)
+    assert isinstance(found, StepsFound)
+    assert found.trainers == [20, 10]
+    assert "2 training processes" in found.how_found
+
+
+def test_inference_is_said():
+    script = Script()
+    for _ in range(38):
+        script.fetch()
+        script.forward(grad=False, train=False)
+    answer = find_boundary({1: script.events()}, {})
+    assert isinstance(answer, NoSteps)
+    assert "38 forward passes" in answer.reason
+    assert "looks like inference" in answer.reason
+
+
+def test_nothing_at_all_is_said():
+    assert "no process" in find_boundary({}, {}).reason
+    assert "ran no model" in find_boundary({1: Script().events()}, {}).reason
+
+
+def test_one_step_is_too_few():
+    script = Script()
+    script.train_step()
+    answer = find_boundary({1: script.events()}, {})
+    assert isinstance(answer, NoSteps)
+    assert "complete iterations" in answer.reason

@@ -1,0 +1,1 @@
+"""Beside the user's process: launches, sensors, events and traces -> `Recording`."""

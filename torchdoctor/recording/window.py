@@ -1,0 +1,90 @@
+"""How many iterations a timed launch discards, and how many it measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchdoctor.recording.steps import LEAST_WARMUP
+from torchdoctor.records import LoaderFacts, StepStatistics
+
+LEAST_STEPS = 30
+LEAST_S = 2.5
+MOST_S = 20.0
+_LAUNCHES = 30  # a budget should pay for about so many windows
+_WARMUP_SHARE = 0.25  # of a short program's iterations
+_DEFAULT_PREFETCH = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Iterations of a timed launch: discarded, then measured for at most `max_window_s`."""
+
+    warmup_steps: int
+    measure_steps: int
+    max_window_s: float
+
+
+def choose_window(
+    observed: StepStatistics,
+    budget_s: float | None = None,
+    loaders: Sequence[LoaderFacts] = (),
+) -> Window:
+    """Choose warm-up and measured iterations from what the first launch showed.
+
+    Args:
+        observed: the observation's statistics.
+        budget_s: time for all trials together; None: no limit known.
+        loaders: the main process's loaders; what their workers prefetch before the window is
+            drained within the warm-up, or a window would measure a stock and not a rate.
+
+    Returns:
+        At least 10 warm-up iterations, at least 30 measured ones and 2.5 s, and whole cycles
+        where a cycle fits, all as far as the program has that many iterations.
+    """
+    longest = MOST_S
+    if budget_s is not None:
+        longest = min(MOST_S, max(LEAST_S, budget_s / _LAUNCHES))
+    warmup = max(LEAST_WARMUP, observed.settled_after or 0)
+    # Iterations with prefetched batches cost less waiting, so they must not be in the window.
+    stock = _prefetched(observed, loaders)
+    step_s = max(observed.mean_s, 1e-6)
+    warmup = max(warmup, min(stock, int(longest / step_s)))
+    steps = max(LEAST_STEPS, math.ceil(LEAST_S / step_s))
+    steps = _whole_cycles(steps, observed.cycle_steps, step_s, longest)
+    steps = min(steps, max(LEAST_WARMUP, int(longest / step_s)))
+    if observed.program_ended:
+        warmup, steps = _fit(warmup, steps, observed)
+    return Window(warmup_steps=warmup, measure_steps=steps, max_window_s=longest)
+
+
+def _prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
+    batches = [
+        x.num_workers * (x.prefetch_factor or _DEFAULT_PREFETCH)
+        for x in loaders
+        if x.num_workers > 0
+        and (observed.boundary.kind != "loader" or x.ident == observed.boundary.ident)
+    ]
+    return math.ceil(max(batches, default=0) / max(observed.batches_per_step, 1.0))
+
+
+def _whole_cycles(steps: int, cycle: int | None, step_s: float, longest: float) -> int:
+    if not cycle or cycle * step_s > longest:
+        return steps
+    enough = math.ceil(steps / cycle)
+    fitting = int(longest / (cycle * step_s))
+    return max(min(enough, fitting), 1) * cycle
+
+
+def _fit(warmup: int, steps: int, observed: StepStatistics) -> tuple[int, int]:
+    """Cut both to a program that ended by itself after `total_steps_seen` iterations."""
+    total = observed.total_steps_seen
+    if warmup + steps <= total:
+        return warmup, steps
+    warmup = max(1, min(warmup, int(total * _WARMUP_SHARE)))
+    steps = min(steps, total - warmup)
+    cycle = observed.cycle_steps
+    if cycle and steps > cycle:
+        steps -= steps % cycle
+    return warmup, max(steps, 1)
