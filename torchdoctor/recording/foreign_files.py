@@ -5,8 +5,6 @@ to another user or group, also when its permissions would let us write. A new fi
 copies the folder up, so such folders are made in the layer beforehand.
 """
 
-# A walk over thousands of names: Path objects would take most of its time.
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import os

@@ -215,7 +215,7 @@ class _Watch:
             pass
         finally:
             with _no_interrupts():
-                columns = sensors.stop() if sensors is not None else None
+                columns = _stopped(sensors, self.folder)
                 wall_s = running.elapsed_s
                 clean = _end(running, tree, grace_s=0.0 if ended == "exited" else STOP_GRACE_S)
                 started.read_status()
@@ -341,6 +341,15 @@ def _end(running: RunningLaunch, tree: processes.Tree, grace_s: float) -> bool:
         # The kernel ends all other processes of the namespace before the entry's wait returns.
         processes.kill_quietly(started.init_pid)
     return started.wait_s(END_WITHIN_S)
+
+
+def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:
+    if sensors is None:
+        return None
+    columns = sensors.stop()
+    with contextlib.suppress(OSError):
+        columns.save(folder / "sensors.npz")
+    return columns
 
 
 def _exit_code(started: Started) -> int | None:

@@ -9,8 +9,6 @@ started with, byte for byte. What happens is told as JSON lines on the file desc
 `status_fd`: {"event": "started" | "failed" | "limited" | "exec-failed" | "exit", ...}.
 """
 
-# Started before every program: importing pathlib would take as long as the mounts do.
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import ctypes
