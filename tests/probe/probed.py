@@ -1,0 +1,174 @@
+"""Runs a script in a real process, plainly or under the probe, and reads back what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchdoctor.probe import step_log
+
+PROBE = Path(step_log.__file__).parent
+
+
+@dataclass
+class Probed:
+    """One finished (or stopped) process tree and its channel folder."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    channel: Path | None = None
+    stopped_by: str | None = None  # "done": its window was complete and it was killed
+    facts: dict[int, dict[str, Any]] = field(default_factory=dict)
+    events: dict[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def main(self) -> dict[str, Any]:
+        """Facts of the process that learned most."""
+        return self.facts[self.main_pid]
+
+    @property
+    def main_pid(self) -> int:
+        return max(self.facts, key=lambda pid: len(self.events.get(pid, ())))
+
+    def count(self, code: int, pid: int | None = None) -> int:
+        rows = self.events.get(self.main_pid if pid is None else pid)
+        return 0 if rows is None else int((rows[:, 0] == code).sum())
+
+    def losses(self) -> np.ndarray:
+        assert self.channel is not None
+        return np.fromfile(self.channel / f"losses-{self.main_pid}.bin", dtype="<f8")
+
+    def said(self) -> list[str]:
+        """All that the probe reports of its own failures."""
+        assert self.channel is not None
+        files = [p.read_text() for p in self.channel.glob("probe-error-*.txt")]
+        return files + [e for f in self.facts.values() for e in f["probe_errors"]]
+
+
+def environment(plan: Path | None = None, **changes: str) -> dict[str, str]:
+    """The surroundings of a program; with a plan, those of a launch."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHDOCTOR_PLAN")}
+    env.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+    user = changes.pop("PYTHONPATH", None)
+    env.update(changes)
+    if plan is not None:
+        env["TORCHDOCTOR_PLAN"] = str(plan)
+        env["PYTHONPATH"] = f"{PROBE}{os.pathsep}{user}" if user else str(PROBE)
+    elif user:
+        env["PYTHONPATH"] = user
+    return env
+
+
+def write_plan(folder: Path, **changes: Any) -> Path:
+    """A plan file with its channel below `folder`."""
+    channel = folder / "channel"
+    channel.mkdir(exist_ok=True)
+    plan = {
+        "channel": str(channel),
+        "purpose": "observe",
+        "boundary": None,
+        "warmup_steps": 2,
+        "measure_steps": 4,
+        "max_window_s": None,
+        "after": "freeze",
+        "fixes": [],
+        "seed": None,
+        "seed_offset": 0,
+        "profile": None,
+        "sample_stacks": False,
+        "stack_interval_s": 0.005,
+        "fingerprint_batches": 0,
+        "redirect": None,
+    }
+    path = folder / "plan.json"
+    path.write_text(json.dumps(plan | changes))
+    return path
+
+
+def run_plain(
+    command: list[str], cwd: Path, stdin: str = "", timeout: float = 120, **env: str
+) -> Probed:
+    """Run `python command...` as if torchdoctor did not exist."""
+    process = subprocess.run(
+        [sys.executable, *command],
+        cwd=cwd,
+        env=environment(None, **env),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    return Probed(process.returncode, process.stdout, process.stderr)
+
+
+def run_probed(
+    command: list[str],
+    cwd: Path,
+    folder: Path,
+    stdin: str = "",
+    timeout: float = 120,
+    env: dict[str, str] | None = None,
+    **plan: Any,
+) -> Probed:
+    """Run `python command...` under the probe; killed once a process says that it is done."""
+    path = write_plan(folder, **plan)
+    channel = folder / "channel"
+    out, err = folder / "stdout.txt", folder / "stderr.txt"
+    with out.open("w") as out_file, err.open("w") as err_file:
+        process = subprocess.Popen(
+            [sys.executable, *command],
+            cwd=cwd,
+            env=environment(path, **(env or {})),
+            stdin=subprocess.PIPE,
+            stdout=out_file,
+            stderr=err_file,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+        stopped_by = _wait(process, channel, timeout)
+    result = Probed(process.returncode, out.read_text(), err.read_text(), channel, stopped_by)
+    _read(result, channel)
+    return result
+
+
+def _wait(process: subprocess.Popen[str], channel: Path, timeout: float) -> str | None:
+    deadline = time.monotonic() + timeout
+    stopped_by = None
+    try:
+        while process.poll() is None:
+            if any(channel.glob("done-*.json")):
+                stopped_by = "done"
+                # Long enough for a script that goes on after its window to betray itself.
+                time.sleep(1.0)
+                break
+            if time.monotonic() > deadline:
+                raise AssertionError(f"still running after {timeout} s")
+            time.sleep(0.02)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    return stopped_by
+
+
+def _read(result: Probed, channel: Path) -> None:
+    for path in channel.glob("process-*.json"):
+        result.facts[int(path.stem.split("-")[1])] = json.loads(path.read_text())
+    for path in channel.glob("events-*.bin"):
+        rows = np.fromfile(path, dtype="<i8").reshape(-1, 4)
+        result.events[int(path.stem.split("-")[1])] = rows[np.argsort(rows[:, 2], kind="stable")]
