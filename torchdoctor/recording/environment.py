@@ -42,7 +42,7 @@ print(json.dumps(found))
 # Of the many flags in /proc/cpuinfo those that decide which kernels torch and oneDNN take.
 _FEATURES = re.compile(
     r"^(sse4_2|avx|avx2|fma|f16c|avx512\w*|avx_vnni|amx_\w+|"
-    r"asimd|asimdhp|asimddp|fphp|sve\w*|bf16|i8mm|sme\w*)$"
+    r"asimd|asimdhp|asimddp|fphp|sve\w*|bf16|i8mm|sme|sme2)$"
 )
 
 

@@ -8,100 +8,24 @@ Python and torch write, and a snapshot of the folders names what escaped.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from torchdoctor.errors import UsageError
-from torchdoctor.recording import foreign_files, scratch
+from torchdoctor.recording import scratch
+from torchdoctor.recording.foreign_files import ForeignFiles
 from torchdoctor.recording.sandbox_plan import Mount, Planner, Step, read_mounts
+from torchdoctor.recording.sandbox_trial import trial
+from torchdoctor.recording.started import Started, start_entry
 from torchdoctor.records import Workload
 
-ENTRY = Path(__file__).with_name("sandbox_entry.py")
 MODES = ("auto", "overlay", "redirect", "none")
-_TRIAL_TIMEOUT_S = 20.0
-# Run inside: writes beside the user's files, reads back, and says who it is.
-_TRIAL = """
-import os, sys
-for folder in sys.argv[2:]:
-    path = os.path.join(folder, sys.argv[1])
-    try:
-        with open(path, "w") as file:
-            file.write("trial")
-    except OSError as error:
-        sys.exit(f"{folder} cannot be written in the sandbox: {error.strerror}")
-    if open(path).read() != "trial":
-        sys.exit(f"{folder} does not read back what was written")
-print(os.getuid(), os.getcwd(), sep="\\n")
-"""
-
-
-@dataclass(kw_only=True)
-class Started:
-    """A command that was started: its process and what its entry program says.
-
-    `init_pid`: PID 1 of its namespace as seen from outside; killing it kills everything.
-    `program_pid`: the program's own pid as it sees it. `exit_code`: negative for a signal.
-    """
-
-    popen: subprocess.Popen[bytes]
-    status_fd: int | None
-    folder: Path
-    init_pid: int | None = None
-    program_pid: int | None = None
-    exit_code: int | None = None
-    failure: str | None = None
-    exec_errno: int | None = None
-    limits: list[str] = field(default_factory=list)
-    _unread: bytes = b""
-
-    def read_status(self) -> None:
-        """Take in what the entry program has said since the last call; never waits."""
-        while self.status_fd is not None:
-            try:
-                data = os.read(self.status_fd, 65536)
-            except BlockingIOError:
-                return
-            if not data:
-                self.close()
-                return
-            *lines, self._unread = (self._unread + data).split(b"\n")
-            for line in lines:
-                self._take(json.loads(line))
-
-    def _take(self, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "init":
-            self.init_pid = event["pid"]
-        elif kind == "started":
-            self.program_pid = event["program"]
-        elif kind == "exit":
-            self.exit_code = os.waitstatus_to_exitcode(event["status"])
-        elif kind == "limited":
-            self.limits.append(f"{event['path']}: {event['reason']}")
-        else:
-            self.failure = event["reason"]
-            self.exec_errno = event["errno"] if kind == "exec-failed" else None
-
-    def wait_s(self, seconds: float) -> bool:
-        """Whether it ended within that time."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(seconds)
-        self.read_status()
-        return self.popen.returncode is not None
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self.status_fd is not None:
-            os.close(self.status_fd)
-            self.status_fd = None
 
 
 @dataclass(kw_only=True)
@@ -119,6 +43,7 @@ class Sandbox:
     pidns: bool = False
     on_disk: bool = False
     store: scratch.Scratch | None = None
+    _found: dict[tuple[str, ...], ForeignFiles] = field(default_factory=dict)
 
     @classmethod
     def choose(
@@ -215,7 +140,7 @@ class Sandbox:
         }
         if self.mode == "overlay":
             settings |= self._layers(folder, real, [cwd, *(interest or [])])
-        return _start_entry(settings, environment, folder, stdin, output)
+        return start_entry(settings, environment, folder, stdin, output)
 
     def _layers(self, folder: Path, real: list[Path], interest: list[str]) -> dict[str, Any]:
         for name in ("root", "memory", "upper"):
@@ -232,9 +157,11 @@ class Sandbox:
 
     def _steps(self, folder: Path, real: list[Path], interest: list[str]) -> list[Step]:
         mounts = _mounts()
-        find = foreign_files.finder(interest) if self.userns else lambda path: []
         planner = Planner(
-            mounts=mounts, scratch=str(folder.resolve()), userns=self.userns, foreign=find
+            mounts=mounts,
+            scratch=str(folder.resolve()),
+            userns=self.userns,
+            foreign=self._foreign(tuple(interest)).below if self.userns else lambda path: [],
         )
         steps = planner.plan()
         if self.pidns:
@@ -250,40 +177,16 @@ class Sandbox:
         steps += [["view", path, [], False] for path in _meeting_points()]
         return steps + [["view", str(path.resolve()), [], False] for path in real]
 
+    def _foreign(self, interest: tuple[str, ...]) -> ForeignFiles:
+        # Looked for once: a launch leaves everything as it was.
+        if interest not in self._found:
+            self._found[interest] = ForeignFiles(interest)
+        return self._found[interest]
+
     def discard(self, started: Started) -> bool:
         """Remove what a launch wrote, after its end. False: something could not be removed."""
         started.close()
         return scratch.remove_tree(started.folder)
-
-
-def _start_entry(
-    settings: dict[str, Any],
-    environment: Mapping[str, str],
-    folder: Path,
-    stdin: IO[bytes] | int,
-    output: IO[bytes] | int,
-) -> Started:
-    reader, writer = os.pipe()
-    try:
-        os.set_blocking(reader, False)
-        path = folder / "settings.json"
-        path.write_text(json.dumps(settings | {"status_fd": writer}), encoding="utf-8")
-        popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(ENTRY), str(path)],
-            cwd=settings["cwd"],
-            env=dict(environment),
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=(writer,),
-        )
-    except BaseException:
-        os.close(reader)
-        raise
-    finally:
-        os.close(writer)
-    return Started(popen=popen, status_fd=reader, folder=folder)
 
 
 def _mounts() -> list[Mount]:
@@ -328,7 +231,7 @@ def _first_that_works(
             tried = Sandbox(
                 mode="overlay", userns=userns, pidns=pidns, on_disk=on_disk, store=store
             )
-            problem = _trial(tried, workload)
+            problem = trial(tried, workload)
             if problem is None:
                 if not on_disk:
                     tried.doubts.append(
@@ -337,66 +240,3 @@ def _first_that_works(
                 return tried, None
             reason = reason or problem
     return None, reason
-
-
-def _trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
-    """Start a tiny program in it that writes beside the user's files. None: all is well."""
-    cwd = workload.cwd if workload else str(Path.cwd())
-    folders = {cwd, "/tmp"}
-    if workload and workload.script:
-        folders.add(str(Path(workload.script).parent))
-    folders = {folder for folder in folders if os.access(folder, os.W_OK)}
-    name = f".torchdoctor-trial-{os.getpid()}-{threading.get_ident()}"
-    folder = sandbox.new_scratch()
-    answer = folder / "answer"
-    command = [sys.executable, "-I", "-S", "-c", _TRIAL, name, *sorted(folders)]
-    with answer.open("w+b") as output:
-        started = sandbox.start(
-            command, cwd=cwd, environment=os.environ, folder=folder, real=[],
-            stdin=subprocess.DEVNULL, output=output,
-        )  # fmt: skip
-        try:
-            ended = started.wait_s(_TRIAL_TIMEOUT_S)
-        finally:
-            started.popen.kill()
-            started.popen.wait()
-        output.seek(0)
-        text = output.read().decode(errors="replace").strip()
-    escaped = [f for f in folders if Path(f, name).exists()]
-    for place in escaped:
-        Path(place, name).unlink()
-    problem = _trial_problem(started, ended, escaped, text, cwd)
-    if problem is None:
-        sandbox.doubts += [
-            f"Not writable in the sandbox: {limit}" for limit in _worth_saying(started)
-        ]
-    sandbox.discard(started)
-    return problem
-
-
-def _trial_problem(
-    started: Started, ended: bool, escaped: list[str], text: str, cwd: str
-) -> str | None:
-    if started.failure is not None:
-        return f"{started.failure}."
-    if not ended:
-        return "the trial program did not end."
-    if escaped:
-        return f"what was written to {escaped[0]} stayed there."
-    if started.exit_code is None and started.popen.returncode == 0:
-        started.exit_code = 0  # without a PID namespace the entry became the program
-    if started.exit_code != 0:
-        return (text.splitlines() or ["the trial program failed"])[-1] + "."
-    if text.splitlines() != [str(os.getuid()), os.path.realpath(cwd)]:
-        return "the trial program saw another user or folder."
-    return None
-
-
-def _worth_saying(started: Started) -> list[str]:
-    """Of the folders without a layer those that the user could write to outside."""
-    said = []
-    for limit in started.limits:
-        path = limit.partition(": ")[0]
-        if os.access(path, os.W_OK):
-            said.append(limit)
-    return said

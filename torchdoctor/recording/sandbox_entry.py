@@ -120,11 +120,11 @@ class Root:
                 os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
         return target
 
-    def do_overlay(self, path: str, on_disk: bool, flags: list[str], chain: list[str]) -> None:
+    def do_overlay(self, path: str, on_disk: bool, flags: list[str], before: list[str]) -> None:
         """The folder as it is, with a layer on top that takes every write.
 
-        `chain`: folders inside (relative) that are made in the layer beforehand, because the
-        kernel refuses to copy up what belongs to an id that is not mapped in here.
+        `before`: folders and files inside (relative) that are put into the layer beforehand,
+        because the kernel refuses to copy up what belongs to an id that is not mapped in here.
         """
         self.layers += 1
         store = self.upper if on_disk and self.upper else self.memory
@@ -132,10 +132,9 @@ class Root:
         upper, work = f"{layer}/upper", f"{layer}/work"
         os.makedirs(upper)
         os.mkdir(work)
-        for relative in ["", *chain]:
-            source, made = os.path.join(path, relative), os.path.join(upper, relative)
-            os.makedirs(made, exist_ok=True)
-            self._same_access(source, made)
+        self._same_access(path, upper)
+        for relative in before:
+            self._put_before(os.path.join(path, relative), os.path.join(upper, relative))
         target = self._mount_point(path)
         lower, descriptor = path, None
         if any(c in path for c in ":,\\"):
@@ -154,6 +153,21 @@ class Root:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    def _put_before(self, source: str, made: str) -> None:
+        try:
+            if os.path.isdir(source):
+                os.makedirs(made, exist_ok=True)
+            else:
+                os.makedirs(os.path.dirname(made), exist_ok=True)
+                with open(source, "rb") as old, open(made, "wb") as new:
+                    while chunk := old.read(1 << 20):
+                        new.write(chunk)
+            self._same_access(source, made)
+            status = os.stat(source)
+            os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))
+        except OSError as error:
+            self.say(event="limited", step="copy", path=source, reason=str(error))
 
     def _same_access(self, source: str, made: str) -> None:
         status = os.stat(source)

@@ -1,0 +1,111 @@
+"""A command that was started, and what its entry program says about it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+ENTRY = Path(__file__).with_name("sandbox_entry.py")
+
+
+@dataclass(kw_only=True)
+class Started:
+    """A command that was started: its process and what its entry program says.
+
+    `init_pid`: PID 1 of its namespace as seen from outside; killing it kills everything.
+    `program_pid`: the program's own pid as it sees it. `exit_code`: negative for a signal.
+    """
+
+    popen: subprocess.Popen[bytes]
+    status_fd: int | None
+    folder: Path
+    init_pid: int | None = None
+    program_pid: int | None = None
+    exit_code: int | None = None
+    failure: str | None = None
+    exec_errno: int | None = None
+    limits: list[str] = field(default_factory=list)
+    _unread: bytes = b""
+
+    def read_status(self) -> None:
+        """Take in what the entry program has said since the last call; never waits."""
+        while self.status_fd is not None:
+            try:
+                data = os.read(self.status_fd, 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                self.close()
+                return
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "init":
+            self.init_pid = event["pid"]
+        elif kind == "started":
+            self.program_pid = event["program"]
+        elif kind == "exit":
+            self.exit_code = os.waitstatus_to_exitcode(event["status"])
+        elif kind == "limited":
+            self.limits.append(f"{event['path']}: {event['reason']}")
+        else:
+            self.failure = event["reason"]
+            self.exec_errno = event["errno"] if kind == "exec-failed" else None
+
+    def wait_s(self, seconds: float) -> bool:
+        """Whether it ended within that time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(seconds)
+        self.read_status()
+        return self.popen.returncode is not None
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self.status_fd is not None:
+            os.close(self.status_fd)
+            self.status_fd = None
+
+
+def start_entry(
+    settings: dict[str, Any],
+    environment: Mapping[str, str],
+    folder: Path,
+    stdin: IO[bytes] | int,
+    output: IO[bytes] | int,
+) -> Started:
+    """Start sandbox_entry.py with these settings; it becomes, or starts, the user's command.
+
+    Args:
+        folder: where the settings are written for it.
+    """
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(reader, False)
+        path = folder / "settings.json"
+        path.write_text(json.dumps(settings | {"status_fd": writer}), encoding="utf-8")
+        popen = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(ENTRY), str(path)],
+            cwd=settings["cwd"],
+            env=dict(environment),
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=(writer,),
+        )
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    return Started(popen=popen, status_fd=reader, folder=folder)
