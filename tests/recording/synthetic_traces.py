@@ -113,14 +113,17 @@ def every_branch(steps: int = 3, step: float = 1000.0, **how: Any) -> TraceBuild
         trace.operator("aten::empty", *span(5, 8), dims=[])
         trace.kernel("ampere_sgemm_128x64_nn", *span(0, 400), launch)
         copy = trace.call("cudaMemcpyAsync", *span(20, 60))
-        trace.copy("HtoD (Pageable -> Device)", *span(350, 500), copy, bytes=4096)
+        trace.copy("HtoD (Pageable -> Device)", *span(350, 500), copy, bytes=4096, stream=9)
         trace.on_device(
-            "gpu_memset", "Memset (Device)", *span(490, 520), trace.call("cudaMemsetAsync", *span(61, 64)), bytes=64
+            "gpu_memset",
+            "Memset (Device)",
+            *span(490, 520),
+            trace.call("cudaMemsetAsync", *span(61, 64)),
+            bytes=64,
+            stream=10,
         )
         reduce = trace.call("ncclLaunch", *span(65, 70))
-        trace.kernel(
-            "ncclDevKernel_AllReduce_Sum_f32_RING_LL", *span(520, 600), reduce, stream=20
-        )
+        trace.kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", *span(520, 600), reduce, stream=20)
         trace.call("cudaStreamSynchronize", *span(560, 650))
         trace.slice("user_annotation", LOADER, *span(640, 800))
         trace.operator("aten::stack", *span(700, 750))

@@ -172,10 +172,8 @@ class Columns:
     def _shape_numbers(self, args: list[SliceArgs]) -> NDArray[np.int32]:
         shapes = self.shapes
         # bytes(): a Raw would keep its whole block alive
-        raw = [arg.dims if arg.dims is not None else arg.dims_2020 for arg in args]
-        return np.array(
-            [-1 if value is None else shapes[bytes(value)] for value in raw], dtype=np.int32
-        )
+        texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
+        return np.array([shapes[text] if text else -1 for text in texts], dtype=np.int32)
 
     def _device_columns(self, kind: int, args: list[SliceArgs]) -> dict[str, NDArray[Any]]:
         return {

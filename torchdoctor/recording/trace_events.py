@@ -21,24 +21,27 @@ import msgspec
 # inside a string or a nested list leaves a run that is no valid JSON.
 _NEXT_EVENT = rb"\s*,\s*\{\s*\"(?:ph|cat|name|pid|tid|ts|dur|args|id|s|bp|cname)\"\s*:"
 EVENT_END = re.compile(rb"\}(?=" + _NEXT_EVENT + rb")")
-_EVENT_OR_ARRAY_END = re.compile(rb"\}(?=" + _NEXT_EVENT + rb"|\s*\])")
+_EVENT_OR_ARRAY_END = re.compile(rb"\}(?=" + _NEXT_EVENT + rb"|\s*\]|\s*\Z)")
 _ARRAY_END = re.compile(rb"\s*\]")
 _EVENT_START = re.compile(rb"\s*,?\s*")
 
 _PHASES_WITHOUT_FIELDS = "BEiItfsMbenCNODPpRcVvSTFa"
 _CUTS_PER_EVENT = 8  # false cuts inside one event that are tried before it counts as damaged
-_MOST_DAMAGED = 1000  # then the rest of the run is given up
+MOST_DAMAGED = 1000  # then the rest is given up
+
+
+_ABSENT = msgspec.Raw()
 
 
 class SliceArgs(msgspec.Struct, gc=False):
-    """What the analysis reads from `args`; absent fields stay None."""
+    """What the analysis reads from `args`; absent fields stay None, or empty."""
 
     correlation: int | None = None
     stream: int | None = None
     device: int | None = None
     bytes: int | float | None = None
-    dims: msgspec.Raw | None = msgspec.field(default=None, name="Input Dims")
-    dims_2020: msgspec.Raw | None = msgspec.field(default=None, name="Input dims")
+    dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
+    dims_2020: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input dims")
 
 
 class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -112,18 +115,22 @@ def repair(run: bytes | bytearray) -> bytes:
     return text.decode("utf-8", "replace").encode()
 
 
-def salvage(run: bytes) -> Salvage:
+def salvage(run: bytes, more_follows: bool) -> Salvage:
     """Reads the events that can be read from a run which does not decode as a whole.
 
     Args:
         run: starts at an event; may end anywhere, also after the array's end.
+        more_follows: what looks damaged at the very end may be an event that is not all here;
+            it is left unread then.
     """
     found = Salvage()
     cuts = [match.end() for match in _EVENT_OR_ARRAY_END.finditer(run)]
     first = 0  # index of the first cut that lies beyond found.read
-    while first < len(cuts) and found.damaged < _MOST_DAMAGED:
+    while first < len(cuts) and found.damaged < MOST_DAMAGED:
         good = _furthest_good_cut(run, found.read, cuts, first)
         if good is None:
+            if more_follows and first + _CUTS_PER_EVENT > len(cuts):
+                return found
             found.damaged += 1
             found.read = cuts[first]
             first += 1
@@ -176,7 +183,7 @@ def _typed_slice(event: _LooseEvent) -> Slice:
             stream=_whole(args.get("stream")),
             device=_whole(args.get("device")),
             bytes=_whole(args.get("bytes")),
-            dims=None if dims is None else msgspec.Raw(msgspec.json.encode(dims)),
+            dims=_ABSENT if dims is None else msgspec.Raw(msgspec.json.encode(dims)),
         ),
     )
 

@@ -15,14 +15,21 @@ from typing import Any, BinaryIO
 import msgspec
 
 from torchdoctor.errors import UsageError
-from torchdoctor.recording.trace_events import EVENT_END, Slice, decode_run, repair, salvage
+from torchdoctor.recording.trace_events import (
+    EVENT_END,
+    MOST_DAMAGED,
+    Slice,
+    decode_run,
+    repair,
+    salvage,
+)
 
 try:
     zlib: Any = importlib.import_module("isal.isal_zlib")
 except ImportError:  # no wheel for this platform: the standard library reads the same, slower
     zlib = standard_zlib
 
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
 _LARGEST_HEAD = 64 << 20  # of what stands before the events
 _BORDER_WINDOW = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -59,17 +66,23 @@ class TraceFile:
                 continue
             run = decode_run(memoryview(buffer)[:end])
             if run is None:
-                found = salvage(repair(buffer))
-                self.damaged += found.damaged
-                yield found.slices
-                rest = repair(buffer)[found.read :]
-                if found.array_ended:
-                    self._read_tail(rest)
-                    return
-                buffer = bytearray(rest)
+                mended = repair(buffer[:end])
+                run = decode_run(mended)
+            if run is not None:
+                yield run
+                buffer = _after_comma(buffer, end)
                 continue
-            yield run
-            buffer = buffer[buffer.index(b",", end) + 1 :]
+            found = salvage(mended, more_follows=True)
+            self.damaged += found.damaged
+            yield found.slices
+            rest = bytearray(mended[found.read :]) + buffer[end:]
+            if found.array_ended:
+                self._read_tail(rest)
+                return
+            if self.damaged >= MOST_DAMAGED:
+                self.doubts.append(f"{self.name} is too damaged: reading it was given up.")
+                return
+            buffer = _after_comma(rest, 0) if found.read == len(mended) else rest
         yield self._last_slices(bytes(buffer))
 
     def _skip_head(self) -> bytearray:
@@ -98,7 +111,7 @@ class TraceFile:
             self._read_tail(rest)
             return []
         rest = repair(rest)
-        found = salvage(rest)
+        found = salvage(rest, more_follows=False)
         self.damaged += found.damaged
         if found.array_ended:
             self._read_tail(rest[found.read :])
@@ -108,7 +121,7 @@ class TraceFile:
             )
         return found.slices
 
-    def _read_tail(self, rest: bytes) -> None:
+    def _read_tail(self, rest: bytes | bytearray) -> None:
         """Keeps the metadata that some versions write after the events."""
         tail = bytearray(rest)
         for chunk in self._chunks:
@@ -184,6 +197,10 @@ def trace_paths(path: Path) -> list[Path]:
     if not found:
         raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
     return found
+
+
+def _after_comma(buffer: bytearray, end: int) -> bytearray:
+    return buffer[buffer.index(b",", end) + 1 :]
 
 
 def _last_event_end(buffer: bytearray) -> int | None:

@@ -1,0 +1,141 @@
+"""Device figures on traces made of known events."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from synthetic_traces import TraceBuilder, every_branch
+
+from torchdoctor.recording.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
+from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_summary import summarise
+from torchdoctor.records import TraceStatistics
+
+
+def statistics(builder: TraceBuilder) -> TraceStatistics:
+    return summarise(read_trace(io.BytesIO(builder.text())))
+
+
+def test_figures_of_every_branch() -> None:
+    found = statistics(every_branch())
+    assert found.has_device
+    assert found.steps == 3
+    assert found.step_s == pytest.approx(1e-3)
+    assert found.kernels_per_step == 2
+    assert found.gpu_busy_share == pytest.approx(0.48)  # kernels: 0 to 400 and 520 to 600
+    assert found.communication_s == pytest.approx(80e-6)
+    assert found.communication_exposed_s == pytest.approx(80e-6)
+    assert found.h2d_bytes == 4096
+    assert found.d2h_bytes == 0
+    assert found.pageable_copies == 1
+    assert found.blocking_copy_s == pytest.approx(20e-6)  # a call of 40 us, 20 of them its price
+    assert found.syncs_per_step == 1
+    assert found.sync_s == pytest.approx(90e-6)
+    assert found.tensor_core_share == 0.0  # sgemm
+    assert found.doubts == []
+
+
+def test_copies_without_byte_counts_are_not_measured() -> None:
+    trace = every_branch()
+    for event in trace.events:
+        event.get("args", {}).pop("bytes", None)
+    found = statistics(trace)
+    assert found.h2d_bytes is None
+    assert found.d2h_bytes == 0
+    assert found.pageable_copies == 1
+
+
+def test_short_kernels_and_their_median() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    for number, length in enumerate((2, 4, 6, 50)):
+        call = trace.call("cudaLaunchKernel", number * 10, number * 10 + 5)
+        trace.kernel("elementwise_kernel", 100 + number * 100, 100 + number * 100 + length, call)
+    found = statistics(trace)
+    assert found.short_kernels_share == pytest.approx(0.75)
+    assert found.kernel_median_us == pytest.approx(5)
+    assert found.tensor_core_share is None  # no matrix work at all
+
+
+def test_streams_overlap_and_devices_average() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 100)
+    for device, start, end, stream in ((0, 0, 60, 7), (0, 40, 80, 9), (1, 0, 40, 7)):
+        trace.device = device
+        call = trace.call("cudaLaunchKernel", 0, 2)
+        trace.kernel("k", start, end, call, stream=stream)
+    assert statistics(trace).gpu_busy_share == pytest.approx((0.8 + 0.4) / 2)
+
+
+def test_synchronisation_by_hip_and_driver_names() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 100)
+    trace.kernel("k", 10, 20, trace.call("hipLaunchKernel", 0, 2))
+    for number, name in enumerate(
+        ("hipStreamSynchronize", "hipDeviceSynchronize", "cudaEventSynchronize", "cuCtxSynchronize")
+    ):
+        trace.call(name, 30 + number * 10, 35 + number * 10)
+    trace.call("cudaStreamWaitEvent", 80, 90)  # the device waits there, the host does not
+    found = statistics(trace)
+    assert found.syncs_per_step == 4
+    assert found.sync_s == pytest.approx(20e-6)
+
+
+def test_graph_launches_without_kernels_are_said() -> None:
+    trace = every_branch()
+    trace.call("cudaGraphLaunch", 900, 910)
+    assert any("1 of 1 CUDA graph launches" in doubt for doubt in statistics(trace).doubts)
+
+
+def test_overlapping_slices_on_one_stream_are_said() -> None:
+    trace = every_branch()
+    for number in range(5):
+        trace.kernel("k", 100 + number * 10, 150 + number * 10)
+    assert any("overlap the one before" in doubt for doubt in statistics(trace).doubts)
+
+
+def test_device_events_without_launches_are_said() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 100)
+    trace.kernel("k", 10, 60)
+    found = statistics(trace)
+    assert found.shares.gpu == pytest.approx(0.5)
+    assert any("names the call that launched it" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize(
+    ("name", "matrix", "tensor"),
+    [
+        ("volta_s884gemm_fp16_128x128_ldg8_f2f_nn", True, True),
+        ("volta_h884gemm_64x128_ldg8_nn", True, True),
+        ("turing_fp16_s1688gemm_fp16_128x64_ldg8_f2f_tn", True, True),
+        ("ampere_fp16_s16816gemm_fp16_64x64_ldg8_f2f_stages_64x5_nn", True, True),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64>", True, True),
+        ("sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nchw", True, True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas", True, True),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", True, True),
+        (
+            "void cutlass::device_kernel<at::cuda::GemmUniversal<MainloopSm90TmaGmmaWarp>>",
+            True,
+            True,
+        ),
+        ("bmm_MxE4m3_E4m3_Fp32_t128x64x256_s3_et64x64_m64x64x32_cga1x1x1_16dp256b", True, True),
+        ("Cijk_Ailk_Bljk_BBS_BH_MT128x128x32_MI32x32x8x1_SN_1LDSB0", True, True),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>", True, True),
+        ("volta_sgemm_128x64_nn", True, False),
+        ("ampere_sgemm_128x64_tn", True, False),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_nn_align1>", True, False),
+        ("void cudnn::cnn::wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>", True, False),
+        ("void implicit_convolve_sgemm<float, float, 128, 5, 5, 3, 3, 3, 1>", True, False),
+        ("void cudnn::bn_fw_tr_1C11_singleread<float, 512, true, 1, 2, 0>", False, False),
+        ("void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>", False, False),
+        ("void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>>", False, False),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>", False, False),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", False, False),
+    ],
+)
+def test_kernel_names(name: str, matrix: bool, tensor: bool) -> None:
+    assert is_matrix_work(name) is matrix
+    assert uses_tensor_cores(name) is tensor
+    assert is_communication(name) is name.startswith("nccl")

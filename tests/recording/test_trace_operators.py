@@ -1,0 +1,160 @@
+"""Nesting of operators against a plain stack, and the figures made of it."""
+
+from __future__ import annotations
+
+import io
+import random
+
+import numpy as np
+import pytest
+from synthetic_traces import LOADER, TraceBuilder, every_branch
+
+from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_columns import Table
+from torchdoctor.recording.trace_nesting import innermost, nest
+from torchdoctor.recording.trace_summary import summarise
+from torchdoctor.records import TraceStatistics
+
+
+def statistics(builder: TraceBuilder) -> TraceStatistics:
+    return summarise(read_trace(io.BytesIO(builder.text())))
+
+
+def random_calls(chance: random.Random, start: int, end: int, depth: int = 0) -> list[tuple]:
+    """Properly nested (start, end, depth) with siblings that touch and children that fill."""
+    calls, at = [], start
+    while at < end and depth < 6:
+        at += chance.choice([0, 0, 1, 3])
+        last = min(end, at + chance.randrange(1, 40))
+        if last <= at:
+            break
+        calls.append((at, last, depth))
+        calls += random_calls(chance, at, last, depth + 1) if chance.random() < 0.6 else []
+        at = last
+    return calls
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_nesting_against_a_stack(seed: int) -> None:
+    chance = random.Random(seed)
+    rows = [(t, *call) for t in range(3) for call in random_calls(chance, 0, 300)]
+    parents: dict[int, int] = {}
+    stacks: dict[int, list[int]] = {}
+    for index, (thread, start, _, depth) in enumerate(rows):  # calls come in order of start
+        stack = stacks.setdefault(thread, [])
+        del stack[depth:]
+        parents[index] = stack[-1] if stack else -1
+        stack.append(index)
+        assert all(rows[row][1] <= start for row in stack)
+    order = list(range(len(rows)))
+    chance.shuffle(order)
+    columns = np.array([rows[index] for index in order], dtype=np.int64)
+    thread, start, end = columns[:, 0], columns[:, 1], columns[:, 2]
+    table = Table(start, end, np.zeros(len(rows), dtype=np.int64), thread)
+    nesting = nest(table)
+    # A child that fills its parent exactly may change places with it: compare what is open.
+    lengths = end - start
+    expected_self = {
+        index: rows[index][2]
+        - rows[index][1]
+        - sum(rows[child][2] - rows[child][1] for child, owner in parents.items() if owner == index)
+        for index in range(len(rows))
+    }
+    found = sorted(zip(start, end, thread, nesting.self_ns, strict=True))
+    wanted = sorted((r[1], r[2], r[0], expected_self[i]) for i, r in enumerate(rows))
+    assert [tuple(int(v) for v in row) for row in found] == wanted
+    assert int(nesting.self_ns.sum()) == sum(
+        row[2] - row[1] for index, row in enumerate(rows) if parents[index] == -1
+    )
+    asked = np.array([chance.randrange(0, 301) for _ in range(200)])
+    of = np.array([chance.randrange(0, 4) for _ in range(200)])
+    answers = innermost(table, nesting, of, asked)
+    for moment, number, answer in zip(asked, of, answers, strict=True):
+        around = [
+            lengths[row]
+            for row in range(len(rows))
+            if thread[row] == number and start[row] <= moment < end[row]
+        ]
+        assert (int(lengths[answer]) if answer >= 0 else None) == min(around, default=None)
+
+
+def test_nesting_survives_overlaps_and_instants() -> None:
+    start, end = np.array([0, 5, 5, 12, 12, 30]), np.array([10, 15, 5, 20, 12, 30])
+    zeros = np.zeros(6, dtype=np.int64)
+    nesting = nest(Table(start, end, zeros, zeros))
+    assert (nesting.self_ns >= 0).all()
+    assert len(nest(Table(zeros[:0], zeros[:0], zeros[:0], zeros[:0])).parent) == 0
+
+
+def test_working_operators_are_counted_and_wrappers_are_not() -> None:
+    trace = TraceBuilder()
+    for number in range(2):
+        at = number * 1000
+        trace.step(number, at, at + 1000)
+        trace.operator("aten::linear", at + 100, at + 310)  # a wrapper
+        trace.operator("aten::addmm", at + 105, at + 305, [[8, 4], [4, 2]])
+        trace.operator("aten::expand", at + 110, at + 112)  # inside a working one
+        trace.operator("aten::relu", at + 400, at + 420)
+        trace.operator("aten::clamp_min", at + 402, at + 418, [[8, 2]])
+        trace.slice("user_annotation", LOADER, at + 600, at + 700)
+        trace.operator("aten::stack", at + 620, at + 690)  # the loader's, not the model's
+    found = statistics(trace)
+    assert not found.has_device
+    assert found.operator_calls_per_step == 2
+    assert found.operator_median_us == pytest.approx((200 + 16) / 2)
+    assert found.compute_s == pytest.approx(200e-6)
+    assert found.small_operator_s == pytest.approx(16e-6)
+    assert found.python_s == pytest.approx((1000 - 210 - 20 - 100) * 1e-6)
+    by_name = {operator.name: operator for operator in found.operators}
+    assert by_name["aten::addmm"].self_s == pytest.approx(198e-6)
+    assert by_name["aten::addmm"].shapes == "[8, 4], [4, 2]"
+    assert by_name["aten::linear"].self_s == pytest.approx(10e-6)
+    assert by_name["aten::linear"].device_s is None
+    assert found.operators[0].name == "aten::addmm"
+
+
+def test_shares_without_a_gpu() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.slice("user_annotation", LOADER, 0, 250)
+    trace.operator("aten::mm", 300, 900)
+    found = statistics(trace)
+    shares = found.shares
+    assert (shares.gpu, shares.memcpy, shares.runtime, shares.communication) == (None,) * 4
+    assert shares.data_loader == pytest.approx(0.25)
+    assert shares.cpu == pytest.approx(0.75)
+    assert shares.other == 0.0
+    assert found.kernels_per_step is None
+    assert found.sync_s is None
+    assert any("no GPU events" in doubt for doubt in found.doubts)
+
+
+def test_host_collectives_count_where_nothing_computes() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.operator("aten::mm", 0, 500)
+    trace.slice("user_annotation", "gloo:all_reduce", 400, 800, tid=77)
+    found = statistics(trace)
+    assert found.communication_s == pytest.approx(400e-6)
+    assert found.communication_exposed_s == pytest.approx(300e-6)
+    assert found.shares.communication == pytest.approx(0.3)
+    assert found.shares.cpu == pytest.approx(0.7)
+    assert found.python_s == pytest.approx(200e-6)
+
+
+def test_a_range_around_the_whole_step_is_no_operator() -> None:
+    trace = TraceBuilder(legacy=True)
+    trace.step(0, 0, 1000)
+    trace.operator("train_batch", 10, 990)
+    trace.operator("aten::mm", 20, 220)
+    found = statistics(trace)
+    assert found.operator_calls_per_step == 1
+    assert found.compute_s == pytest.approx(200e-6)
+
+
+def test_device_time_goes_to_the_operator_that_launched_it() -> None:
+    found = statistics(every_branch())
+    by_name = {operator.name: operator for operator in found.operators}
+    # Kernel 400 and, exposed after it, copy 100, memset 20 and collective 80: all launched by mm.
+    assert by_name["aten::mm"].device_s == pytest.approx(600e-6)
+    assert by_name["aten::add"].device_s == 0.0

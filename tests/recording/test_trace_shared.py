@@ -1,0 +1,100 @@
+"""Real traces with known shares. They are no part of the project: the tests skip without them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_summary import summarise
+from torchdoctor.records import TraceStatistics
+
+PROJECT = Path(__file__).resolve().parents[2]
+FOLDER = Path(os.environ.get("TORCHDOCTOR_TRACES", PROJECT.parent / "shared" / "traces"))
+pytestmark = pytest.mark.skipif(
+    not FOLDER.is_dir(),
+    reason=f"no recorded traces in {FOLDER} (set TORCHDOCTOR_TRACES to their folder)",
+)
+
+# Published shares in percent, computed with the TensorBoard plugin's rules: step in us, kernels
+# (collectives among them), memcpy, runtime, data loader, CPU, other.
+KNOWN = {
+    "v100_resnet50_workers0": (177592, 55.51, 1.08, 1.64, 33.37, 7.70, 0.65),
+    "v100_resnet50_workers4": (141068, 70.28, 2.24, 7.49, 0.84, 16.07, 3.01),
+    "v100_memcpy_second": (124086, 83.44, 12.82, 1.87, 0.02, 1.72, 0.02),
+    "a100_blocking_memcpy": (245845, 32.24, 3.39, 52.37, 0, 11.00, 0.92),
+    "a100_cpu_bound_ddp": (222368, 23.27, 0.29, 4.52, 0, 71.62, 0.10),
+    "h100_owlv2_data_loader": (1211182, 45.53, 1.20, 0.79, 51.11, 0.60, 0.70),
+    "h100_bert_launch_bound": (4426, 6.94, 0.05, 8.60, 0, 35.88, 48.53),
+}
+
+
+def statistics(name: str) -> TraceStatistics:
+    file = FOLDER / f"{name}.json.gz"
+    if not file.exists():
+        pytest.skip(f"{file} is missing")
+    return summarise(read_trace(file))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_published_shares(name: str) -> None:
+    found = statistics(name)
+    step_us, kernel, *rest = KNOWN[name]
+    shares = found.shares
+    assert found.step_s is not None
+    assert found.step_s * 1e6 == pytest.approx(step_us, abs=1)
+    assert shares.gpu is not None
+    assert shares.communication is not None
+    assert 100 * (shares.gpu + shares.communication) == pytest.approx(kernel, abs=0.15)
+    others = (shares.memcpy, shares.runtime, shares.data_loader, shares.cpu, shares.other)
+    assert [100 * (share or 0) for share in others] == pytest.approx(rest, abs=0.15)
+    every = (shares.gpu, shares.communication, shares.memset, *others)
+    assert sum(share or 0 for share in every) == pytest.approx(1.0)
+    assert found.doubts == []
+
+
+def test_pageable_copies_that_hold_the_host() -> None:
+    found = statistics("v100_resnet50_workers4")
+    assert found.pageable_copies == 2
+    assert found.blocking_copy_s == pytest.approx(0.0093, abs=0.001)
+
+
+def test_copies_that_block_the_host() -> None:
+    found = statistics("a100_blocking_memcpy")
+    assert found.blocking_copy_s is not None
+    assert found.blocking_copy_s * found.steps == pytest.approx(0.767, abs=0.02)
+
+
+def test_collectives_by_kernel_name() -> None:
+    found = statistics("v100_memcpy_second")
+    assert found.communication_s is not None
+    assert found.communication_exposed_s is not None
+    assert 0 < found.communication_exposed_s < found.communication_s
+
+
+def test_hopper_kernels_use_tensor_cores() -> None:
+    assert (statistics("h100_owlv2_data_loader").tensor_core_share or 0) > 0.9
+    assert (statistics("v100_resnet50_workers0").tensor_core_share or 0) == 0  # float32
+
+
+def test_a_root_that_is_a_list() -> None:
+    found = statistics("v100_resnet50_list_root")
+    assert found.steps == 6
+    assert (found.shares.data_loader or 0) > 0.2
+
+
+def test_unknown_steps_are_said_and_answered() -> None:
+    found = statistics("v100_resnet50_no_steps")
+    assert found.steps == 0
+    assert found.shares.gpu is not None
+    assert any("steps are unknown" in doubt for doubt in found.doubts)
+
+
+def test_no_gpu_is_said() -> None:
+    found = statistics("cpu_only")
+    assert not found.has_device
+    assert found.shares.gpu is None
+    assert found.steps == 5
+    assert any("no GPU events" in doubt for doubt in found.doubts)
