@@ -16,14 +16,14 @@ _COMMUNICATION = re.compile(
 )
 # Matrix products, convolutions and attention: the work that tensor cores could do.
 _MATRIX = re.compile(
-    r"gemm|gemv|conv|wgrad|dgrad|fprop|xmma|cutlass|cublas|nvjet|matmul|bmm_|_mm_|cijk_|winograd"
-    r"|fmha|flash|attention|attn|wgmma|hgmma|tensorop|884|1688|16816",
+    r"(?<!fb)gemm(?!_gpu)|conv|wgrad|dgrad|fprop|xmma|scudnn|cutlass|matmul|bmm_|cijk_|winograd"
+    r"|fmha|flash_|flash::|attention|attn_fwd|attn_bwd",
     re.IGNORECASE,
 )
 _NOT_MATRIX = re.compile(
-    r"im2col|col2im|convertTensor|nchwToNhwc|nhwcToNchw|nchwToNchw|nhwcToNhwc|computeOffsets|"
+    r"im2col|col2im|convertTensor|nchwToNhwc|nhwcToNchw|nchwToNchw|nhwcToNhwc|OffsetsKernel|"
     r"splitKreduce|elementwise|copy_kernel|bn_fw|bn_bw|batch_?norm|layer_?norm|softmax|reduce_kernel|"
-    r"generateWinograd|CatArrayBatchedCopy|_conversion|convert_",
+    r"generateWinograd|CatArrayBatchedCopy|_conversion|convert_|embedding",
     re.IGNORECASE,
 )
 # Volta h884/s884, Turing and Ampere 1688/16816, CUTLASS tensorop, Hopper wgmma/GMMA and nvjet,
