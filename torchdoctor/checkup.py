@@ -12,7 +12,7 @@ from typing import Any
 
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
-from torchdoctor.diagnosis import diagnose, shares
+from torchdoctor.diagnosis import diagnose, shares, with_inline_preparation
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
@@ -173,8 +173,8 @@ class _Checkup:
             ),
         )
         self._recording = replace(self._recording, trace=self._profile(seen))
-        self._recording = replace(
-            self._recording, shares=shares(self._recording.steps, self._recording.trace)
+        self._recording = with_inline_preparation(
+            replace(self._recording, shares=shares(self._recording.steps, self._recording.trace))
         )
         write_recording(self._recording, self._folder / "recording.json")
         return seen

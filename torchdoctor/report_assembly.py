@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor import __version__
+from torchdoctor.catalogue import RISKS
 from torchdoctor.records import (
     Baseline,
     Diagnosis,
@@ -163,7 +164,7 @@ def _refused_trial(one: Refused, fixes: Mapping[str, Any]) -> Trial:
         settings=one.settings,
         verdict="refused",
         reason=one.reason,
-        risk=module.RISK if module is not None else 0,
+        risk=RISKS[module.KEEPS_RESULTS] if module is not None else 0,
     )
 
 

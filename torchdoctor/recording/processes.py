@@ -69,6 +69,7 @@ class Tree:
         self._known: dict[int, psutil.Process] = {}
         # Made once: a psutil.Process knows when its pid has passed on to somebody else.
         self._root: psutil.Process | None = None
+        self._before = _child_pids()
         with contextlib.suppress(psutil.Error):
             self._root = psutil.Process(root)
 
@@ -93,6 +94,18 @@ class Tree:
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid != os.getpid() and process.environ().get(name) == value:
+                    found.append(process)
+        return found + self._adopted()
+
+    def _adopted(self) -> list[psutil.Process]:
+        """Orphans that became our children, without the marker where they cleared it.
+
+        Told from processes that somebody else in this program started by their own session.
+        """
+        found = []
+        for process in psutil.Process().children():
+            with contextlib.suppress(psutil.Error, OSError, AttributeError):
+                if process.pid not in self._before and os.getsid(process.pid) != os.getsid(0):
                     found.append(process)
         return found
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from torchdoctor.records.program import LoaderFacts, Location, ModelFacts
+from torchdoctor.records.program import LoaderFacts, Location, ModelFacts, StackSample
 from torchdoctor.records.recording import Recording
 
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
@@ -78,3 +79,109 @@ def place(recording: Recording, location: Location | None, otherwise: str) -> st
     except ValueError:
         pass
     return f"{path}:{location.line}"
+
+
+def loader_cpu_share(recording: Recording) -> float | None:
+    """How much of the loader's fetching is CPU time, 0 to 1; None where it was not measured.
+
+    Without workers: measured in the fetch. With workers: the CPUs that they keep busy, of as many
+    as they could use.
+    """
+    loaders = training_loaders(recording)
+    if not loaders:
+        return None
+    loader = loaders[0]
+    if loader.num_workers == 0:
+        return loader.sample_cpu_share
+    busy = recording.sensors.workers_cpus
+    if busy is None:
+        return None
+    return min(busy / min(loader.num_workers, max(recording.environment.usable_cpus, 1.0)), 1.0)
+
+
+# Host work before a forward that prepares no batch: innermost frames by file or function.
+_NO_PREPARATION = (
+    "zero_grad",
+    "lr_scheduler",
+    "tqdm",
+    "logging",
+    "tensorboard",
+    "wandb",
+    "torch/_tensor.py item",
+    "torchdoctor",
+    "clip_grad",
+    "grad_scaler",
+    "torch/optim/",
+    "torch/nn/modules",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InlinePreparation:
+    """Share of the step spent preparing batches in the loop, and the line most often seen."""
+
+    share: float
+    top: StackSample | None
+
+
+def inline_preparation(recording: Recording) -> InlinePreparation | None:
+    """Batch preparation outside any DataLoader; None where there is none or it was not measured."""
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0 or steps.before_forward_s <= 0:
+        return None
+    rows = [row for row in recording.main.stacks if row.phase == "before_forward"]
+    total = sum(row.count for row in rows)
+    preparing = [row for row in rows if not any(mark in row.leaf for mark in _NO_PREPARATION)]
+    counted = sum(row.count for row in preparing)
+    if total == 0:
+        # No stacks: only where no loader feeds the loop can the gap be nothing else.
+        if training_loaders(recording):
+            return None
+        return InlinePreparation(share=steps.before_forward_s / steps.mean_s, top=None)
+    share = steps.before_forward_s / steps.mean_s * counted / total
+    by_line: dict[tuple[str, int], list[StackSample]] = {}
+    for row in preparing:
+        by_line.setdefault((row.location.file, row.location.line), []).append(row)
+    if not by_line:
+        return None
+    line = max(by_line.values(), key=lambda found: sum(row.count for row in found))
+    return InlinePreparation(share=share, top=max(line, key=lambda row: row.count))
+
+
+def compute_share(recording: Recording) -> float | None:
+    """Share of the step in kernels, or without a GPU in large operators; None: not measured."""
+    if recording.shares.gpu is not None:
+        return recording.shares.gpu
+    trace = recording.trace
+    if trace is None or trace.compute_s is None or not trace.step_s:
+        return None
+    # The trace's data loader time is no part of what computes, but of the step.
+    return min(trace.compute_s / trace.step_s, recording.shares.cpu or 1.0)
+
+
+def overhead_share(recording: Recording) -> float | None:
+    """Share of the step in Python, dispatch and small operators; None: not measured."""
+    trace = recording.trace
+    if trace is None or trace.python_s is None or trace.small_operator_s is None:
+        return None
+    if not trace.step_s:
+        return None
+    share = (trace.python_s + trace.small_operator_s) / trace.step_s
+    host = recording.shares.cpu
+    return min(share, host) if host is not None else share
+
+
+def operator_share(recording: Recording, name: str) -> float | None:
+    """Share of the step in operators whose name contains `name`; None without a trace."""
+    trace = recording.trace
+    if trace is None or not trace.step_s or not trace.operators:
+        return None
+    found = [x for x in trace.operators if name in x.name.lower()]
+    return sum(x.device_s if x.device_s is not None else x.self_s for x in found) / trace.step_s
+
+
+def has_bfloat16(recording: Recording) -> bool:
+    """Whether what the program trains on has bfloat16 arithmetic."""
+    if recording.has_gpu:
+        return (compute_capability(recording) or (0, 0)) >= (8, 0)
+    return bool(has_bf16_instructions(recording))

@@ -135,7 +135,7 @@ def _beyond_identical(
     in_place = samples.state in ("same", "unknown")
     # Rounding differences of float32 are carried on by every update; those of low precision
     # are made anew in every step and stay as large as they are.
-    growth = np.sqrt(1.0 + np.arange(EARLY)) if low else (1.0 + np.arange(EARLY)) ** 2
+    growth = (1.0 + np.arange(EARLY)) ** (0.5 if low else 1.0)
     allowed = np.maximum(first_allowed * growth, 3.0 * own[:EARLY])
     early = apart[:EARLY]
     length = block_length(len(ours), untouched.backwards_per_step)

@@ -38,6 +38,7 @@ def run_trials(
     allow_training_changes: bool = False,
     low_precision: bool = False,
     expected_launch_s: float | None = None,
+    warmup_steps: int | None = None,
     seed: int = 0,
 ) -> TrialResults:
     """Try the candidates against the untouched program.
@@ -53,8 +54,11 @@ def run_trials(
         low_precision: the untouched program computes in bfloat16, float16 or TF32
             (`numerics.trains_in_low_precision`).
         expected_launch_s: seconds of a launch of the untouched program, for the first one.
+        warmup_steps: iterations before the window of each launch; None: as in `steps`.
         seed: of the order within rounds.
     """
+    if steps is not None and warmup_steps is not None:
+        steps = replace(steps, warmup_steps=warmup_steps)
     launcher = Launcher(
         launch,
         budget,

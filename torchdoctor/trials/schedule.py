@@ -106,7 +106,7 @@ def choose_finalists(screened: Sequence[Screened]) -> list[str]:
     ranked = sorted(best.values(), key=lambda one: fmean(one.differences), reverse=True)
     worth = [one for one in ranked if fmean(one.differences) >= math.log1p(WORTH)]
     if worth:
-        return [one.key for one in worth[: min(MOST_FINALISTS, max(3, math.ceil(len(ranked) / 2)))]]
+        return [one.key for one in worth[:MOST_FINALISTS]]
     # Nobody looks faster. The first may still be, where the noise is larger than a gain would be.
     if ranked and fmean(ranked[0].differences) > 0:
         deviation, degrees = pooled_deviation([one.differences for one in screened])

@@ -1,0 +1,110 @@
+"""Children of the program: workers log nothing, trainers log to files of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probed import run_probed
+from test_fidelity import write
+from torchdoctor.probe import step_log
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_loader_workers_log_nothing(context: str, persistent: bool, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "train.py",
+        f"""
+        import torch, time
+        class Data(torch.utils.data.Dataset):
+            def __len__(self): return 12
+            def __getitem__(self, i):
+                time.sleep(0.05)  # longer than a flush interval in all
+                # Work that would look like training to hooks that a worker inherits.
+                w = torch.ones(2, requires_grad=True)
+                (w * i).sum().backward()
+                return torch.full((2,), float(i))
+        if __name__ == "__main__":
+            model = torch.nn.Linear(2, 2)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loader = torch.utils.data.DataLoader(
+                Data(), batch_size=2, num_workers=2, multiprocessing_context={context!r},
+                persistent_workers={persistent})
+            for epoch in range(2):
+                for x in loader:
+                    model(x).sum().backward(); optimizer.step(); optimizer.zero_grad()
+            print("trained")
+        """,
+    )
+    run = run_probed(["train.py"], tmp_path, tmp_path)
+    assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
+    assert run.said() == []
+    assert len(run.events) == 1, "a worker wrote events"
+    assert len(run.facts) == 1, "a worker wrote facts"
+    assert run.count(step_log.BACKWARD_BEGIN) == 12
+    assert run.main["loaders"][0]["iterators"] == 2
+    assert run.main["loaders"][0]["num_workers"] == 2
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "torch.multiprocessing.spawn(train, nprocs=2)",
+        "run_all(torch.multiprocessing.get_context('spawn'))",
+        "run_all(torch.multiprocessing.get_context('fork'))",
+    ],
+    ids=["mp.spawn", "spawn", "fork"],
+)
+def test_hogwild_children_are_trainers(start: str, tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "train.py",
+        f"""
+        import torch, torch.multiprocessing
+        def train(rank=0):
+            model = torch.nn.Linear(2, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in torch.utils.data.DataLoader(torch.ones(10, 2), batch_size=2):
+                optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
+        def run_all(context):
+            children = [context.Process(target=train) for _ in range(2)]
+            for child in children: child.start()
+            for child in children: child.join()
+        if __name__ == "__main__":
+            {start}
+        """,
+    )
+    run = run_probed(["train.py"], tmp_path, tmp_path)
+    assert run.returncode == 0, run.stderr
+    trainers = [p for p in run.events if run.count(step_log.OPTIMIZER_END, p)]
+    assert len(trainers) == 2
+    for pid in trainers:
+        assert run.count(step_log.BACKWARD_BEGIN, pid) == 5
+        assert run.count(step_log.OPTIMIZER_END, pid) == 5
+        assert run.count(step_log.FETCH_BEGIN, pid) == 6
+
+
+def test_child_that_does_not_train_leaves_no_events(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "train.py",
+        """
+        import os, torch
+        model = torch.nn.Linear(2, 1)
+        model(torch.ones(1, 2)).sum().backward()
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        model(torch.ones(1, 2)).sum().backward()
+        """,
+    )
+    run = run_probed(["train.py"], tmp_path, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert len(run.events) == 1
+    assert run.count(step_log.BACKWARD_BEGIN) == 2

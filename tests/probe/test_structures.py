@@ -1,0 +1,210 @@
+"""Training loops of every shape: the events tell what happened, and how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probed import Probed, run_probed
+from test_fidelity import write
+from torchdoctor.probe import step_log
+
+pytestmark = pytest.mark.slow
+
+SETUP = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+data = torch.utils.data.TensorDataset(torch.randn(12, 4), torch.randn(12, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=2)
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+"""
+
+
+def counts(run: Probed) -> dict[str, int]:
+    rows = run.events[run.main_pid]
+    return {
+        "batches": int(((rows[:, 0] == step_log.FETCH_END) & (rows[:, 3] != -1)).sum()),
+        "forwards": run.count(step_log.FORWARD_BEGIN),
+        "backwards": run.count(step_log.BACKWARD_BEGIN),
+        "steps": run.count(step_log.OPTIMIZER_END),
+    }
+
+
+def run_loop(loop: str, tmp_path: Path, **plan: object) -> Probed:
+    (tmp_path / "train.py").write_text(SETUP + loop)
+    run = run_probed(["train.py"], tmp_path, tmp_path, **plan)
+    assert run.returncode == 0, run.stderr
+    assert run.said() == []
+    for begin, end in ((1, 2), (3, 4), (5, 6), (7, 8), (9, 10)):
+        assert run.count(begin) == run.count(end), f"events {begin} and {end} do not pair"
+    return run
+
+
+LOOPS = {
+    "plain": (
+        """
+o = torch.optim.AdamW(model.parameters())
+for x, y in loader:
+    o.zero_grad(); ((model(x) - y) ** 2).mean().backward(); o.step()
+""",
+        {"batches": 6, "forwards": 6, "backwards": 6, "steps": 6},
+    ),
+    "accumulation": (
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for i, (x, y) in enumerate(loader):
+    model(x).mean().backward()
+    if i % 3 == 2: o.step(); o.zero_grad()
+""",
+        {"batches": 6, "forwards": 6, "backwards": 6, "steps": 2},
+    ),
+    "gan": (
+        """
+D = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+og = torch.optim.Adam(model.parameters()); od = torch.optim.Adam(D.parameters())
+for x, y in loader:
+    od.zero_grad(); D(y).mean().backward(); D(model(x).detach()).mean().backward(); od.step()
+    og.zero_grad(); D(model(x)).mean().backward(); og.step()
+""",
+        {"batches": 6, "backwards": 18, "steps": 12},
+    ),
+    "by hand": (
+        """
+for x, y in loader:
+    model.zero_grad(); model(x).mean().backward()
+    with torch.no_grad():
+        for p in model.parameters(): p.add_(p.grad, alpha=-0.1)
+""",
+        {"batches": 6, "forwards": 6, "backwards": 6, "steps": 0},
+    ),
+    "no loader": (
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    o.zero_grad(); model(torch.randn(2, 4)).mean().backward(); o.step()
+""",
+        {"batches": 0, "backwards": 5, "steps": 5},
+    ),
+    "validation between": (
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+val = torch.utils.data.DataLoader(data, batch_size=6)
+for epoch in range(2):
+    model.train()
+    for x, y in loader: o.zero_grad(); model(x).mean().backward(); o.step()
+    model.eval()
+    for x, y in val: model(x)
+""",
+        {"batches": 16, "forwards": 16, "backwards": 12, "steps": 12},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_events_of_a_loop(name: str, tmp_path: Path) -> None:
+    loop, expected = LOOPS[name]
+    seen = counts(run_loop(loop, tmp_path))
+    assert {key: seen[key] for key in expected} == expected
+
+
+def test_lbfgs_closure_runs_inside_the_step(tmp_path: Path) -> None:
+    run = run_loop(
+        """
+o = torch.optim.LBFGS(model.parameters(), max_iter=4)
+x, y = data.tensors
+def closure():
+    o.zero_grad(); loss = ((model(x) - y) ** 2).mean(); loss.backward(); return loss
+for _ in range(3): o.step(closure)
+""",
+        tmp_path,
+    )
+    seen = counts(run)
+    assert seen["steps"] == 3
+    assert seen["backwards"] >= 6
+    assert run.main["optimizers"][0]["inside_backwards"] == seen["backwards"]
+
+
+def test_facts_of_a_small_program(tmp_path: Path) -> None:
+    run = run_loop(
+        """
+torch.set_num_threads(1)
+torch.autograd.set_detect_anomaly(True)
+o = torch.optim.AdamW(model.parameters(), lr=0.25)
+for x, y in loader:
+    o.zero_grad(set_to_none=False); model(x).mean().backward(); o.step()
+model.eval()
+for x, y in loader: model(x)
+""",
+        tmp_path,
+    )
+    facts, source = run.main, (tmp_path / "train.py").read_text().splitlines()
+
+    def line_of(text: str) -> int:
+        return next(i for i, line in enumerate(source, 1) if text in line)
+
+    loader = facts["loaders"][0]
+    assert loader["location"]["line"] == line_of("DataLoader(")
+    assert (loader["batch_size"], loader["batches"], loader["samples"]) == (2, 12, 24)
+    optimizer = facts["optimizers"][0]
+    assert optimizer["location"]["line"] == line_of("AdamW(")
+    assert (optimizer["steps"], optimizer["lr"], optimizer["elements"]) == (6, 0.25, 25)
+    model = facts["models"][0]
+    assert (model["forwards"], model["eval_forwards"], model["linear"]) == (12, 6, 2)
+    assert model["eval_forwards_with_grad"] == 6
+    assert model["eval_with_grad_location"]["line"] == line_of("loader: model(x)")
+    flags = facts["flags"]
+    assert flags["zero_grad_to_zero"] == 6
+    assert flags["anomaly_enabled"] and flags["anomaly_location"]["line"] == line_of("anomaly")
+    assert flags["num_threads_location"]["line"] == line_of("set_num_threads")
+    assert facts["seeded_by_program"] is True
+
+
+def test_losses_are_those_of_the_program(tmp_path: Path) -> None:
+    run = run_loop(
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    loss = ((model(x) - y) ** 2).mean(); loss.backward(); o.step(); print(repr(loss.item()))
+model(x).backward(torch.ones(2, 1))
+""",
+        tmp_path,
+    )
+    printed = [float(line) for line in run.stdout.split()]
+    assert run.losses().tolist()[:6] == printed
+    assert run.losses()[6] == float("inf"), "a backward without a scalar loss"
+    ends = run.events[run.main_pid]
+    assert ends[ends[:, 0] == step_log.BACKWARD_END][-1, 3] == -1
+
+
+def test_fingerprints_tell_samples_apart_and_repeat(tmp_path: Path) -> None:
+    loop = """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader: model(x).mean().backward(); o.step()
+"""
+    marks = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = run_loop(loop, folder, fingerprint_batches=4)
+        marks.append(run.main["loaders"][0]["sample_fingerprints"])
+    assert len(marks[0]) == 8
+    assert len(set(marks[0])) == 8
+    assert marks[0] == marks[1]
+
+
+def test_observation_survives_a_hard_exit(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        SETUP
+        + """
+import os, time
+for x, y in loader: model(x).mean().backward()
+time.sleep(0.4)
+model(x).mean().backward()
+os._exit(3)
+"""
+    )
+    run = run_probed(["train.py"], tmp_path, tmp_path)
+    assert run.returncode == 3
+    assert sum(int((r[:, 0] == step_log.BACKWARD_BEGIN).sum()) for r in run.events.values()) >= 6

@@ -1,0 +1,183 @@
+"""Which fixes deserve a trial, with which settings, in what order.
+
+A fix cannot remove more than the share of the step that it treats (Amdahl). The one that could
+gain most comes first, so that a search that is cut short has tried what matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from torchdoctor.errors import UsageError
+from torchdoctor.records import Candidate, Diagnosis, Finding, Recording, Refused
+
+LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
+_MOST_SHARE = 0.99  # keeps a ceiling finite
+
+# Checks whose share cannot exceed a phase of the step, by fields of StepStatistics.
+_PHASES = {
+    **dict.fromkeys(
+        ("data-wait", "loader-cpu-bound", "loader-io-bound", "worker-count", "slow-sample"),
+        ("data_wait_s", "loader_start_s"),
+    ),
+    "workers-respawned": ("data_wait_s", "loader_start_s"),
+    "single-tensor-optimizer": ("optimizer_s",),
+    "optimizer-share": ("optimizer_s",),
+    "gc-pauses": ("gc_s",),
+}
+# Checks that ask about one share of the trace.
+_SHARES = {
+    "memcpy-share": "memcpy",
+    "pageable-copies": "memcpy",
+    "copy-without-pinning": "memcpy",
+    "communication-share": "communication",
+}
+
+
+class FixModule(Protocol):
+    """The part of a fix file that is read here. `SETUP_S` (one-time cost) is optional."""
+
+    TREATS: tuple[str, ...]
+    KEEPS_RESULTS: str
+
+    def refuses(self, recording: Recording) -> str | None:
+        """Why it cannot apply, or None."""
+
+    def settings(self, recording: Recording) -> list[dict[str, Any]]:
+        """Values worth trying, most promising first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prospect:
+    """What a fix could gain.
+
+    Tiers: 0 treats the bottleneck, 1 another finding with a share, 2 one without, 3 none.
+    """
+
+    tier: int
+    share: float | None
+    reason: str
+
+
+def candidates(
+    recording: Recording,
+    diagnosis: Diagnosis,
+    catalogue: Mapping[str, Any],
+    *,
+    fixes: Collection[str] | None = None,
+    skip: Collection[str] = (),
+    allow_training_changes: bool = False,
+) -> tuple[list[Candidate], list[Refused]]:
+    """Candidates in the order to try, and the fixes that are not tried, each with its reason.
+
+    Args:
+        recording: the observed program.
+        diagnosis: its findings.
+        catalogue: fix id to its module (`FixModule`).
+        fixes: try these only, and however little they could gain; None: all.
+        skip: do not try these.
+        allow_training_changes: try fixes that change training too.
+
+    Raises:
+        UsageError: `fixes` or `skip` names a fix that does not exist.
+    """
+    for ident in [*(fixes or ()), *skip]:
+        if ident not in catalogue:
+            raise UsageError(
+                f"There is no fix '{ident}'. There are: {', '.join(sorted(catalogue))}."
+            )
+    ranked: list[tuple[tuple[float, ...], Candidate]] = []
+    refused: list[Refused] = []
+    for ident, module in catalogue.items():
+        if fixes is not None and ident not in fixes:
+            continue
+        prospect = _prospect(ident, module, recording, diagnosis)
+        reason = (
+            "left out by --skip"
+            if ident in skip
+            else _refusal(ident, module, recording, allow_training_changes)
+        )
+        if reason is None and fixes is None:
+            reason = _pruned(prospect)
+        tried = [] if reason else _settings(module, recording)
+        if not tried:
+            refused.append(Refused(fix=ident, reason=reason or "It has no setting worth trying."))
+            continue
+        ceiling = None if prospect.share is None else 1.0 / (1.0 - min(prospect.share, _MOST_SHARE))
+        one = Candidate(fix=ident, ceiling=ceiling, reason=prospect.reason)
+        cost_s = float(getattr(module, "SETUP_S", 0.0))
+        for number, settings in enumerate(tried):
+            # A second setting waits until the next tier's first ones had their turn.
+            rank = (prospect.tier + number, -(ceiling or 1.0), cost_s, len(ranked))
+            ranked.append((rank, replace(one, settings=dict(settings))))
+    return [one for _, one in sorted(ranked, key=lambda pair: pair[0])], refused
+
+
+def _refusal(
+    ident: str, module: FixModule, recording: Recording, allow_training_changes: bool
+) -> str | None:
+    if reason := module.refuses(recording):
+        return reason
+    if module.KEEPS_RESULTS == "changes training" and not allow_training_changes:
+        return "It changes training: needs --allow-training-changes."
+    return None
+
+
+def _pruned(prospect: _Prospect) -> str | None:
+    if prospect.share is None or prospect.share >= LEAST_SHARE:
+        return None
+    return (
+        f"It could gain {100 * prospect.share:.1f} % at most: what it treats takes no more of the "
+        "step."
+    )
+
+
+def _settings(module: FixModule, recording: Recording) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for settings in module.settings(recording):
+        if settings not in found:
+            found.append(settings)
+    return found
+
+
+def _prospect(
+    ident: str, module: FixModule, recording: Recording, diagnosis: Diagnosis
+) -> _Prospect:
+    found = [f for f in diagnosis.findings if f.check in module.TREATS or ident in f.fixes]
+    known = [f for f in found if f.share_of_step is not None]
+    if known:
+        # Findings overlap (waiting for data, and why): the largest, not the sum.
+        largest = max(known, key=_share)
+        treats_bottleneck = diagnosis.detail in {f.check for f in found}
+        return _Prospect(
+            tier=0 if treats_bottleneck else 1,
+            share=_share(largest),
+            reason=f"treats {largest.check}, {100 * _share(largest):.0f} % of the step",
+        )
+    if found:
+        checks = ", ".join(f.check for f in found)
+        tier = 0 if diagnosis.detail in {f.check for f in found} else 2
+        return _Prospect(tier=tier, share=None, reason=f"treats {checks}")
+    bound = _bound(module.TREATS, recording)
+    return _Prospect(tier=3, share=bound, reason="no finding points to it, but it may help")
+
+
+def _share(finding: Finding) -> float:
+    return finding.share_of_step or 0.0
+
+
+def _bound(checks: Iterable[str], recording: Recording) -> float | None:
+    """Most that a fix of these checks could remove by the phases measured; None: not known."""
+    bounds: list[float] = []
+    steps = recording.steps
+    for check in checks:
+        if check in _PHASES and steps is not None and steps.mean_s > 0:
+            phases: tuple[str, ...] = _PHASES[check]
+            bounds.append(sum(getattr(steps, phase) for phase in phases) / steps.mean_s)
+        elif check in _SHARES and getattr(recording.shares, _SHARES[check]) is not None:
+            bounds.append(getattr(recording.shares, _SHARES[check]))
+        else:
+            return None
+    return max(bounds, default=None)

@@ -1,0 +1,213 @@
+"""The check and fix files: found, validated, and shown as pages.
+
+The folders are the registry; nothing is registered elsewhere. `python -m torchdoctor.catalogue
+docs` writes docs/checks, docs/fixes and docs/catalogue.md from the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from torchdoctor.errors import UsageError
+
+BRANCHES = {
+    "data_loader": "Is data loader time high?",
+    "memcpy": "Is memory copy time high?",
+    "communication": "Is communication time high? (several devices)",
+    "gpu": "Is GPU utilization high?",
+    "cpu": "Is CPU execution high?",
+    "other": "Is anything else high?",
+}
+RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
+_CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
+_FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
+_CHECK_NAMES = ("UNDER", "THRESHOLD", "THRESHOLD_SOURCE", "look", "FIRES", "QUIET")
+_FIX_NAMES = (
+    "TREATS",
+    "KEEPS_RESULTS",
+    "WHEN",
+    "refuses",
+    "settings",
+    "apply",
+    "instruction",
+    "EXAMPLE",
+)
+
+
+@functools.cache
+def checks() -> dict[str, ModuleType]:
+    """Check modules by id, in alphabetical order."""
+    return _load("checks")
+
+
+@functools.cache
+def fixes() -> dict[str, ModuleType]:
+    """Fix modules by id, in alphabetical order."""
+    return _load("fixes")
+
+
+def faults() -> list[str]:
+    """What is wrong with the files, one sentence each; the tests want none."""
+    found = []
+    for kind, modules, names, sections in (
+        ("check", checks(), _CHECK_NAMES, _CHECK_SECTIONS),
+        ("fix", fixes(), _FIX_NAMES, _FIX_SECTIONS),
+    ):
+        for ident, module in modules.items():
+            missing = [name for name in names if not hasattr(module, name)]
+            page = inspect.getdoc(module) or ""
+            missing += [title for title in sections if f"\n{title}\n{'-' * len(title)}" not in page]
+            found += [f"{kind} {ident} lacks {name}." for name in missing]
+    for ident, module in fixes().items():
+        found += [
+            f"fix {ident} treats {check}, which is no check."
+            for check in module.TREATS
+            if check not in checks()
+        ]
+        if module.KEEPS_RESULTS not in RISKS:
+            found.append(f"fix {ident}: KEEPS_RESULTS is '{module.KEEPS_RESULTS}'.")
+    found += [
+        f"check {ident} is under '{module.UNDER}', which is no branch."
+        for ident, module in checks().items()
+        if module.UNDER not in BRANCHES
+    ]
+    return found
+
+
+def risk(ident: str) -> int:
+    """A fix's risk: 0 same result, 1 rounding or order, 2 precision, 3 changes training."""
+    return RISKS[fixes()[ident].KEEPS_RESULTS]
+
+
+def explain(ident: str) -> str:
+    """A check's or fix's page.
+
+    Raises:
+        UsageError: no such id; it names the nearest.
+    """
+    if ident in checks():
+        return _check_page(ident, checks()[ident])
+    if ident in fixes():
+        return _fix_page(ident, fixes()[ident])
+    near = difflib.get_close_matches(ident, [*checks(), *fixes()], 1)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    raise UsageError(
+        f"There is no check or fix '{ident}'.{hint} torchdoctor explain --all lists them."
+    )
+
+
+def listing() -> str:
+    """Every id with its title."""
+    lines = ["Checks"]
+    lines += [f"  {ident:<26} {title(module)}" for ident, module in checks().items()]
+    lines += ["", "Fixes"]
+    lines += [f"  {ident:<26} {title(module)}" for ident, module in fixes().items()]
+    return "\n".join(lines)
+
+
+def tree() -> str:
+    """The decision tree with its checks, their thresholds, and the fixes that treat them."""
+    lines = []
+    for branch, question in BRANCHES.items():
+        lines.append(question)
+        for ident, module in checks().items():
+            if module.UNDER != branch:
+                continue
+            lines.append(f"  {ident}: {title(module)}")
+            treating = [fix for fix, m in fixes().items() if ident in m.TREATS]
+            if treating:
+                lines.append(f"      treated by {', '.join(treating)}")
+    lines.append("Then: monitor and re-evaluate (the trials), finalize (the ranked table).")
+    return "\n".join(lines)
+
+
+def title(module: ModuleType) -> str:
+    """The first line of a file's page."""
+    return (inspect.getdoc(module) or "").split("\n", 1)[0]
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its path below docs/."""
+    found = {f"checks/{ident}.md": _markdown(explain(ident)) for ident in checks()}
+    found |= {f"fixes/{ident}.md": _markdown(explain(ident)) for ident in fixes()}
+    found["catalogue.md"] = _index()
+    return found
+
+
+def _load(folder: str) -> dict[str, ModuleType]:
+    found = {}
+    for path in sorted((Path(__file__).parent / folder).glob("*.py")):
+        if not path.stem.startswith("_"):
+            module = importlib.import_module(f"torchdoctor.{folder}.{path.stem}")
+            found[path.stem.replace("_", "-")] = module
+    return found
+
+
+def _check_page(ident: str, module: ModuleType) -> str:
+    treating = [fix for fix, m in fixes().items() if ident in m.TREATS]
+    return "\n".join(
+        [
+            f"{ident} (check): {inspect.getdoc(module)}",
+            "",
+            "Facts",
+            "-----",
+            f"- Branch of the tree: {module.UNDER}",
+            f"- Threshold: {module.THRESHOLD} ({module.THRESHOLD_SOURCE})",
+            f"- Treated by: {', '.join(treating) or 'no fix that can be tried at run time'}",
+        ]
+    )
+
+
+def _fix_page(ident: str, module: ModuleType) -> str:
+    return "\n".join(
+        [
+            f"{ident} (fix): {inspect.getdoc(module)}",
+            "",
+            "Facts",
+            "-----",
+            f"- Treats: {', '.join(module.TREATS)}",
+            f"- Keeps results: {module.KEEPS_RESULTS} (risk {RISKS[module.KEEPS_RESULTS]})",
+            f"- Applied: {module.WHEN}",
+        ]
+    )
+
+
+def _markdown(page: str) -> str:
+    first, rest = page.split("\n", 1)
+    return f"# {first}\n{rest}\n"
+
+
+def _index() -> str:
+    lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks", ""]
+    lines += ["| check | branch | treated by |", "| --- | --- | --- |"]
+    for ident, module in checks().items():
+        treating = [f"[{f}](fixes/{f}.md)" for f, m in fixes().items() if ident in m.TREATS]
+        lines.append(f"| [{ident}](checks/{ident}.md) | {module.UNDER} | {', '.join(treating)} |")
+    lines += ["", "## Fixes", "", "| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
+    for ident, module in fixes().items():
+        kept = module.KEEPS_RESULTS
+        lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages into the folder given (docs)."""
+    if len(arguments) != 1:
+        print("usage: python -m torchdoctor.catalogue FOLDER", file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    for kind in ("checks", "fixes"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,61 @@
+"""Does the step wait for other devices?
+
+What it means
+-------------
+Gradients are exchanged between devices. What the computation does not hide is added to every
+step, on every device.
+
+How it is measured
+------------------
+Exposed time of collective kernels (NCCL, RCCL, by kernel name) and operators in the trace.
+
+Not to be confused with
+-----------------------
+A straggler: a device that waits inside a collective for another that computes longer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "communication"
+QUESTION = "Is communication time high?"
+METRIC = "exposed share of the step spent communicating"
+THRESHOLD = 0.10
+THRESHOLD_SOURCE = "TensorBoard profiler plugin: 10 %"
+
+
+def measure(recording: Recording) -> float | None:
+    """Exposed share of the step, 0 to 1; None with one device, where it is not asked."""
+    trace = recording.trace
+    exposed = trace.communication_exposed_s if trace is not None else None
+    if exposed and trace is not None and trace.step_s:
+        return exposed / trace.step_s
+    share = recording.shares.communication
+    several = any((process.world_size or 1) > 1 for process in recording.processes)
+    return share if share or several else None
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where communication is exposed."""
+    from torchdoctor.records import Finding
+
+    share = measure(recording)
+    if share is None or share < THRESHOLD:
+        return []
+    evidence = [f"Exposed communication takes {share:.0%} of each step."]
+    backend = recording.main.backend
+    if backend and backend != "nccl" and recording.has_gpu:
+        evidence.append(f"The backend is {backend}; between GPUs, NCCL is the fast one.")
+    return [
+        Finding(
+            check="communication-share", share_of_step=share, evidence=evidence, severity="high"
+        )
+    ]
+
+
+FIRES = [{"shares": {"communication": 0.3, "gpu": 0.7}}]
+QUIET = [{"shares": {"communication": 0.01, "gpu": 0.99}}]

@@ -1,0 +1,53 @@
+"""The step is arithmetic: large operators take most of it.
+
+What it means
+-------------
+The hardware computes most of the time. Nothing waits; faster arithmetic (lower precision,
+better memory layout, a compiler, better hardware) is what is left.
+
+How it is measured
+------------------
+With a GPU: share of the step in which kernels run. Without one: host time in operators of at
+least 50 microseconds of their own, from the profiler's trace.
+
+Not to be confused with
+-----------------------
+Many small operators, whose dispatch costs more than their arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "gpu"
+THRESHOLD = 0.5
+THRESHOLD_SOURCE = "torchdoctor: more than half of the step"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import compute_share
+
+    share = compute_share(recording)
+    if share is None or share < THRESHOLD:
+        return []
+    trace = recording.trace
+    top = trace.operators[:3] if trace is not None else []
+    names = ", ".join(operator.name for operator in top)
+    evidence = [f"Large operators take {share:.0%} of each step."]
+    if names:
+        evidence.append(f"The most expensive: {names}.")
+    return [Finding(check="compute", share_of_step=share, evidence=evidence, severity="moderate")]
+
+
+FIRES = [
+    {"shares": {"cpu": 1.0}, "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.09}},
+    {"shares": {"gpu": 0.9, "cpu": 0.1}},
+]
+QUIET = [
+    {"shares": {"cpu": 1.0}, "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.02}}
+]

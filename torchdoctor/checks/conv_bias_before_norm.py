@@ -1,0 +1,56 @@
+"""Convolutions have a bias right before a batch norm.
+
+What it means
+-------------
+Batch norm subtracts the mean, and with it any bias: adding it, and computing its gradient, is
+work for nothing.
+
+How it is measured
+------------------
+Conv modules with a bias that are directly followed by a batch norm in their parent.
+
+Not to be confused with
+-----------------------
+A bias before any other layer, which matters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "gpu"
+THRESHOLD = 1
+THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import training_models
+
+    models = [m for m in training_models(recording) if m.conv_bias_before_norm >= THRESHOLD]
+    if not models:
+        return []
+    model = max(models, key=lambda m: m.conv_bias_before_norm)
+    return [
+        Finding(
+            check="conv-bias-before-norm",
+            share_of_step=None,
+            evidence=[
+                f"{model.conv_bias_before_norm} convolutions have a bias right before a batch norm."
+            ],
+            location=model.location,
+            severity="advice",
+        )
+    ]
+
+
+FIRES = [
+    {"processes": [{"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 3, "forwards": 9}]}]}
+]
+QUIET = [
+    {"processes": [{"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 0, "forwards": 9}]}]}
+]

@@ -1,0 +1,75 @@
+"""Convolutions run in NCHW memory layout.
+
+What it means
+-------------
+Convolution kernels of cuDNN (with tensor cores) and oneDNN are faster when channels lie next to
+each other in memory (channels_last).
+
+How it is measured
+------------------
+Conv2d modules whose weights are not channels_last, and the share of convolutions among the
+trace's operators.
+
+Not to be confused with
+-----------------------
+Convolutions that are already channels_last, or 1x1 kernels on 1x1 images, where it makes no
+difference.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "gpu"
+THRESHOLD = 0.2
+THRESHOLD_SOURCE = "torchdoctor; PyTorch reports gains of 8 to 35 % on GPUs with AMP"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import operator_share, training_models
+
+    models = [m for m in training_models(recording) if m.conv2d > 0 and not m.conv_channels_last]
+    share = operator_share(recording, "conv")
+    if not models or (share is not None and share < THRESHOLD):
+        return []
+    model = max(models, key=lambda m: m.conv2d)
+    taken = "" if share is None else f", which take {share:.0%} of the step"
+    return [
+        Finding(
+            check="convolutions-nchw",
+            share_of_step=share,
+            evidence=[f"{model.conv2d} convolutions run in NCHW layout{taken}."],
+            location=model.location,
+            severity="high" if share is not None and share >= 0.4 else "advice",
+        )
+    ]
+
+
+FIRES = [
+    {
+        "trace": {
+            "path": "t",
+            "steps": 4,
+            "step_s": 0.1,
+            "operators": [
+                {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.07}
+            ],
+        },
+        "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
+    }
+]
+QUIET = [
+    {
+        "processes": [
+            {
+                "pid": 1,
+                "models": [{"ident": 0, "conv2d": 8, "forwards": 9, "conv_channels_last": True}],
+            }
+        ]
+    }
+]

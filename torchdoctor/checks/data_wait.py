@@ -1,0 +1,70 @@
+"""Does the step wait for data?
+
+What it means
+-------------
+Before the model can compute, the batch must be there. While the training process waits for
+it, the device (or the CPU's arithmetic) is idle.
+
+How it is measured
+------------------
+The wait is the time inside `next()` of the DataLoader's iterator and inside `iter(loader)`,
+from the probe's step log; on a GPU only what no kernel hides counts (exposed time). Where no
+DataLoader feeds the loop, the host's time between the end of a step and the first forward of
+the next counts too, as far as the sampled stacks show it preparing a batch.
+
+Not to be confused with
+-----------------------
+The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "data_loader"
+QUESTION = "Is data loader time high?"
+METRIC = "share of the step spent waiting for data"
+THRESHOLD = 0.20
+MODERATE = 0.05
+THRESHOLD_SOURCE = "XProf: input-bound above 20 %, moderately above 5 %"
+
+
+def measure(recording: Recording) -> float | None:
+    """Exposed share of the step, 0 to 1."""
+    return recording.shares.data_loader
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the wait is at least moderate."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import training_loaders
+
+    share = measure(recording)
+    if share is None or share < MODERATE:
+        return []
+    evidence = [f"Each step waits for data {share:.0%} of its time."]
+    steps = recording.steps
+    if steps is not None:
+        evidence.append(
+            f"{steps.data_wait_s * 1e3:.1f} ms in the DataLoader of a {steps.mean_s * 1e3:.1f} ms "
+            "step (means)."
+        )
+    loaders = training_loaders(recording)
+    location = loaders[0].location if loaders else None
+    severity = "high" if share >= THRESHOLD else "moderate"
+    return [
+        Finding(
+            check="data-wait",
+            share_of_step=share,
+            evidence=evidence,
+            location=location,
+            severity=severity,
+        )
+    ]
+
+
+FIRES = [{"shares": {"data_loader": 0.4, "cpu": 0.6}}]
+QUIET = [{"shares": {"data_loader": 0.01, "cpu": 0.99}}]

@@ -1,0 +1,80 @@
+"""Batches are prepared in the training loop itself, one after the other with the model.
+
+What it means
+-------------
+A function such as `get_batch()` reads and transforms the next batch while the model waits:
+the same illness as a DataLoader without workers, only that no DataLoader shows it.
+
+How it is measured
+------------------
+Host time between the end of one step and the first forward of the next, outside any loader.
+Stacks sampled in that time name the line; clearing gradients, moving tensors and logging are
+not counted.
+
+Not to be confused with
+-----------------------
+Rollouts of reinforcement learning, which call the model: only time before any forward counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "data_loader"
+THRESHOLD = 0.05
+THRESHOLD_SOURCE = "XProf: moderately input-bound above 5 %"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding at the line that prepares the batch."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import inline_preparation
+
+    found = inline_preparation(recording)
+    if found is None or found.share < THRESHOLD:
+        return []
+    evidence = [
+        f"{found.share:.0%} of each step passes on the host between the end of a step and the "
+        "next forward, with no DataLoader at work."
+    ]
+    if found.top is not None:
+        evidence.append(
+            f"There it was most often in {found.top.location.function or 'the loop'} "
+            f"({found.top.leaf})."
+        )
+    return [
+        Finding(
+            check="inline-batch-preparation",
+            share_of_step=found.share,
+            evidence=evidence,
+            location=found.top.location if found.top is not None else None,
+            severity="high" if found.share >= 0.2 else "moderate",
+        )
+    ]
+
+
+_STACK = {
+    "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
+    "phase": "before_forward",
+    "count": 90,
+    "leaf": "numpy/core/memmap.py __getitem__",
+}
+_BOUNDARY = {"kind": "optimizer", "ident": 0}
+FIRES = [
+    {
+        "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
+        "processes": [{"pid": 1, "stacks": [_STACK]}],
+    }
+]
+QUIET = [
+    {
+        "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
+        "processes": [
+            {"pid": 1, "stacks": [{**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}]}
+        ],
+    },
+    {"steps": {"before_forward_s": 0.0001}},
+]

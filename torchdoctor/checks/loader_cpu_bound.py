@@ -1,0 +1,70 @@
+"""The data loader's processors are the limit.
+
+What it means
+-------------
+Preparing a batch (decoding, augmenting, collating) needs more CPU time than the step leaves.
+
+How it is measured
+------------------
+With no workers: CPU time over wall time of the fetches (at least half is computing). With
+workers: the CPUs that the program's child processes keep busy, against their number.
+
+Not to be confused with
+-----------------------
+A loader that waits for a disk or a network: there more workers than cores help.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "data_loader"
+THRESHOLD = 0.5
+THRESHOLD_SOURCE = "torchdoctor: most of the fetch is CPU time; SageMaker asks CPU > 90 %"
+WAIT = 0.05
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the step waits for a loader that computes."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import data_wait_share, loader_cpu_share, training_loaders
+
+    share, busy = data_wait_share(recording), loader_cpu_share(recording)
+    loaders = training_loaders(recording)
+    if not loaders or share is None or share < WAIT or busy is None or busy < THRESHOLD:
+        return []
+    loader = loaders[0]
+    evidence = [
+        f"The step waits for data {share:.0%} of its time, and fetching is {busy:.0%} CPU time.",
+        f"num_workers={loader.num_workers} with {recording.environment.usable_cpus:g} usable CPUs.",
+    ]
+    if loader.sample_time_s is not None:
+        evidence.append(f"One sample takes {loader.sample_time_s * 1e3:.2f} ms to prepare.")
+    return [
+        Finding(
+            check="loader-cpu-bound",
+            share_of_step=share,
+            evidence=evidence,
+            location=loader.location,
+            severity="high" if share >= 0.2 else "moderate",
+        )
+    ]
+
+
+_LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.97}
+FIRES = [
+    {
+        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+        "processes": [{"pid": 1, "loaders": [_LOADER]}],
+    }
+]
+QUIET = [
+    {
+        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+        "processes": [{"pid": 1, "loaders": [{**_LOADER, "sample_cpu_share": 0.1}]}],
+    },
+    {"steps": {"data_wait_s": 0.0001}, "processes": [{"pid": 1, "loaders": [_LOADER]}]},
+]

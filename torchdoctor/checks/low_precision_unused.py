@@ -1,0 +1,73 @@
+"""The hardware could compute in bfloat16, but the program uses float32.
+
+What it means
+-------------
+Matrix units (tensor cores, AMX) multiply bfloat16 several times faster than float32. Autocast
+uses them and keeps the parameters in float32.
+
+How it is measured
+------------------
+float32 parameters, no autocast around the forward, hardware with bfloat16 arithmetic, and large
+operators that take a good part of the step.
+
+Not to be confused with
+-----------------------
+TF32, which speeds up float32 products on NVIDIA GPUs since Ampere with less precision than
+float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "gpu"
+THRESHOLD = 0.3
+THRESHOLD_SOURCE = "XProf: tensor cores unused; share of the step in large operators"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import compute_share, has_bfloat16, training_models
+
+    share = compute_share(recording)
+    models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
+    if not models or share is None or share < THRESHOLD or not has_bfloat16(recording):
+        return []
+    model = max(models, key=lambda m: m.elements)
+    if model.autocast_forwards or model.dtypes != ["float32"]:
+        return []
+    return [
+        Finding(
+            check="low-precision-unused",
+            share_of_step=share,
+            evidence=[
+                f"{share:.0%} of the step is large operators in float32; this hardware has bfloat16 units."
+            ],
+            location=model.location,
+            severity="moderate",
+        )
+    ]
+
+
+FIRES = [
+    {
+        "environment": {"cpu_features": ["amx_bf16"]},
+        "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08},
+        "processes": [
+            {"pid": 1, "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}]}
+        ],
+    }
+]
+QUIET = [
+    {
+        "environment": {"cpu_features": ["avx2"]},
+        "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08},
+        "processes": [
+            {"pid": 1, "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}]}
+        ],
+    }
+]

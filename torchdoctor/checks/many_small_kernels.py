@@ -1,0 +1,106 @@
+"""Very many operators, each of them tiny.
+
+What it means
+-------------
+Launching an operator costs the host several microseconds whatever its size. Hundreds of tiny
+ones make a step of launches; a compiler fuses them into few.
+
+How it is measured
+------------------
+On a GPU: most kernels take under 10 microseconds while the GPU is idle more than half of the
+step. On the CPU: hundreds of operators a step whose median is under 50 microseconds and that
+together take more time than the large ones.
+
+Not to be confused with
+-----------------------
+Python work between operators, which a compiler does not remove where it does not see it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "cpu"
+THRESHOLD = 0.5
+THRESHOLD_SOURCE = "torchdoctor; XProf warns of launch-bound programs at 15 %"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import overhead_share
+
+    trace = recording.trace
+    if trace is None or not trace.step_s:
+        return []
+    if trace.has_device:
+        short, busy = trace.short_kernels_share, trace.gpu_busy_share
+        if short is None or busy is None or short < THRESHOLD or busy > 0.5:
+            return []
+        evidence = [
+            f"{trace.kernels_per_step or 0:.0f} kernels a step, {short:.0%} of them under 10 us, and "
+            f"the GPU is busy {busy:.0%} of the step."
+        ]
+        share: float | None = 1.0 - busy
+    else:
+        share = overhead_share(recording)
+        median, calls = trace.operator_median_us, trace.operator_calls_per_step
+        if share is None or share < THRESHOLD or median is None or calls is None:
+            return []
+        if median > 50.0 or calls < 300:
+            return []
+        evidence = [
+            f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is around "
+            f"them take {share:.0%} of the profiled step."
+        ]
+    return [
+        Finding(
+            check="many-small-kernels",
+            share_of_step=share,
+            evidence=[*evidence],
+            location=None,
+            severity="high",
+        )
+    ]
+
+
+FIRES = [
+    {
+        "trace": {
+            "path": "t",
+            "steps": 4,
+            "step_s": 0.01,
+            "python_s": 0.003,
+            "small_operator_s": 0.006,
+            "operator_median_us": 6.0,
+            "operator_calls_per_step": 900.0,
+        }
+    },
+    {
+        "trace": {
+            "path": "t",
+            "steps": 4,
+            "step_s": 0.01,
+            "has_device": True,
+            "short_kernels_share": 0.9,
+            "gpu_busy_share": 0.1,
+            "kernels_per_step": 800.0,
+        }
+    },
+]
+QUIET = [
+    {
+        "trace": {
+            "path": "t",
+            "steps": 4,
+            "step_s": 0.01,
+            "python_s": 0.001,
+            "small_operator_s": 0.001,
+            "operator_median_us": 400.0,
+            "operator_calls_per_step": 60.0,
+        }
+    }
+]

@@ -1,0 +1,60 @@
+"""Memory grows with every step.
+
+What it means
+-------------
+Something is kept from each step: most often a loss that was summed up without .item() or
+detach(), and with it the whole graph behind it.
+
+How it is measured
+------------------
+Growth of the program's resident memory over the measured window (psutil).
+
+Not to be confused with
+-----------------------
+A cache that fills once, or an allocator that warms up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "other"
+THRESHOLD = 0.01
+THRESHOLD_SOURCE = "torchdoctor: share of the machine's memory per minute"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    growth, total = recording.sensors.rss_growth_bytes_per_s, recording.environment.memory_bytes
+    if growth is None or not total or growth * 60.0 < THRESHOLD * total:
+        return []
+    if recording.sensors.window_s < 3.0:
+        return []
+    return [
+        Finding(
+            check="memory-growth",
+            share_of_step=None,
+            evidence=[f"Resident memory grows by {growth / 2**20:.1f} MiB a second."],
+            location=None,
+            severity="moderate",
+        )
+    ]
+
+
+FIRES = [
+    {
+        "sensors": {"rss_growth_bytes_per_s": 1e8, "window_s": 10.0},
+        "environment": {"memory_bytes": 2**34},
+    }
+]
+QUIET = [
+    {
+        "sensors": {"rss_growth_bytes_per_s": 0.0, "window_s": 10.0},
+        "environment": {"memory_bytes": 2**34},
+    }
+]

@@ -1,0 +1,65 @@
+"""Batches are copied to the GPU from pageable memory.
+
+What it means
+-------------
+The driver can only copy asynchronously from pinned (page-locked) memory. From ordinary memory
+it first copies into a buffer of its own, and holds the host until that is done.
+
+How it is measured
+------------------
+Copies marked pageable in the trace, and Tensor.to / Tensor.cuda calls whose source is not
+pinned in the probe's step log.
+
+Not to be confused with
+-----------------------
+Small copies of a few bytes, such as a learning rate: they are not worth pinning.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "memcpy"
+THRESHOLD = 1.0
+THRESHOLD_SOURCE = "NVIDIA Nsight Systems' expert rule cuda_memcpy_async: pageable memory"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    trace, steps = recording.trace, recording.steps
+    pageable = trace.pageable_copies if trace is not None else None
+    if pageable is None and steps is not None:
+        pageable = steps.pageable_copies_per_step
+    if pageable is None or pageable < THRESHOLD:
+        return []
+    blocked = None
+    if trace is not None and trace.blocking_copy_s is not None and trace.step_s:
+        blocked = trace.blocking_copy_s / trace.step_s
+    return [
+        Finding(
+            check="pageable-copies",
+            share_of_step=blocked,
+            evidence=[f"{pageable:.1f} copies a step come from pageable memory."],
+            location=None,
+            severity="high" if blocked is not None and blocked >= 0.1 else "moderate",
+        )
+    ]
+
+
+FIRES = [
+    {
+        "trace": {
+            "path": "t",
+            "steps": 4,
+            "step_s": 0.1,
+            "pageable_copies": 2.0,
+            "blocking_copy_s": 0.02,
+        }
+    }
+]
+QUIET = [{"trace": {"path": "t", "steps": 4, "step_s": 0.1, "pageable_copies": 0.0}}, {}]

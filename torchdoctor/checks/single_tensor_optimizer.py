@@ -1,0 +1,101 @@
+"""The optimizer updates parameters one by one.
+
+What it means
+-------------
+Without `foreach` or `fused` the optimizer runs several small operators for each parameter
+tensor, in Python.
+
+How it is measured
+------------------
+The optimizer's arguments and its share of the step (step log), with the number of parameter
+tensors.
+
+Not to be confused with
+-----------------------
+A large optimizer share of few large tensors: that is memory bandwidth.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "cpu"
+THRESHOLD = 0.05
+THRESHOLD_SOURCE = "torchdoctor: optimizer above 5 % of the step"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0:
+        return []
+    share = steps.optimizer_s / steps.mean_s
+    for optimizer in recording.main.optimizers:
+        cpu_default = optimizer.device == "cpu" and optimizer.foreach is None
+        single = not optimizer.fused and (optimizer.foreach is False or cpu_default)
+        if (
+            share < THRESHOLD
+            or not single
+            or optimizer.parameters < 10
+            or not optimizer.supports_fused
+        ):
+            continue
+        name = optimizer.cls.rpartition(".")[2]
+        return [
+            Finding(
+                check="single-tensor-optimizer",
+                share_of_step=share,
+                evidence=[
+                    f"{name} updates {optimizer.parameters} tensors one by one and takes "
+                    f"{share:.0%} of each step."
+                ],
+                location=optimizer.location,
+                severity="high" if share >= 0.2 else "moderate",
+            )
+        ]
+    return []
+
+
+FIRES = [
+    {
+        "steps": {"optimizer_s": 0.004},
+        "processes": [
+            {
+                "pid": 1,
+                "optimizers": [
+                    {
+                        "ident": 0,
+                        "cls": "torch.optim.adamw.AdamW",
+                        "parameters": 200,
+                        "foreach": False,
+                        "supports_fused": True,
+                    }
+                ],
+            }
+        ],
+    }
+]
+QUIET = [
+    {
+        "steps": {"optimizer_s": 0.004},
+        "processes": [
+            {
+                "pid": 1,
+                "optimizers": [
+                    {
+                        "ident": 0,
+                        "cls": "torch.optim.adamw.AdamW",
+                        "parameters": 200,
+                        "fused": True,
+                        "supports_fused": True,
+                    }
+                ],
+            }
+        ],
+    }
+]

@@ -1,0 +1,54 @@
+"""Some steps take very much longer than the others.
+
+What it means
+-------------
+Checkpoints, evaluation, logging, new input shapes or a busy machine make single steps long;
+they cost more than the median shows.
+
+How it is measured
+------------------
+99th percentile over the median step of the observed window.
+
+Not to be confused with
+-----------------------
+Evaluation at the end of each epoch, which is expected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "other"
+THRESHOLD = 3.0
+THRESHOLD_SOURCE = "SageMaker Debugger: 3 standard deviations"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    steps = recording.steps
+    if steps is None or steps.p99_s is None or steps.median_s <= 0:
+        return []
+    if steps.p99_s < THRESHOLD * steps.median_s or steps.mean_s < 1.05 * steps.median_s:
+        return []
+    share = 1.0 - steps.median_s / steps.mean_s
+    return [
+        Finding(
+            check="step-outliers",
+            share_of_step=share,
+            evidence=[
+                f"One step in a hundred takes {steps.p99_s * 1e3:.0f} ms or more, the median "
+                f"{steps.median_s * 1e3:.1f} ms."
+            ],
+            location=None,
+            severity="advice",
+        )
+    ]
+
+
+FIRES = [{"steps": {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2}}]
+QUIET = [{"steps": {"median_s": 0.01, "mean_s": 0.01, "p99_s": 0.012}}]

@@ -1,0 +1,57 @@
+"""The host waits for the GPU inside the step.
+
+What it means
+-------------
+`.item()`, `.cpu()`, `print(tensor)`, `nonzero()` and control flow on a tensor wait until the
+GPU has caught up. Afterwards its queue is empty, and it waits for the host in turn.
+
+How it is measured
+------------------
+Synchronising driver calls of the trace: how many a step, and how long they block.
+
+Not to be confused with
+-----------------------
+The one wait at the end of a step that reads the loss now and then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "cpu"
+THRESHOLD = 0.05
+THRESHOLD_SOURCE = "NVIDIA Nsight Systems' expert rule cuda_api_sync"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    trace = recording.trace
+    if trace is None or trace.sync_s is None or not trace.step_s or not trace.syncs_per_step:
+        return []
+    share = trace.sync_s / trace.step_s
+    if share < THRESHOLD:
+        return []
+    return [
+        Finding(
+            check="sync-in-step",
+            share_of_step=share,
+            evidence=[
+                f"{trace.syncs_per_step:.1f} synchronisations a step block the host {share:.0%} of it."
+            ],
+            location=None,
+            severity="moderate",
+        )
+    ]
+
+
+FIRES = [
+    {"trace": {"path": "t", "steps": 4, "step_s": 0.01, "sync_s": 0.004, "syncs_per_step": 3.0}}
+]
+QUIET = [
+    {"trace": {"path": "t", "steps": 4, "step_s": 0.01, "sync_s": 0.0001, "syncs_per_step": 1.0}}
+]

@@ -1,0 +1,68 @@
+"""More loader workers than usable CPUs, while the work is computing.
+
+What it means
+-------------
+Workers beyond the CPUs that this process may use (affinity, container quota) take time from
+each other and from the training process.
+
+How it is measured
+------------------
+`num_workers` against the usable CPUs, where the workers keep those CPUs busy.
+
+Not to be confused with
+-----------------------
+Many workers that wait for storage: they need no CPU.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "data_loader"
+THRESHOLD = 1.0  # busy workers' CPUs over usable CPUs
+THRESHOLD_SOURCE = "torch.utils.data warns above the CPUs that the process may use"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where busy workers outnumber the CPUs."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import training_loaders
+
+    usable, loaders = recording.environment.usable_cpus, training_loaders(recording)
+    busy = recording.sensors.workers_cpus
+    if not loaders or loaders[0].num_workers <= THRESHOLD * usable:
+        return []
+    if busy is None or busy < 0.7 * usable:
+        return []
+    loader = loaders[0]
+    return [
+        Finding(
+            check="worker-count",
+            evidence=[
+                f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
+                f"{busy:.1f} of them busy."
+            ],
+            location=loader.location,
+            severity="moderate",
+        )
+    ]
+
+
+_LOADER = {"ident": 0, "num_workers": 16, "batches": 50}
+FIRES = [
+    {
+        "environment": {"usable_cpus": 2.0},
+        "sensors": {"workers_cpus": 1.9},
+        "processes": [{"pid": 1, "loaders": [_LOADER]}],
+    }
+]
+QUIET = [
+    {
+        "environment": {"usable_cpus": 2.0},
+        "sensors": {"workers_cpus": 0.2},
+        "processes": [{"pid": 1, "loaders": [_LOADER]}],
+    }
+]

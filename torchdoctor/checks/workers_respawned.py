@@ -1,0 +1,64 @@
+"""Workers are started anew for each epoch.
+
+What it means
+-------------
+Without `persistent_workers=True` a DataLoader starts its workers at the beginning of every
+epoch and ends them after it. With short epochs, or a dataset that is slow to open, starting
+costs more than loading.
+
+How it is measured
+------------------
+Time inside `iter(loader)` plus the extra wait for the first batch of each iterator, per step.
+
+Not to be confused with
+-----------------------
+The one start at the beginning of training, which is not in the measured steps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "data_loader"
+THRESHOLD = 0.03
+THRESHOLD_SOURCE = "torchdoctor: what a trial can tell from noise on most machines"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where starting workers is a share of the step."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import training_loaders
+
+    steps, loaders = recording.steps, training_loaders(recording)
+    if steps is None or steps.mean_s <= 0 or not loaders:
+        return []
+    loader = loaders[0]
+    share = (steps.loader_start_s + steps.first_batch_s) / steps.mean_s
+    respawned = loader.num_workers > 0 and not loader.persistent_workers
+    if not respawned or share < THRESHOLD or sum(x.iterators for x in loaders) < 2:
+        return []
+    return [
+        Finding(
+            check="workers-respawned",
+            share_of_step=share,
+            evidence=[
+                f"{loader.num_workers} workers are started for each epoch: {share:.0%} of the "
+                "mean step goes into starting them and waiting for their first batch."
+            ],
+            location=loader.location,
+            severity="high" if share >= 0.2 else "moderate",
+        )
+    ]
+
+
+_LOADER = {"ident": 0, "num_workers": 2, "batches": 50, "iterators": 5}
+FIRES = [{"steps": {"loader_start_s": 0.002}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}]
+QUIET = [
+    {
+        "steps": {"loader_start_s": 0.002},
+        "processes": [{"pid": 1, "loaders": [{**_LOADER, "persistent_workers": True}]}],
+    }
+]

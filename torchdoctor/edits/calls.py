@@ -1,0 +1,41 @@
+"""What a fix asks to change in a call that the recording knows the place of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.records import Location, Recording
+from torchdoctor.records.lookup import place, training_loaders
+
+
+def loader_call(recording: Recording, **keywords: Any) -> str:
+    """ "train.py:42  DataLoader(..., num_workers=4)"."""
+    loaders = training_loaders(recording)
+    where = place(recording, loaders[0].location if loaders else None, "the training DataLoader")
+    return f"{where}  DataLoader(..., {written(keywords)})"
+
+
+def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
+    """One edit for each argument of the training loader's call; [] where its place is unknown."""
+    loaders = training_loaders(recording)
+    if not loaders:
+        return []
+    return call_edits(loaders[0].location, loaders[0].cls.rpartition(".")[2], keywords)
+
+
+def call_edits(location: Location | None, callee: str, keywords: dict[str, Any]) -> list[Edit]:
+    """One edit for each argument of a call; [] where its place is unknown."""
+    if location is None:
+        return []
+    return [
+        KeywordEdit(
+            file=location.file, line=location.line, callee=callee, keyword=name, value=repr(value)
+        )
+        for name, value in keywords.items()
+    ]
+
+
+def written(keywords: dict[str, Any]) -> str:
+    """Arguments as they stand in a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in keywords.items())

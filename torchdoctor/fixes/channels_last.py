@@ -1,0 +1,150 @@
+"""Store images pixel by pixel (NHWC) instead of plane by plane (NCHW).
+
+What it does
+------------
+Converts the convolution weights of each root module to `torch.channels_last`, and the 4-D inputs
+of its forward. Shapes stay the same; only the order in memory changes, and convolutions hand it
+on from layer to layer.
+
+Why it helps
+------------
+Tensor cores, and oneDNN on the CPU, compute convolutions with the channels of a pixel next to each
+other. From NCHW the library transposes before and after, or takes a slower kernel. The gain is
+largest together with 16-bit precision on a GPU.
+
+Risks
+-----
+Results differ by rounding, because other kernels sum in another order. Operators that do not know
+the format convert back and forth, which can make a model slower: the measurement tells. Code that
+calls `.view()` on an activation may fail and needs `.reshape()`.
+
+Make it permanent
+-----------------
+    model = model.to(memory_format=torch.channels_last)      # after moving it to the device
+    x = x.to(device, memory_format=torch.channels_last)      # each batch of images
+
+Sources
+-------
+- PyTorch tutorial, "Channels Last Memory Format in PyTorch":
+  https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+- PyTorch blog, "Accelerating PyTorch Vision Models with Channels Last on CPU":
+  https://pytorch.org/blog/accelerating-pytorch-vision-models-with-channels-last-on-cpu/
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("convolutions-nchw", "compute")
+KEEPS_RESULTS = "within rounding"
+WHEN = "between steps"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why the format cannot apply or cannot gain."""
+    from torchdoctor.records.lookup import training_models
+
+    models = [m for m in training_models(recording) if m.conv2d]
+    if not models:
+        return "The model has no 2-D convolutions."
+    if all(m.conv_channels_last for m in models):
+        return "The convolutions already are in channels_last."
+    wrapped = next((m.data_parallel for m in models if m.data_parallel), None)
+    if wrapped is not None:
+        return (
+            f"The model is wrapped in {wrapped}, which keeps the strides it was built with: "
+            "convert the model before wrapping it."
+        )
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Convert root modules with 2-D convolutions, and their inputs at each call."""
+    converted: weakref.WeakSet[Any] = weakref.WeakSet()
+    channels_last = torch.channels_last
+
+    def convert(module: Any) -> None:
+        modules = list(module.modules())
+        if not any(isinstance(m, torch.nn.Conv2d) for m in modules):
+            return
+        if any("Parallel" in type(m).__name__ for m in modules):
+            program.refuse("The model is wrapped for data parallelism: convert it before.")
+        before = [id(parameter) for parameter in module.parameters()]
+        module.to(memory_format=channels_last)
+        if [id(parameter) for parameter in module.parameters()] != before:
+            # torch.__future__.set_overwrite_module_params_on_conversion(True)
+            program.refuse("Converting replaced the parameters: the optimizer holds the old ones.")
+        converted.add(module)
+        program.applied()
+
+    def change(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.dim() == 4 and value.is_floating_point():
+                return value.contiguous(memory_format=channels_last)
+            return value
+        if type(value) in (tuple, list):
+            return type(value)(change(item) for item in value)
+        if type(value) is dict:
+            return {key: change(item) for key, item in value.items()}
+        return value
+
+    def convert_inputs(module: Any, args: Any, kwargs: Any) -> Any:
+        if module not in converted:
+            return args, kwargs
+        return change(args), change(kwargs)
+
+    program.set_reason("No root module with 2-D convolutions came by.")
+    program.on_model(convert)
+    program.before_forward(convert_inputs)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to convert."""
+    return (
+        "model = model.to(memory_format=torch.channels_last)  # after moving it to the device\n"
+        "x = x.to(memory_format=torch.channels_last)  # each batch of images"
+    )
+
+
+EXAMPLE = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        formats.add(x.is_contiguous(memory_format=torch.channels_last))
+        return self.conv(x)
+
+
+torch.manual_seed(0)
+formats = set()
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+before = net.conv.weight.detach().clone()
+data = torch.utils.data.TensorDataset(torch.randn(8, 3, 8, 8))
+for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
+    net(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+weight = net.conv.weight
+print("weights:", weight.is_contiguous(memory_format=torch.channels_last), "inputs:", formats)
+print("trained:", not torch.equal(weight, before), "same parameter:", weight is optimizer.param_groups[0]["params"][0])
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = """weights: False inputs: {False}
+trained: True same parameter: True"""
+EXAMPLE_WITH = """weights: True inputs: {True}
+trained: True same parameter: True"""

@@ -1,0 +1,268 @@
+"""Drop the bias of a convolution that a batch normalization follows.
+
+What it does
+------------
+Watches one training forward pass, operator by operator, for convolutions whose output goes into a
+batch normalization and nowhere else, and then takes their bias away. The running mean of the
+normalization is shifted by the same amount, so that evaluation computes what it did before.
+
+Why it helps
+------------
+A batch normalization in training subtracts the mean of each channel, and a constant added to the
+channel goes with it: the bias cancels. Computing, differentiating and updating it is work for
+nothing: a reduction over the whole output in the backward pass, a small kernel in the forward, and
+one more tensor for the optimizer in each layer.
+
+Risks
+-----
+The bias cancels exactly on paper, and up to rounding in floating point. Checkpoints lack its key:
+an older one loads with `strict=False`, and then the running mean holds the old bias. A
+normalization that is frozen (in evaluation mode while training) does not cancel it, and is left
+alone.
+
+Make it permanent
+-----------------
+    nn.Conv2d(64, 128, kernel_size=3, bias=False), nn.BatchNorm2d(128)
+
+Sources
+-------
+- PyTorch Performance Tuning Guide, "Disable bias for convolutions directly followed by a batch
+  norm": https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- Ioffe and Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal
+  Covariate Shift", 2015 (section 3.2): https://arxiv.org/abs/1502.03167
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("conv-bias-before-norm",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "launch"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is no bias to drop."""
+    from torchdoctor.records.lookup import training_models
+
+    models = [m for m in training_models(recording) if m.conv_bias_before_norm]
+    if not models:
+        return "No convolution with a bias stands right before a batch normalization."
+    if any(m.compiled for m in models):
+        return "The model is compiled, so its operators cannot be watched: drop it in the source."
+    wrapped = next((m.data_parallel for m in models if m.data_parallel), None)
+    if wrapped is not None:
+        return f"The model is wrapped in {wrapped}, which expects the parameters it was given."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Watch the first training forward of each root module, then drop the biases."""
+    done: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def watch(module: Any) -> Any:
+        if module in done or not module.training or not torch.is_grad_enabled():
+            return None
+        done.add(module)
+        modules = list(module.modules())
+        if any("Parallel" in type(m).__name__ for m in modules):
+            program.refuse("The model is wrapped for data parallelism.")
+        if any(getattr(m, "_compiled_call_impl", None) for m in modules if m is not module):
+            program.refuse("A part of the model is compiled: its operators cannot be watched.")
+        return _watching(torch, module, program)
+
+    program.set_reason("No convolution with a bias fed a batch normalization alone.")
+    program.around_forward(watch, until="forward")
+
+
+def _watching(torch: Any, module: Any, program: Any) -> Any:
+    """A context manager for one forward pass of `module`."""
+    from torch.overrides import TorchFunctionMode
+
+    flow = _Flow(torch, module)
+
+    class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
+        def __enter__(self) -> Any:
+            # A compiled call would not run the hooks; this one forward runs as written.
+            self.compiled = module.__dict__.pop("_compiled_call_impl", None)
+            flow.attach()
+            return super().__enter__()
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            flow.used(args, kwargs or {}, result)
+            return result
+
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            flow.detach()
+            if self.compiled is not None:
+                module._compiled_call_impl = self.compiled
+            dropped = flow.drop_biases() if error[0] is None else 0
+            if dropped:
+                program.applied(convolutions=dropped)
+
+    return Watching()
+
+
+class _Flow:
+    """Where the output of each convolution with a bias went during one forward pass."""
+
+    def __init__(self, torch: Any, module: Any) -> None:
+        nn = torch.nn
+        self._torch = torch
+        self._convolution = nn.modules.conv._ConvNd
+        self._norm = nn.modules.batchnorm._BatchNorm
+        self._module = module
+        self._handles: list[Any] = []
+        self._made: dict[int, tuple[Any, Any]] = {}  # id of an output -> (output, its convolution)
+        self._norms: dict[Any, set[Any]] = {}  # norm -> what fed it (None: something else)
+        self._fed: dict[Any, set[Any]] = {}  # convolution -> the norms that it fed
+        self._calls: dict[Any, int] = {}
+        self._taken: dict[Any, int] = {}
+        self._spoiled: set[Any] = set()  # convolutions whose output is also used elsewhere
+        self._inside_norm = 0
+
+    def attach(self) -> None:
+        """Hook into convolutions and norms."""
+        for child in self._module.modules():
+            if isinstance(child, self._convolution) and child.bias is not None:
+                self._handles.append(child.register_forward_hook(self._convolved))
+            elif isinstance(child, self._norm):
+                self._handles.append(child.register_forward_pre_hook(self._normalizes))
+                self._handles.append(child.register_forward_hook(self._normalized))
+
+    def detach(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _convolved(self, module: Any, inputs: Any, output: Any) -> None:
+        self._made[id(output)] = (output, module)
+        self._calls[module] = self._calls.get(module, 0) + 1
+
+    def _normalizes(self, norm: Any, inputs: Any) -> None:
+        self._inside_norm += 1
+        source = self._made.get(id(inputs[0])) if inputs else None
+        convolution = source[1] if source is not None else None
+        self._norms.setdefault(norm, set()).add(convolution)
+        if convolution is not None:
+            self._fed.setdefault(convolution, set()).add(norm)
+            self._taken[convolution] = self._taken.get(convolution, 0) + 1
+
+    def _normalized(self, norm: Any, inputs: Any, output: Any) -> None:
+        self._inside_norm -= 1
+
+    def used(self, args: Any, kwargs: Any, result: Any) -> None:
+        """A torch function was called; one that makes a tensor of a watched output spoils it."""
+        if self._inside_norm or not self._holds_tensor(result):
+            return
+        for value in (*_leaves(args), *_leaves(kwargs)):
+            source = self._made.get(id(value))
+            if source is not None:
+                self._spoiled.add(source[1])
+
+    def _holds_tensor(self, result: Any) -> bool:
+        return any(isinstance(x, self._torch.Tensor) for x in _leaves(result))
+
+    def drop_biases(self) -> int:
+        """Drop what cancels.
+
+        Returns:
+            How many convolutions lost their bias.
+        """
+        dropped = 0
+        for convolution, norms in self._fed.items():
+            alone = self._calls[convolution] == self._taken[convolution]
+            if not alone or convolution in self._spoiled:
+                continue
+            if any(not n.training or self._norms[n] != {convolution} for n in norms):
+                continue
+            self._drop(convolution, norms)
+            dropped += 1
+        self._made.clear()
+        return dropped
+
+    def _drop(self, convolution: Any, norms: Any) -> None:
+        bias = convolution.bias
+        convolution.bias = None
+        for norm in norms:
+            if norm.running_mean is not None:
+                # .data: the forward's graph may have kept the buffer with its version.
+                norm.running_mean.data.sub_(bias.detach().to(norm.running_mean))
+
+
+def _leaves(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """Which argument to set."""
+    from torchdoctor.records.lookup import place, training_models
+
+    models = [m for m in training_models(recording) if m.conv_bias_before_norm]
+    lines = []
+    for model in models:
+        name = model.cls.rpartition(".")[2]
+        where = place(recording, model.location, name)
+        count = model.conv_bias_before_norm
+        lines.append(
+            f"{where}  {name}: nn.Conv2d(..., bias=False) for the {count} convolutions right "
+            "before a batch normalization"
+        )
+    return "\n".join(lines) or "nn.Conv2d(..., bias=False)  # right before nn.BatchNorm2d"
+
+
+EXAMPLE = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(3, 4, 3)
+        self.norm1 = torch.nn.BatchNorm2d(4)
+        self.conv2 = torch.nn.Conv2d(4, 4, 3)  # its output does not go straight into the norm
+        self.norm2 = torch.nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        x = self.norm1(self.conv1(x))
+        return self.norm2(torch.relu(self.conv2(x))).mean((2, 3))
+
+
+torch.manual_seed(0)
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+data = torch.utils.data.TensorDataset(torch.randn(16, 3, 8, 8), torch.randn(16, 4))
+for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+    loss = (net(x) - y).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+net.eval()
+print("biases:", net.conv1.bias is not None, net.conv2.bias is not None)
+print("loss %.2f evaluation %.2f" % (loss.item(), net(data.tensors[0]).square().mean().item()))
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = """biases: True True
+loss 1.23 evaluation 0.04"""
+EXAMPLE_WITH = """biases: False True
+loss 1.23 evaluation 0.04"""

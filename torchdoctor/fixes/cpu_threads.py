@@ -1,0 +1,165 @@
+"""Give the operators as many threads as there are cores for them.
+
+What it does
+------------
+Sets the number of threads that one operator may use (`torch.set_num_threads`), once training
+begins, and ignores what the program sets afterwards. Several numbers are tried: all usable cores,
+what the loader's workers leave, half, and one.
+
+Why it helps
+------------
+By default PyTorch uses as many threads as the *machine* has cores. In a container or a batch job
+that may use only some of them, threads wait for each other at the end of every operator; the same
+happens when loader workers or other processes need the cores. For small operators even the hand-
+over to a second thread costs more than it saves, so one thread can be the fastest.
+
+Risks
+-----
+Sums are split among threads, so another number of threads rounds differently. The best number
+depends on the machine: set it from the outside (`OMP_NUM_THREADS`) rather than in the code when
+the program runs on several kinds.
+
+Make it permanent
+-----------------
+    torch.set_num_threads(4)                   # or OMP_NUM_THREADS=4 in the environment
+
+Sources
+-------
+- PyTorch documentation, "CPU threading and TorchScript inference" (intra-op threads):
+  https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
+- PyTorch Performance Tuning Guide, "Utilize OpenMP":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load")
+KEEPS_RESULTS = "within rounding"
+WHEN = "between steps"
+
+_CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why another number of threads cannot apply or cannot gain."""
+    if recording.has_gpu:
+        share = recording.shares.cpu
+        if share is None or share < _CPU_SHARE:
+            return "The model trains on a GPU, where the operators' CPU threads hardly matter."
+    if recording.processes and not settings(recording):
+        return "There is one usable CPU, and operators already use one thread."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """All usable cores, what loader workers leave, half, one; without today's number."""
+    from torchdoctor.records.lookup import training_loaders
+
+    environment = recording.environment
+    cpus = max(math.floor(environment.usable_cpus), 1)
+    # Two hyper-threads share the units that an operator keeps busy.
+    cores = max(min(cpus, environment.cpu_cores), 1)
+    workers = max((x.num_workers for x in training_loaders(recording)), default=0)
+    numbers = [cores]
+    if workers:
+        numbers.append(max(cores - workers, 1))
+    numbers += [max(cores // 2, 1), 1]
+    today = recording.main.flags.num_threads
+    return [{"num_threads": n} for n in dict.fromkeys(numbers) if n != today]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Set the number at the first batch, and keep it."""
+    wanted = int(settings["num_threads"])
+    kept: list[int] = []
+    pid = os.getpid()
+
+    def make(old: Any) -> Any:
+        def set_num_threads(number: int) -> None:
+            # A forked loader worker sets its own number, which must not be ours.
+            if not kept or os.getpid() != pid:
+                old(number)
+
+        kept_setter.append(old)
+        return set_num_threads
+
+    def set_at_start() -> None:
+        if os.getpid() != pid:
+            return
+        kept_setter[0](wanted)
+        kept.append(wanted)
+        program.applied(num_threads=torch.get_num_threads())
+
+    kept_setter: list[Any] = []
+    program.set_reason("Training did not begin.")
+    program.replace(torch, "set_num_threads", make)
+    program.at_first_batch(set_at_start)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The call to make, and where the program makes another."""
+    from torchdoctor.records.lookup import place
+
+    number = settings["num_threads"]
+    location = recording.main.flags.num_threads_location
+    if location is not None:
+        where = place(recording, location, "")
+        return f"{where}  torch.set_num_threads({number})"
+    return f"torch.set_num_threads({number})  # after the imports; or OMP_NUM_THREADS={number}"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """Change the program's own call, or add one after the imports of its script."""
+    from torchdoctor.edits import KeywordEdit, StatementEdit
+
+    number = str(settings["num_threads"])
+    location = recording.main.flags.num_threads_location
+    if location is not None:
+        return [
+            KeywordEdit(
+                file=location.file,
+                line=location.line,
+                callee="set_num_threads",
+                keyword="int",
+                value=number,
+                position=0,
+            )
+        ]
+    script = recording.workload.script
+    if script is None:
+        return []
+    return [StatementEdit(file=script, statement=f"torch.set_num_threads({number})")]
+
+
+EXAMPLE = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Threads(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return torch.ones(4), torch.get_num_threads()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(3)
+    model = torch.nn.Linear(4, 1)
+    for x, threads in DataLoader(Threads(), batch_size=2, num_workers=1):
+        torch.set_num_threads(3)
+        model(x).sum().backward()
+        print("training:", torch.get_num_threads(), "worker:", threads.tolist())
+"""
+EXAMPLE_SETTINGS = {"num_threads": 1}
+EXAMPLE_WITHOUT = "training: 3 worker: [1, 1]"
+EXAMPLE_WITH = "training: 1 worker: [1, 1]"

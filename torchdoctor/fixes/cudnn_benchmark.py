@@ -1,0 +1,121 @@
+"""Let cuDNN time its convolution algorithms and keep the fastest.
+
+What it does
+------------
+Sets `torch.backends.cudnn.benchmark = True`. For each new combination of convolution and input
+shape, cuDNN then runs its algorithms once, times them, and uses the fastest from there on.
+
+Why it helps
+------------
+cuDNN has several algorithms for a convolution (implicit GEMM, FFT, Winograd, ...), and which one
+is fastest depends on sizes, strides, data type and GPU. Without the switch a heuristic chooses.
+Measured once, the choice pays in every later step, provided that the shapes stay the same.
+
+Risks
+-----
+The chosen algorithm may round differently, and the choice may differ from run to run. Every new
+input shape costs a new round of timing: with sizes that vary (free image sizes, a last batch that
+is smaller each time) training can become slower, so more than two input shapes are refused. Some
+algorithms need more workspace memory. It does not go together with
+`torch.use_deterministic_algorithms`.
+
+Make it permanent
+-----------------
+    torch.backends.cudnn.benchmark = True      # near the beginning of the script
+
+Sources
+-------
+- PyTorch Performance Tuning Guide, "Enable cuDNN auto-tuner":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch documentation, torch.backends.cudnn.benchmark:
+  https://docs.pytorch.org/docs/stable/backends.html
+- Chetlur et al., "cuDNN: Efficient Primitives for Deep Learning", 2014:
+  https://arxiv.org/abs/1410.0759
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("cudnn-benchmark-off", "compute")
+KEEPS_RESULTS = "within rounding"
+WHEN = "between steps"
+
+_MOST_SHAPES = 2  # the usual batch and a smaller last one
+_STATEMENT = "torch.backends.cudnn.benchmark = True"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why the auto-tuner cannot apply or cannot gain."""
+    from torchdoctor.records.lookup import training_models
+
+    if not recording.has_gpu:
+        return "The program does not train on a CUDA GPU, and cuDNN runs on one alone."
+    flags = recording.main.flags
+    if flags.cudnn_benchmark:
+        return "The cuDNN auto-tuner is already on."
+    if flags.deterministic or flags.cudnn_deterministic:
+        return "The program asks for deterministic algorithms, and the auto-tuner's choice varies."
+    models = training_models(recording)
+    operators = recording.trace.operators if recording.trace is not None else []
+    if not any(m.conv2d for m in models) and not any("conv" in o.name for o in operators):
+        return "The model has no convolutions for cuDNN to tune."
+    varying = [m for m in models if m.conv2d and len(m.input_shapes) > _MOST_SHAPES]
+    if varying:
+        return (
+            f"Input shapes vary (at least {len(varying[0].input_shapes)} seen), and each new one "
+            "would be tuned anew."
+        )
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Set the switch once the script has set its own."""
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        program.refuse("This torch was built without CUDA, and cuDNN runs on a GPU alone.")
+
+    def turn_on() -> None:
+        if not torch.cuda.is_available():
+            program.refuse("There is no CUDA GPU.")
+        if torch.are_deterministic_algorithms_enabled():
+            program.refuse("The program asks for deterministic algorithms.")
+        torch.backends.cudnn.benchmark = True
+        program.applied()
+
+    program.set_reason("Training did not begin.")
+    program.at_first_batch(turn_on)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The switch to set."""
+    return f"{_STATEMENT}  # after the imports"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The switch as the script's first statement."""
+    from torchdoctor.edits import StatementEdit
+
+    script = recording.workload.script
+    return [] if script is None else [StatementEdit(file=script, statement=_STATEMENT)]
+
+
+EXAMPLE = """
+import torch
+
+model = torch.nn.Conv2d(3, 4, 3)
+model(torch.ones(2, 3, 8, 8)).sum().backward()
+print("auto-tuner:", torch.backends.cudnn.benchmark)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = "auto-tuner: False"
+EXAMPLE_WITH = "auto-tuner: True"
+EXAMPLE_NEEDS = "cuda"

@@ -1,0 +1,207 @@
+"""Turn off what was left on from debugging.
+
+What it does
+------------
+Keeps autograd's anomaly detection off, skips `gradcheck`, keeps the program's own
+`torch.profiler` from recording, and takes `CUDA_LAUNCH_BLOCKING` and `TORCH_DISTRIBUTED_DEBUG`
+out of the environment: whichever of them was seen.
+
+Why it helps
+------------
+Anomaly detection records a stack trace for every operator of the forward pass and checks every
+gradient for NaN. `gradcheck` computes the whole Jacobian by finite differences. A profiler records
+every operator and keeps it in memory. `CUDA_LAUNCH_BLOCKING=1` makes the program wait for each
+kernel, so that the GPU idles between any two. They are made for finding an error, not for
+training.
+
+Risks
+-----
+None for the result. A NaN in a gradient is no longer reported where it arises; a loss that turns
+NaN still shows it. Code that reads the profiler's results finds none in the trial.
+
+Make it permanent
+-----------------
+    torch.autograd.set_detect_anomaly(False)   # remove the call, or guard it by a --debug option
+    unset CUDA_LAUNCH_BLOCKING TORCH_DISTRIBUTED_DEBUG
+
+Sources
+-------
+- PyTorch Performance Tuning Guide, "Disable debugging APIs":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch documentation, Anomaly detection:
+  https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
+- PyTorch documentation, CUDA environment variables:
+  https://docs.pytorch.org/docs/stable/cuda_environment_variables.html
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("debug-left-on",)
+KEEPS_RESULTS = "exactly"
+WHEN = "launch"
+
+_HARMLESS = ("", "0", "OFF", "off")
+_VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is nothing to turn off."""
+    if not _left_on(recording):
+        return "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """What was seen."""
+    return [{"off": _left_on(recording)}]
+
+
+def _left_on(recording: Recording) -> list[str]:
+    flags = recording.main.flags
+    found = []
+    if flags.anomaly_enabled:
+        found.append("anomaly")
+    if flags.gradcheck_calls:
+        found.append("gradcheck")
+    if flags.profiler_on:
+        found.append("profiler")
+    names = _VARIABLES if recording.has_gpu else _VARIABLES[1:]
+    return found + [n for n in names if flags.environment.get(n, "") not in _HARMLESS]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Turn off each of settings["off"], for good."""
+    parts = {"anomaly": _anomaly_off, "gradcheck": _gradcheck_off, "profiler": _profiler_off}
+    program.set_reason("Nothing of it was turned on.")
+    for name in settings["off"]:
+        if name in parts:
+            parts[name](torch, program)
+        elif os.environ.pop(name, None) is not None:
+            _reread_distributed_level(torch, name)
+            program.applied(**{name: "removed"})
+
+
+def _anomaly_off(torch: Any, program: Any) -> None:
+    # detect_anomaly and set_detect_anomaly both end here.
+    def make(old: Any) -> Any:
+        def set_anomaly_enabled(enabled: bool, check_nan: bool = True) -> None:
+            if enabled:
+                program.applied(anomaly="off")
+            old(False, check_nan)
+
+        return set_anomaly_enabled
+
+    program.replace(torch, "set_anomaly_enabled", make)
+
+
+def _gradcheck_off(torch: Any, program: Any) -> None:
+    def make(old: Any) -> Any:
+        def passes(*args: Any, **kwargs: Any) -> bool:
+            program.applied(gradcheck="skipped")
+            return True
+
+        return passes
+
+    for name in ("gradcheck", "gradgradcheck"):
+        program.replace(torch.autograd, name, make)
+
+
+def _profiler_off(torch: Any, program: Any) -> None:
+    def make(old: Any) -> Any:
+        def does_nothing(self: Any, *args: Any, **kwargs: Any) -> None:
+            program.applied(profiler="off")
+
+        return does_nothing
+
+    def make_enter(old: Any) -> Any:
+        def __enter__(self: Any) -> Any:
+            program.applied(profiler="off")
+            self.enabled = False  # its __exit__ then does nothing
+            return self
+
+        return __enter__
+
+    for name in ("start", "stop", "step"):
+        program.replace(torch.profiler.profile, name, make)
+    program.replace(torch.autograd.profiler.profile, "__enter__", make_enter)
+
+
+def _reread_distributed_level(torch: Any, name: str) -> None:
+    # torch.distributed read the variable when it was imported, before us.
+    if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
+        torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to remove, and where."""
+    from torchdoctor.records.lookup import place
+
+    flags = recording.main.flags
+    lines = []
+    for name in settings["off"]:
+        if name == "anomaly":
+            where = place(recording, flags.anomaly_location, "where it is turned on")
+            lines.append(f"{where}  remove the anomaly detection")
+        elif name == "profiler":
+            where = place(recording, flags.profiler_location, "where it is made")
+            lines.append(f"{where}  remove the profiler, or give it a schedule that ends")
+        elif name == "gradcheck":
+            lines.append("move torch.autograd.gradcheck(...) out of the training into a test")
+        else:
+            lines.append(f"unset {name}")
+    return "\n".join(lines)
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """set_detect_anomaly(False) as a source edit; the rest is left to the instruction."""
+    from torchdoctor.edits import KeywordEdit
+
+    location = recording.main.flags.anomaly_location
+    if location is None or "anomaly" not in settings["off"]:
+        return []
+    return [
+        KeywordEdit(
+            file=location.file,
+            line=location.line,
+            callee="set_detect_anomaly",
+            keyword="mode",
+            value="False",
+            position=0,
+        )
+    ]
+
+
+EXAMPLE = """
+import torch
+from torch.autograd import gradcheck
+
+torch.autograd.set_detect_anomaly(True)
+model = torch.nn.Linear(4, 1)
+calls = []
+
+
+def f(x):
+    calls.append(1)
+    return x * 2
+
+
+gradcheck(f, torch.ones(2, dtype=torch.float64, requires_grad=True))
+profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+profiler.start()
+with torch.autograd.detect_anomaly(check_nan=False):
+    model(torch.ones(2, 4)).sum().backward()
+    inside = torch.is_anomaly_enabled()
+recording = torch._C._autograd._profiler_enabled()
+profiler.stop()
+print("anomaly:", torch.is_anomaly_enabled(), inside, "gradcheck ran:", bool(calls), "profiling:", recording)
+"""
+EXAMPLE_SETTINGS = {"off": ["anomaly", "gradcheck", "profiler"]}
+EXAMPLE_WITHOUT = "anomaly: True True gradcheck ran: True profiling: True"
+EXAMPLE_WITH = "anomaly: False False gradcheck ran: False profiling: False"

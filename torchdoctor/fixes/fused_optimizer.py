@@ -1,0 +1,188 @@
+"""Update all parameters in a few kernels instead of one after the other.
+
+What it does
+------------
+Constructs the optimizer with `fused=True` where its class has a fused implementation (Adam, AdamW,
+SGD, Adagrad). Where it has none, `foreach=True` is tried, which handles all tensors together, one
+operation at a time.
+
+Why it helps
+------------
+The plain implementation loops over the parameters in Python and calls about ten small operators
+for each: a model with 200 tensors means 2000 calls a step, whatever their size. The fused
+implementation does the whole update of many tensors in one kernel, which reads and writes each
+value once. On a CPU the loop is PyTorch's default; on a GPU it is `foreach`.
+
+Risks
+-----
+The same formula with another order of rounding: results agree to the last digits, not bit by bit.
+`foreach` needs temporary memory of about the size of the parameters. Sparse gradients are not
+supported: a model with `Embedding(sparse=True)` fails in the trial.
+
+Make it permanent
+-----------------
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+Sources
+-------
+- PyTorch documentation, torch.optim (table of for-loop, foreach and fused implementations):
+  https://docs.pytorch.org/docs/stable/optim.html
+- PyTorch documentation, torch.optim.AdamW, `fused`:
+  https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import OptimizerFacts, Recording
+
+TREATS = ("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead")
+KEEPS_RESULTS = "within rounding"
+WHEN = "launch"
+
+_FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
+_DEVICES = ("cuda", "cpu", "xpu", "mps")
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why another implementation cannot apply."""
+    stepping = _stepping(recording)
+    if not stepping:
+        return "The program steps no torch optimizer."
+    if settings(recording):
+        return None
+    names = ", ".join(sorted({_name(o) for o in stepping}))
+    if any(o.fused for o in stepping):
+        return f"The optimizer ({names}) is already fused."
+    if any(o.foreach for o in stepping) or any(o.device.startswith("cuda") for o in stepping):
+        return f"{names} has no fused implementation, and already handles its tensors together."
+    return f"{names} has neither a fused nor a foreach implementation."
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """fused where a class has it; foreach where another does not use it yet."""
+    found: list[dict[str, Any]] = []
+    stepping = _stepping(recording)
+    if any(o.supports_fused and not o.fused for o in stepping):
+        found.append({"fused": True})
+    if any(_can_foreach(o) for o in stepping):
+        found.append({"foreach": True})
+    return found
+
+
+def _stepping(recording: Recording) -> list[OptimizerFacts]:
+    return [o for o in recording.main.optimizers if o.steps > 0]
+
+
+def _name(optimizer: OptimizerFacts) -> str:
+    return optimizer.cls.rpartition(".")[2]
+
+
+def _can_foreach(optimizer: OptimizerFacts) -> bool:
+    # On a GPU None means foreach; on a CPU it means the loop.
+    is_default = optimizer.foreach is None and optimizer.device.startswith("cuda")
+    known = _name(optimizer) in _FOREACH and optimizer.cls.startswith("torch.optim.")
+    return known and not optimizer.foreach and not is_default
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Change the arguments of every optimizer that can take the implementation."""
+    wanted = "fused" if settings.get("fused") else "foreach"
+    other = "foreach" if wanted == "fused" else "fused"
+
+    def choose(cls: Any, arguments: dict[str, Any]) -> None:
+        if wanted not in arguments or arguments[wanted]:
+            return
+        if arguments.get("differentiable") or (wanted == "foreach" and arguments.get("fused")):
+            return
+        groups = _listed(torch, arguments["params"])
+        arguments["params"] = groups  # a generator can be read once only
+        reason = _unsuitable(torch, groups, wanted)
+        if reason is not None:
+            program.set_reason(reason)
+            return
+        arguments[wanted] = True
+        if arguments.get(other):
+            arguments[other] = None
+        program.applied(optimizer=cls.__name__, implementation=wanted)
+
+    program.set_reason(f"No optimizer with a {wanted} implementation was made.")
+    program.before_optimizer(choose)
+
+
+def _listed(torch: Any, parameters: Any) -> Any:
+    if isinstance(parameters, torch.Tensor):
+        return parameters  # the user's mistake, with torch's own words
+    groups = []
+    for item in parameters:
+        if isinstance(item, dict) and not isinstance(item.get("params"), torch.Tensor):
+            item = {**item, "params": list(item["params"])}
+        groups.append(item)
+    return groups
+
+
+def _unsuitable(torch: Any, groups: Any, wanted: str) -> str | None:
+    tensors: list[Any] = []
+    for item in groups:
+        if isinstance(item, dict):
+            if "fused" in item or "foreach" in item:
+                return "Its parameter groups choose their implementation themselves."
+            inner = item["params"]
+            tensors += [inner] if isinstance(inner, torch.Tensor) else inner
+        else:
+            tensors.append(item)
+    for tensor in tensors:
+        tensor = tensor[1] if isinstance(tensor, tuple) else tensor
+        if wanted == "fused" and isinstance(tensor, torch.Tensor):
+            if not tensor.is_floating_point() or tensor.device.type not in _DEVICES:
+                return f"A parameter ({tensor.dtype} on {tensor.device}) cannot be updated fused."
+    return None
+
+
+def _changed(settings: dict[str, Any], recording: Recording) -> list[OptimizerFacts]:
+    if settings.get("fused"):
+        return [o for o in _stepping(recording) if o.supports_fused and not o.fused]
+    return [o for o in _stepping(recording) if _can_foreach(o)]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The argument to set, and where."""
+    from torchdoctor.edits.calls import written
+    from torchdoctor.records.lookup import place
+
+    lines = []
+    for optimizer in _changed(settings, recording):
+        where = place(recording, optimizer.location, "where it is made")
+        lines.append(f"{where}  {_name(optimizer)}(..., {written(settings)})")
+    return "\n".join(dict.fromkeys(lines)) or f"optimizer = ...(..., {written(settings)})"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty where the place is not known."""
+    from torchdoctor.edits.calls import call_edits
+
+    found: list[Edit] = []
+    for optimizer in _changed(settings, recording):
+        found += call_edits(optimizer.location, _name(optimizer), settings)
+    return list(dict.fromkeys(found))
+
+
+EXAMPLE = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+groups = [{"params": model.parameters(), "lr": 0.1}]
+optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
+for step in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("fused:", optimizer.param_groups[0]["fused"], "tensors:", len(optimizer.state))
+"""
+EXAMPLE_SETTINGS = {"fused": True}
+EXAMPLE_WITHOUT = "fused: None tensors: 2"
+EXAMPLE_WITH = "fused: True tensors: 2"

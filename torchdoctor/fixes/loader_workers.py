@@ -1,0 +1,202 @@
+"""Load batches in worker processes, while the model computes.
+
+What it does
+------------
+Sets `num_workers` of the training DataLoader. With 0, the default, every batch is read, decoded
+and collated by the training process itself, and the model waits for it. With n workers, n
+processes prepare the next batches meanwhile. Several numbers are tried, and only the time of the
+whole step decides: a worker that takes a core from the forward pass may gain nothing.
+
+Why it helps
+------------
+Preparation and computation overlap, so a step takes as long as the slower of the two and no
+longer their sum. Where preparing a batch needs the processor, more workers than free cores only
+get in each other's way. Where it waits for a disk or a network, far more workers than cores can
+pay, because a waiting worker needs no core.
+
+Risks
+-----
+The samples and their order stay the same, but random augmentation draws its numbers in the
+workers: other ones than before, and seeded by `torch` per worker, not by NumPy's global state. An
+IterableDataset must shard itself by `get_worker_info()`, or every worker yields every sample: this
+fix refuses one that does not. Each worker holds a copy of whatever Python objects it touches, and
+batches travel through shared memory, which containers limit (`--shm-size`). Where workers are
+spawned (Windows, macOS), the script needs `if __name__ == "__main__":` and a dataset that can be
+pickled.
+
+Make it permanent
+-----------------
+    loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4)
+
+Sources
+-------
+- PyTorch documentation, torch.utils.data, "Single- and Multi-process Data Loading":
+  https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading
+- PyTorch Performance Tuning Guide, "Enable asynchronous data loading and augmentation":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import LoaderFacts, Recording
+
+TREATS = (
+    "data-wait",
+    "loader-cpu-bound",
+    "loader-io-bound",
+    "worker-count",
+    "slow-sample",
+)
+KEEPS_RESULTS = "within rounding"
+WHEN = "launch"
+
+_NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
+_MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
+_IOWAIT = 0.2
+_MOST_SETTINGS = 4
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why more workers cannot apply or cannot gain."""
+    from torchdoctor.records.lookup import data_wait_share, training_loaders
+
+    loaders = training_loaders(recording)
+    if not loaders:
+        return "The training loop uses no torch DataLoader, so there are no workers to start."
+    loader = loaders[0]
+    if loader.iterable and loader.shards_by_worker is not True:
+        how = "does not shard" if loader.shards_by_worker is False else "was not seen to shard"
+        return (
+            f"{loader.dataset_cls or 'The dataset'} is an IterableDataset that {how} itself by "
+            "worker, so each worker would yield every sample again."
+        )
+    if any("cuda" in shape for shape in loader.batch_shapes):
+        return "The batches already lie on the GPU, where worker processes cannot make them."
+    share = data_wait_share(recording)
+    if share is not None and share < _NOTHING_TO_GAIN:
+        return f"The step waits for data only {100 * share:.1f} % of its time."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """Numbers of workers, the one that should just keep up with the model first."""
+    from torchdoctor.records.lookup import loader_target, training_loaders
+
+    loader = training_loaders(recording)[0]
+    target = loader_target(recording)
+    if loader.iterable:
+        target = {"loader": loader.ident}
+    numbers = worker_numbers(recording, loader)
+    return [{"num_workers": number, **target} for number in numbers]
+
+
+def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
+    """At most four numbers of workers worth trying, most promising first, without today's."""
+    cpus = max(math.floor(recording.environment.usable_cpus), 1)
+    waiting = _waits(recording, loader)
+    if waiting:
+        ladder = [n for n in (2, 4, 8, 16, 32, 64) if n <= max(8 * cpus, 16)]
+    else:
+        ladder = sorted({n for n in (1, 2, 4, 8, 16, 32) if n < cpus} | {cpus, 2 * cpus})
+    ladder = [n for n in ladder if n != loader.num_workers]
+    aim = _enough(recording, loader)
+    aim = min(max(aim, ladder[0]), ladder[-1] if waiting else max(cpus, 1))
+    ladder.sort(key=lambda n: (round(abs(math.log2(n / aim)), 3), -n))
+    return ladder[:_MOST_SETTINGS]
+
+
+def _waits(recording: Recording, loader: LoaderFacts) -> bool:
+    """Whether preparing a batch waits (disk, network, sleep) instead of computing."""
+    if loader.sample_cpu_share is not None:
+        return loader.sample_cpu_share < _MOSTLY_WAITING
+    sensors = recording.sensors
+    if sensors.iowait_share is not None and sensors.iowait_share > _IOWAIT:
+        return True
+    busy = sensors.workers_cpus
+    return busy is not None and loader.num_workers > 0 and busy < _MOSTLY_WAITING * loader.num_workers
+
+
+def _enough(recording: Recording, loader: LoaderFacts) -> int:
+    """How many workers prepare a batch in the time that the model needs for one."""
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0:
+        return 2
+    computing = max(steps.mean_s - steps.data_wait_s, 1e-6)
+    # Workers that the model waits for are busy all the time: n workers, one batch a step.
+    preparing = loader.num_workers * steps.mean_s if loader.num_workers else steps.data_wait_s
+    return max(math.ceil(preparing / computing), 1)
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Set num_workers of the chosen loaders, before they are made."""
+    wanted = int(settings["num_workers"])
+    only = settings.get("loader")
+    iterable = torch.utils.data.IterableDataset
+
+    def set_workers(arguments: dict[str, Any], ident: int) -> None:
+        dataset = arguments["dataset"]
+        if only is None:
+            if isinstance(dataset, iterable):
+                return
+        elif ident != only:
+            return
+        tensors = getattr(dataset, "tensors", None)
+        if isinstance(tensors, (tuple, list)) and any(
+            getattr(getattr(t, "device", None), "type", "cpu") == "cuda" for t in tensors
+        ):
+            program.refuse("The dataset's tensors lie on the GPU: workers cannot share them.")
+        arguments["num_workers"] = wanted
+        program.applied(num_workers=wanted)
+
+    program.set_reason("No DataLoader that it could change was made.")
+    program.before_loader(set_workers)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The argument to set, and where."""
+    from torchdoctor.edits.calls import loader_call
+
+    return loader_call(recording, num_workers=settings["num_workers"])
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty where the place is not known."""
+    from torchdoctor.edits.calls import loader_edits
+
+    return loader_edits(recording, num_workers=settings["num_workers"])
+
+
+EXAMPLE = """
+import os
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index)]), os.getpid()
+
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pids = set()
+    for x, pid in DataLoader(Numbers(), batch_size=2):
+        pids.update(pid.tolist())
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("loaded elsewhere:", os.getpid() not in pids, "processes:", len(pids))
+"""
+EXAMPLE_SETTINGS = {"num_workers": 2}
+EXAMPLE_WITHOUT = "loaded elsewhere: False processes: 1"
+EXAMPLE_WITH = "loaded elsewhere: True processes: 2"

@@ -1,0 +1,148 @@
+"""Keep the loader's worker processes alive between epochs.
+
+What it does
+------------
+Sets `persistent_workers=True` of the training DataLoader. Without it, every `for batch in loader`
+starts all worker processes anew and ends them when the epoch is over. Where the loader has no
+workers yet but epochs are short, workers and their persistence are tried together.
+
+Why it helps
+------------
+Starting a worker takes from milliseconds (fork) to seconds (spawn: the interpreter starts and
+imports torch again), and the first batch of the epoch then waits until the queues are filled. With
+short epochs this happens all the time. Persistent workers also keep what the dataset has opened
+and cached.
+
+Risks
+-----
+Samples and their order stay the same. The workers' copy of the dataset stays the same too: what
+the training process changes in the dataset between epochs (a curriculum, an epoch number set on
+the dataset) no longer reaches them, and the random state of a worker goes on instead of being
+seeded anew each epoch, so random augmentation draws other numbers. Their memory stays in use
+between epochs.
+
+Make it permanent
+-----------------
+    loader = DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=True)
+
+Sources
+-------
+- PyTorch documentation, torch.utils.data.DataLoader, `persistent_workers`:
+  https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("workers-respawned", "data-wait")
+KEEPS_RESULTS = "within rounding"
+WHEN = "launch"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why keeping workers alive cannot apply or cannot gain."""
+    from torchdoctor.records.lookup import data_wait_share, training_loaders
+
+    loaders = training_loaders(recording)
+    if not loaders:
+        return "The training loop uses no torch DataLoader, so there are no workers to keep."
+    loader = loaders[0]
+    if loader.persistent_workers:
+        return "The loader's workers already are persistent."
+    if len(loaders) > 1:
+        return "The loader is constructed anew each epoch, and its workers end with it."
+    if loader.iterators <= 1:
+        return "The loader was iterated once in the observed run: no workers were started again."
+    if loader.num_workers == 0:
+        if loader.iterable:
+            return "The loader has no worker processes to keep."
+        share = data_wait_share(recording)
+        if share is not None and share < 0.01:
+            return "The loader has no worker processes, and the step hardly waits for data."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """The loader's own number of workers; where it has none, the one that should keep up."""
+    from torchdoctor.fixes.loader_workers import worker_numbers
+    from torchdoctor.records.lookup import loader_target, training_loaders
+
+    loader = training_loaders(recording)[0]
+    target = loader_target(recording)
+    if loader.num_workers:
+        return [target]
+    return [{"num_workers": worker_numbers(recording, loader)[0], **target}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Set persistent_workers of the chosen loaders, before they are made."""
+    only = settings.get("loader")
+
+    def keep_workers(arguments: dict[str, Any], ident: int) -> None:
+        if only is not None and ident != only:
+            return
+        iterable = isinstance(arguments["dataset"], torch.utils.data.IterableDataset)
+        if "num_workers" in settings and arguments["num_workers"] == 0 and not iterable:
+            arguments["num_workers"] = int(settings["num_workers"])
+        if arguments["num_workers"] == 0:
+            program.set_reason("The loader has no worker processes to keep.")
+            return
+        arguments["persistent_workers"] = True
+        program.applied(num_workers=arguments["num_workers"])
+
+    program.set_reason("No DataLoader that it could change was made.")
+    program.before_loader(keep_workers)
+
+
+def _keywords(settings: dict[str, Any]) -> dict[str, Any]:
+    workers = {"num_workers": settings["num_workers"]} if "num_workers" in settings else {}
+    return {**workers, "persistent_workers": True}
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The argument to set, and where."""
+    from torchdoctor.edits.calls import loader_call
+
+    return loader_call(recording, **_keywords(settings))
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty where the place is not known."""
+    from torchdoctor.edits.calls import loader_edits
+
+    return loader_edits(recording, **_keywords(settings))
+
+
+EXAMPLE = """
+import os
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index)]), os.getpid()
+
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(1, 1)
+    loader = DataLoader(Numbers(), batch_size=2, num_workers=1)
+    pids = set()
+    for epoch in range(3):
+        for x, pid in loader:
+            pids.update(pid.tolist())
+            model(x).sum().backward()
+    print("worker processes in three epochs:", len(pids))
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = "worker processes in three epochs: 3"
+EXAMPLE_WITH = "worker processes in three epochs: 1"

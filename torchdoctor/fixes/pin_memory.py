@@ -1,0 +1,186 @@
+"""Page-locked batches, copied to the GPU while it computes.
+
+What it does
+------------
+Sets `pin_memory=True` of the training DataLoader, and makes the copies of its batches to the GPU
+(`Tensor.to`, `Tensor.cuda`) non-blocking. Only tensors that the loader itself has pinned are
+treated so, and only on their way to the GPU, never back.
+
+Why it helps
+------------
+The GPU cannot read ordinary memory, which the system may move or swap out: the driver first copies
+such a tensor into a page-locked buffer, in pieces, with the processor, while the program waits.
+From pinned memory the GPU's copy engine reads by itself, at the full speed of the bus; and with
+`non_blocking=True` the program goes on and prepares the next work meanwhile.
+
+Risks
+-----
+None for the result: work on the same CUDA stream is ordered after the copy. Whoever changes a
+batch in place on the CPU right after copying it must synchronise first. A non-blocking copy from
+the GPU to the CPU would be wrong without synchronising: this fix makes none. Pinned memory cannot
+be swapped out, and pinning takes a thread of the training process.
+
+Make it permanent
+-----------------
+    loader = DataLoader(dataset, batch_size=64, num_workers=4, pin_memory=True)
+    for x, y in loader:
+        x = x.to(device, non_blocking=True)
+        y = y.to(device, non_blocking=True)
+
+Sources
+-------
+- PyTorch documentation, torch.utils.data, "Memory Pinning":
+  https://docs.pytorch.org/docs/stable/data.html#memory-pinning
+- PyTorch tutorial, "A guide on good usage of non_blocking and pin_memory() in PyTorch":
+  https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+- NVIDIA, "How to Optimize Data Transfers in CUDA C/C++":
+  https://developer.nvidia.com/blog/how-optimize-data-transfers-cuda-cc/
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
+KEEPS_RESULTS = "exactly"
+WHEN = "launch"
+
+_MARK = "_torchdoctor_pinned_by_loader"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why pinning cannot apply or cannot gain."""
+    from torchdoctor.records.lookup import training_loaders
+
+    if not recording.has_gpu:
+        return "The program does not train on a CUDA GPU, and pinned memory only helps copies to one."
+    loaders = training_loaders(recording)
+    if not loaders:
+        return "The training loop uses no torch DataLoader, whose batches could be pinned."
+    if any("cuda" in shape for shape in loaders[0].batch_shapes):
+        return "The loader's batches already lie on the GPU."
+    steps = recording.steps
+    if loaders[0].pin_memory and steps is not None and steps.pageable_copies_per_step is not None:
+        copies = steps.pageable_copies_per_step + (steps.blocking_copies_per_step or 0.0)
+        if copies == 0:
+            return "Batches are already pinned and copied without blocking."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """The training loader."""
+    from torchdoctor.records.lookup import loader_target
+
+    return [loader_target(recording)]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Pin the chosen loaders' batches, mark them, and copy marked ones without blocking."""
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        program.refuse("This torch was built without CUDA: there is no GPU to copy to.")
+    only = settings.get("loader")
+
+    def pin(arguments: dict[str, Any], ident: int) -> None:
+        if only is None or ident == only:
+            arguments["pin_memory"] = True
+
+    def check() -> None:
+        # Not earlier: asking starts the CUDA driver, which a program that forks may not want.
+        if not torch.cuda.is_available():
+            program.refuse("There is no CUDA GPU to copy to.")
+
+    program.set_reason("No batch of a pinned loader was copied to the GPU.")
+    program.before_loader(pin)
+    program.at_first_batch(check)
+    # The recursion of torch's own function goes through its module: every leaf passes here.
+    program.replace(torch.utils.data._utils.pin_memory, "pin_memory", _marking(torch))
+    for name in ("to", "cuda"):
+        program.replace(torch.Tensor, name, _not_blocking(torch, name, program))
+
+
+def _marking(torch: Any) -> Any:
+    def make(old: Any) -> Any:
+        def pin_memory(data: Any, *args: Any, **kwargs: Any) -> Any:
+            pinned = old(data, *args, **kwargs)
+            if isinstance(pinned, torch.Tensor):
+                setattr(pinned, _MARK, True)
+            return pinned
+
+        return pin_memory
+
+    return make
+
+
+def _not_blocking(torch: Any, name: str, program: Any) -> Any:
+    applied: list[bool] = []
+
+    def make(old: Any) -> Any:
+        @functools.wraps(old)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if (
+                not kwargs.get("non_blocking")
+                and hasattr(self, _MARK)
+                and self.device.type == "cpu"
+                and _goes_to_cuda(torch, name, args, kwargs)
+            ):
+                kwargs["non_blocking"] = True
+                if not applied:
+                    applied.append(True)
+                    program.applied()
+            return old(self, *args, **kwargs)
+
+        return method
+
+    return make
+
+
+def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether `to(*args)` or `cuda(*args)` goes to the GPU with non_blocking not given by position."""
+    if name == "cuda":
+        return len(args) < 2
+    target = args[0] if args else kwargs.get("device", kwargs.get("other"))
+    if isinstance(target, torch.Tensor):
+        return target.is_cuda and len(args) < 2
+    if isinstance(target, torch.device):
+        return target.type == "cuda" and len(args) < 3
+    if isinstance(target, str):
+        return target.startswith("cuda") and len(args) < 3
+    return isinstance(target, int) and not isinstance(target, bool) and len(args) < 3
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The argument to set, and where; and how to copy."""
+    from torchdoctor.edits.calls import loader_call
+
+    call = loader_call(recording, pin_memory=True)
+    return f"{call}\nand copy each batch with  x = x.to(device, non_blocking=True)"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The loader's argument as a source edit; the copies are left to the instruction."""
+    from torchdoctor.edits.calls import loader_edits
+
+    return loader_edits(recording, pin_memory=True)
+
+
+EXAMPLE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = torch.nn.Linear(4, 1).to(device)
+pinned = []
+for (x,) in DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4):
+    pinned.append(torch.cuda.is_available() and x.is_pinned())
+    model(x.to(device)).sum().backward()
+print("pinned:", pinned)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = "pinned: [False, False]"
+EXAMPLE_WITH = "pinned: [True, True]"
+EXAMPLE_NEEDS = "cuda"

@@ -1,0 +1,116 @@
+"""Drop gradients between steps instead of filling them with zeros.
+
+What it does
+------------
+Makes `zero_grad(set_to_none=False)`, of optimizers and modules, set gradients to None. That has
+been the default since PyTorch 2.0, so this concerns programs that ask for zeros.
+
+Why it helps
+------------
+Filling with zeros writes every gradient once, and the backward pass then reads and adds to it.
+With None, the backward pass writes the gradient directly, and its memory can serve for something
+else meanwhile.
+
+Risks
+-----
+The same numbers, with two exceptions. A parameter that gets no gradient in a step is skipped by
+the optimizer, where a gradient of zeros would still have moved it by momentum and weight decay.
+And code that reads `parameter.grad` right after `zero_grad()` finds None.
+
+Make it permanent
+-----------------
+    optimizer.zero_grad()                      # set_to_none=True is the default
+
+Sources
+-------
+- PyTorch documentation, torch.optim.Optimizer.zero_grad:
+  https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
+- PyTorch recipe, "Zeroing out gradients in PyTorch":
+  https://docs.pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("zero-grad-to-zero",)
+KEEPS_RESULTS = "exactly"
+WHEN = "between steps"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is nothing to change."""
+    if recording.main.flags.zero_grad_to_zero == 0:
+        return "Nothing calls zero_grad(set_to_none=False): gradients are set to None already."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Turn set_to_none=False into True."""
+
+    def make(old: Any) -> Any:
+        def zero_grad(self: Any, set_to_none: bool = True) -> None:
+            if not set_to_none:
+                program.applied()
+            old(self, set_to_none=True)
+
+        return zero_grad
+
+    program.set_reason("Nothing called zero_grad(set_to_none=False).")
+    program.replace(torch.optim.Optimizer, "zero_grad", make)
+    program.replace(torch.nn.Module, "zero_grad", make)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The call to change, and where."""
+    from torchdoctor.records.lookup import place
+
+    where = place(recording, recording.main.flags.zero_grad_location, "where it is called")
+    return f"{where}  zero_grad(set_to_none=True)"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty where the place is not known."""
+    from torchdoctor.edits import KeywordEdit
+
+    location = recording.main.flags.zero_grad_location
+    if location is None:
+        return []
+    return [
+        KeywordEdit(
+            file=location.file,
+            line=location.line,
+            callee="zero_grad",
+            keyword="set_to_none",
+            value="True",
+            position=0,
+        )
+    ]
+
+
+EXAMPLE = """
+import torch
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+optimizer.zero_grad(set_to_none=False)
+print("gradient:", model.bias.grad)
+model(torch.ones(2, 4)).sum().backward()
+print("and then:", model.bias.grad)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = """gradient: tensor([0.])
+and then: tensor([2.])"""
+EXAMPLE_WITH = """gradient: None
+and then: tensor([2.])"""

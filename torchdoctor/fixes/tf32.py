@@ -1,0 +1,114 @@
+"""Let float32 matrix products use the GPU's TF32 tensor cores.
+
+What it does
+------------
+Allows TF32 for float32 matrix products and convolutions. PyTorch allows it by default for
+convolutions only.
+
+Why it helps
+------------
+From the Ampere generation on, tensor cores multiply numbers in TF32: the 8 exponent bits of
+float32 with 10 bits of mantissa, accumulated in float32. On an A100 that is up to 156 TFLOPS
+against 19.5 of plain float32. Nothing else changes: tensors stay float32, and no code is touched.
+
+Risks
+-----
+Each product is rounded to 10 bits of mantissa (float32 has 23): relative errors near 1e-3 in a
+matrix product. Training networks is hardly ever sensitive to it; solvers and other numerical code
+in the same process may be. It does nothing for work that runs in bfloat16 or float16 already.
+
+Make it permanent
+-----------------
+    torch.set_float32_matmul_precision("high")      # near the beginning of the script
+    torch.backends.cudnn.allow_tf32 = True          # the default
+
+Sources
+-------
+- PyTorch documentation, CUDA semantics, "TensorFloat-32 (TF32) on Ampere (and later) devices":
+  https://docs.pytorch.org/docs/stable/notes/cuda.html
+- NVIDIA A100 Tensor Core GPU Architecture, white paper:
+  https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/nvidia-ampere-architecture-whitepaper.pdf
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("tf32-off", "compute", "low-precision-unused")
+KEEPS_RESULTS = "lower precision"
+WHEN = "between steps"
+
+_AMPERE = (8, 0)
+_STATEMENT = 'torch.set_float32_matmul_precision("high")'
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why TF32 cannot apply or cannot gain."""
+    from torchdoctor.records.lookup import compute_capability, training_models
+
+    if not recording.has_gpu:
+        return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."
+    capability = compute_capability(recording)
+    if capability is not None and capability < _AMPERE:
+        return (
+            f"The GPU (compute capability {capability[0]}.{capability[1]}) has no TF32 tensor "
+            "cores: they came with 8.0."
+        )
+    flags = recording.main.flags
+    if flags.matmul_tf32 and flags.cudnn_tf32:
+        return "TF32 is already allowed for matrix products and convolutions."
+    models = training_models(recording)
+    if models and not any("float32" in m.dtypes for m in models):
+        return "The model has no float32 parameters, and TF32 serves float32 alone."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Set the switches once the script has set its own."""
+    if torch.version.cuda is None:
+        program.refuse("This torch was built without CUDA, and TF32 is a format of NVIDIA's GPUs.")
+
+    def allow() -> None:
+        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < _AMPERE:
+            program.refuse("There is no GPU with TF32 tensor cores.")
+        torch.backends.cuda.matmul.allow_tf32 = True
+        torch.backends.cudnn.allow_tf32 = True
+        program.applied()
+
+    program.set_reason("Training did not begin.")
+    program.at_first_batch(allow)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The switch to set."""
+    return f"{_STATEMENT}  # after the imports\ntorch.backends.cudnn.allow_tf32 = True"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The switch as the script's first statement."""
+    from torchdoctor.edits import StatementEdit
+
+    script = recording.workload.script
+    return [] if script is None else [StatementEdit(file=script, statement=_STATEMENT)]
+
+
+EXAMPLE = """
+import torch
+
+model = torch.nn.Linear(4, 1)
+model(torch.ones(2, 4)).sum().backward()
+print("allowed:", torch.backends.cuda.matmul.allow_tf32)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = "allowed: False"
+EXAMPLE_WITH = "allowed: True"
+EXAMPLE_NEEDS = "cuda"

@@ -1,0 +1,68 @@
+"""The report as Markdown, for a pull request or an issue."""
+
+from __future__ import annotations
+
+from torchdoctor.records import RecommendedFix, Report
+from torchdoctor.reports import content, wording
+
+
+def render(report: Report) -> str:
+    """The report as GitHub-flavoured Markdown."""
+    parts = [f"## torchdoctor\n\n**{_escape(wording.verdict(report))}**"]
+    path = [[row.question, row.answer, row.figure, row.basis] for row in content.path_rows(report)]
+    parts += _table("Why", ["question", "answer", "figure", "what it is"], path)
+    parts += _table(
+        "Where a step's time goes",
+        ["part", "share"],
+        [[row.label, row.text] for row in content.time_rows(report)],
+    )
+    findings = [
+        [row.check, row.share, row.where, " ".join(row.evidence)]
+        for row in content.finding_rows(report)
+    ]
+    parts += _table("What was found", ["check", "share", "where", "evidence"], findings)
+    trials = [
+        [row.fix, row.settings, row.speedup, row.training, row.memory, row.risk, group.title]
+        for group in content.trial_groups(report)
+        for row in group.rows
+    ]
+    columns = ["fix", "settings", "speed-up (95 %)", "training", "memory", "risk", "verdict"]
+    parts += _table("What was tried, measured side by side", columns, trials)
+    rest = [[", ".join(x.fixes), x.verdict, x.reason] for x in content.not_measured(report)]
+    parts += _table("Not measured", ["fix", "", "reason"], rest)
+    parts += _changes("What to change", report, report.recommendation.fixes)
+    if wording.together(report):
+        parts.append(f"**All together:** {_escape(wording.together(report))}")
+    parts += _changes("Also worth doing, not measured", report, report.recommendation.also_offered)
+    if report.doubts:
+        parts.append("### Doubts\n\n" + "\n".join(f"- {_escape(x)}" for x in report.doubts))
+    if report.reproduce:
+        parts.append("### How to reproduce\n\n```\n" + "\n".join(report.reproduce) + "\n```")
+    parts.append(_escape(f"Measured on {wording.machine(report.environment)}."))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    lines += [f"| {' | '.join(_escape(cell) for cell in row)} |" for row in rows]
+    return [f"### {title}\n\n" + "\n".join(lines)]
+
+
+def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[str]:
+    rows = content.changes(report, fixes)
+    if not rows:
+        return []
+    blocks = [
+        f"{number}. **{_escape(row.title)}** {_escape(row.where)}\n\n"
+        f"````{'diff' if row.is_diff else 'python'}\n{row.code}\n````"
+        for number, row in enumerate(rows, 1)
+    ]
+    return [f"### {title}\n\n" + "\n\n".join(blocks)]
+
+
+def _escape(text: str) -> str:
+    for character in "\\|<>*_`":
+        text = text.replace(character, f"\\{character}")
+    return text.replace("\n", " ")

@@ -1,0 +1,65 @@
+"""Live progress of a run: one rewritten line on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from torchdoctor.records import ProgressEvent
+from torchdoctor.reports.figures import clean, duration
+
+_PLAIN_EVERY_S = 10.0
+_WIDTH = 79
+
+
+class Progress:
+    """Shows `ProgressEvent`s on standard error.
+
+    Args:
+        quiet: show nothing.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._live = sys.stderr.isatty()
+        self._last_s = -_PLAIN_EVERY_S
+        self._phase = ""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live and not self._quiet:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def update(self, event: ProgressEvent) -> None:
+        """Show where the run stands."""
+        if self._quiet:
+            return
+        text = line(event)
+        if self._live:
+            print(f"\r\033[K{text[:_WIDTH]}", end="", file=sys.stderr, flush=True)
+            return
+        now = time.monotonic()
+        if event.phase == self._phase and now - self._last_s < _PLAIN_EVERY_S:
+            return
+        self._phase, self._last_s = event.phase, now
+        print(text, file=sys.stderr, flush=True)
+
+
+def line(event: ProgressEvent) -> str:
+    """An event as one line: "[1 min 5 s of 5 min] screen 7/30: cpu-threads; best ..."."""
+    text = f"[{duration(event.elapsed_s)}"
+    if event.budget_s is not None:
+        text += f" of {duration(event.budget_s)}"
+    text += f"] {event.phase}"
+    if event.launches_planned:
+        text += f" {event.launches_done}/{event.launches_planned}"
+    text += f": {clean(event.message)}"
+    return f"{text}; best so far {clean(event.best)}" if event.best else text
