@@ -1,0 +1,104 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from torchdoctor.recording import environment as module
+from torchdoctor.recording.environment import environment
+from torchdoctor.recording.usable_cpus import cpu_quota, memory_limit_bytes, usable_cpus
+from torchdoctor.records import ProcessFacts
+
+
+def test_this_machine_is_described_without_importing_torch():
+    script = (
+        "import sys, json\nfrom torchdoctor.recording.environment import environment\n"
+        "e = environment(None)\n"
+        "print(json.dumps([e.python, e.usable_cpus, e.cpu_cores, e.memory_bytes, e.cpu,"
+        " 'torch' in sys.modules]))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    python, usable, cores, memory, cpu, imported = json.loads(answer.stdout)
+    assert python == ".".join(str(n) for n in sys.version_info[:3])
+    assert usable > 0
+    assert cores >= 1
+    assert memory > 1 << 20
+    assert cpu
+    assert imported is False
+
+
+def test_torch_is_found_by_its_files_alone(tmp_path, monkeypatch):
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "version.py").write_text("__version__ = '9.9.1+cu129'\ncuda = '12.9'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = environment(sys.executable)
+    assert (found.torch, found.cuda) == ("9.9.1+cu129", "12.9")
+
+
+def test_what_the_program_itself_said_comes_first():
+    program = ProcessFacts(pid=1, torch="2.4.0", cuda="12.1")
+    found = environment(sys.executable, program)
+    assert (found.torch, found.cuda) == ("2.4.0", "12.1")
+
+
+def test_an_interpreter_that_does_not_answer_is_survived(tmp_path):
+    found = environment(str(tmp_path / "nothing"))
+    assert (found.torch, found.python) == (None, "")
+
+
+def test_the_processor_and_its_vector_extensions(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "model name\t: Some CPU\nflags\t\t: fpu smep avx2 avx512f amx_bf16 sse4_2\n\n"
+        "model name\t: Some CPU\nflags\t\t: fpu\n"
+    )
+    assert module._cpu(cpuinfo) == ("Some CPU", ["amx_bf16", "avx2", "avx512f", "sse4_2"])
+    cpuinfo.write_text("CPU implementer\t: 0x41\nFeatures\t: fp asimd sve2 bf16 crc32\n")
+    assert module._cpu(cpuinfo)[1] == ["asimd", "bf16", "sve2"]
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_tightest_quota_on_the_way_up_counts(tmp_path):
+    write(tmp_path / "a" / "cpu.max", "max 100000\n")
+    write(tmp_path / "a" / "b" / "cpu.max", "150000 100000\n")
+    write(tmp_path / "a" / "b" / "c" / "cpu.max", "400000 100000\n")
+    write(tmp_path / "a" / "memory.max", "1000\n")
+    write(tmp_path / "a" / "b" / "memory.max", "max\n")
+    assert cpu_quota(tmp_path, "0::/a/b/c") == 1.5
+    assert cpu_quota(tmp_path, "0::/a") is None
+    assert memory_limit_bytes(tmp_path, "0::/a/b/c") == 1000
+
+
+def test_version_1_of_cgroups(tmp_path):
+    write(tmp_path / "cpu,cpuacct" / "x" / "cpu.cfs_quota_us", "50000\n")
+    write(tmp_path / "cpu,cpuacct" / "x" / "cpu.cfs_period_us", "100000\n")
+    write(tmp_path / "cpu,cpuacct" / "cpu.cfs_quota_us", "-1\n")
+    write(tmp_path / "memory" / "memory.limit_in_bytes", "9223372036854771712\n")
+    membership = "4:cpu,cpuacct:/x\n5:memory:/docker/not-here\n"
+    assert cpu_quota(tmp_path, membership) == 0.5
+    assert memory_limit_bytes(tmp_path, membership) is None
+
+
+def test_inside_a_container_the_mount_is_the_cgroup(tmp_path):
+    write(tmp_path / "cpu.max", "200000 100000\n")
+    assert cpu_quota(tmp_path, "0::/docker/abc") == 2.0
+
+
+def test_the_smaller_of_affinity_and_quota_is_usable(monkeypatch):
+    from torchdoctor.recording import usable_cpus as cpus
+
+    monkeypatch.setattr(cpus, "affinity", lambda: [0, 1, 5, 7])
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: 2.5)
+    assert usable_cpus() == 2.5
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: None)
+    assert usable_cpus() == 4
+    monkeypatch.setattr(cpus, "cpu_quota", lambda: 64.0)
+    assert usable_cpus() == pytest.approx(4)

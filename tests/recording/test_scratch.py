@@ -1,0 +1,102 @@
+import os
+import shutil
+
+from torchdoctor.recording import scratch
+from torchdoctor.recording.escaped_writes import snapshot
+from torchdoctor.recording.scratch import PREFIX, Scratch, choose, kind_of, remove_tree
+
+
+def test_a_folder_that_an_overlay_worked_in_is_removed(tmp_path):
+    work = tmp_path / "a" / "work" / "work"
+    work.mkdir(parents=True)
+    (work / "f").write_text("x")
+    work.chmod(0)
+    assert remove_tree(tmp_path / "a")
+
+
+def test_scratch_folders_come_and_go(tmp_path):
+    store = Scratch(tmp_path)
+    first, second = store.new(), store.new()
+    (first / "f").write_text("x")
+    assert first != second
+    other = Scratch(tmp_path)
+    assert store.folder.exists(), "a folder in use was taken for a stale one"
+    store.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_nobody_holds_any_more_is_removed_by_the_next(tmp_path):
+    stale = tmp_path / f"{PREFIX}{os.getuid()}-abc"
+    (stale / "1").mkdir(parents=True)
+    unrelated = tmp_path / "torchdoctor-runs"
+    unrelated.mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / f"{PREFIX}{os.getuid()}-link").symlink_to(outside)
+    store = Scratch(tmp_path)
+    assert not stale.exists()
+    assert unrelated.exists()
+    assert outside.exists()
+    store.close()
+
+
+def test_the_disk_with_most_room_is_chosen_among_those_that_can_hold_layers(tmp_path, monkeypatch):
+    rooms = {"disk": 10, "container": 99, "memory": 50}
+    folders = {name: tmp_path / name for name in rooms}
+    for folder in folders.values():
+        folder.mkdir()
+    monkeypatch.setattr(scratch, "candidates", lambda beside: list(folders.values()))
+    devices = iter(range(100))
+
+    class Usage:
+        def __init__(self, folder):
+            self.free = rooms[folder.name]
+
+    class Apart:
+        def __init__(self):
+            self.st_dev = next(devices)
+
+    monkeypatch.setattr(shutil, "disk_usage", Usage)
+    monkeypatch.setattr(type(tmp_path), "stat", lambda self, **_: Apart())
+    mounts = [
+        ("/", "overlay"),
+        (str(folders["disk"]), "ext4"),
+        (str(folders["memory"]), "tmpfs"),
+    ]
+    assert choose(None, mounts) == (folders["disk"], True)
+    assert choose(None, [("/", "overlay")])[1] is False
+
+
+def test_the_innermost_mount_tells_the_file_system(tmp_path):
+    mounts = [("/", "ext4"), (str(tmp_path.parent), "nfs"), (str(tmp_path) + "-other", "tmpfs")]
+    assert kind_of(tmp_path, mounts) == "nfs"
+
+
+def test_changes_below_a_folder_are_named(tmp_path):
+    for name in ("same", "changed", "gone"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "skipped").mkdir()
+    before = snapshot([str(tmp_path)], skip=[str(tmp_path / "skipped")])
+    (tmp_path / "changed").write_text("longer than before")
+    (tmp_path / "gone").unlink()
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "new").write_text("x")
+    (tmp_path / "skipped" / "new").write_text("x")
+    after = snapshot([str(tmp_path)], skip=[str(tmp_path / "skipped")])
+    expected = [str(tmp_path / name) for name in ("changed", "deep/er/new", "gone")]
+    assert after.changed_since(before) == expected
+    assert before.changed_since(before) == []
+
+
+def test_of_what_was_not_looked_at_nothing_is_said(tmp_path, monkeypatch):
+    from torchdoctor.recording import escaped_writes
+
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "f").write_text("x")
+    monkeypatch.setattr(escaped_writes, "LOOK_AT_MOST", 1)
+    before = snapshot([str(tmp_path)])
+    monkeypatch.setattr(escaped_writes, "LOOK_AT_MOST", 100)
+    assert not before.whole
+    assert snapshot([str(tmp_path)]).changed_since(before) == []
