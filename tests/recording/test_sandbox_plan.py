@@ -65,6 +65,12 @@ def test_a_layer_on_disk_never_lies_below_what_it_is_laid_over():
     assert steps["/home"][2] is True
 
 
+def test_layers_of_the_systems_own_folders_stay_in_memory():
+    steps = plan([], listed=entries(_=["usr/", "home/"]))
+    assert steps["/usr"] == ["overlay", "/usr", False, [], []]
+    assert steps["/home"][2] is True
+
+
 def test_a_mounted_file_system_gets_a_layer_of_its_own_and_a_read_only_one_none():
     steps = plan(
         [

@@ -40,6 +40,23 @@ VIRTUAL = frozenset(
         "selinuxfs",
     )
 )
+# Nobody keeps checkpoints there: their layers stay in memory, which costs nothing to remove.
+SYSTEM = frozenset(
+    (
+        "/bin",
+        "/boot",
+        "/etc",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/lost+found",
+        "/media",
+        "/run",
+        "/sbin",
+        "/usr",
+    )
+)
 KEPT_FLAGS = ("nosuid", "nodev", "noexec")
 EXPAND_AT_MOST = 256  # entries of a folder that are mounted one by one
 
@@ -169,7 +186,7 @@ class Planner:
         if children and self.userns:
             self._apart(path, mount)
             return
-        on_disk = not _below(self.scratch, path)
+        on_disk = path not in SYSTEM and not _below(self.scratch, path)
         self.steps.append(["overlay", path, on_disk, mount.flags, self.foreign(path)])
         for child in children:
             if child.is_file:
