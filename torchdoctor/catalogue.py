@@ -117,7 +117,7 @@ def tree() -> str:
     for branch, question in BRANCHES.items():
         lines.append(question)
         for ident, module in checks().items():
-            if module.UNDER != branch:
+            if branch != module.UNDER:
                 continue
             lines.append(f"  {ident}: {title(module)}")
             treating = [fix for fix, m in fixes().items() if ident in m.TREATS]
@@ -189,7 +189,8 @@ def _index() -> str:
     for ident, module in checks().items():
         treating = [f"[{f}](fixes/{f}.md)" for f, m in fixes().items() if ident in m.TREATS]
         lines.append(f"| [{ident}](checks/{ident}.md) | {module.UNDER} | {', '.join(treating)} |")
-    lines += ["", "## Fixes", "", "| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
+    lines += ["", "## Fixes", ""]
+    lines += ["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
     for ident, module in fixes().items():
         kept = module.KEEPS_RESULTS
         lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +16,11 @@ from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
 from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.step_finding import STEP_KINDS
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import (
-    Candidate,
     Diagnosis,
     LaunchTiming,
     ProgressEvent,
@@ -33,8 +32,8 @@ from torchdoctor.records import (
 )
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.trials.launches import FixFacts
-from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.numerics import trains_in_low_precision
+from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 
@@ -94,7 +93,7 @@ class _Checkup:
         self._settings = settings
         self._tell = progress
         self._created = datetime.now(timezone.utc)
-        self._folder = _run_folder(settings.output, workload, self._created)
+        self._folder = new_run_folder(settings.output, workload.cwd, self._created)
         self._recording = Recording(
             workload=workload, environment=environment(workload.python), folder=str(self._folder)
         )
@@ -114,7 +113,7 @@ class _Checkup:
             self._folder,
             self._sandbox,
             self._settings.seed,
-            _keep_stdin(self._folder),
+            keep_stdin(self._folder),
             self._settings.timeout_s,
         )
         return self
@@ -252,9 +251,7 @@ class _Checkup:
         return window
 
     def _relay(self, event: ProgressEvent) -> None:
-        self._tell(
-            replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s)
-        )
+        self._tell(replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s))
 
     def _assemble(self) -> Report:
         doubts = [*self._doubts, *self._recorder.doubts]
@@ -316,39 +313,6 @@ class _TimedLaunch:
         )
 
 
-def describe_environment() -> list[str]:
-    """What torchdoctor sees of this machine, and what that rules out; lines of text."""
-    seen = environment(None)
-    limits = seen.container
-    lines = [
-        f"torch        {seen.torch or 'not installed in ' + sys.executable}",
-        f"python       {seen.python}",
-        f"platform     {seen.platform}",
-        f"CPU          {seen.cpu}, {seen.cpu_cores} cores, {seen.usable_cpus:g} usable",
-        f"CPU features {', '.join(seen.cpu_features) or 'unknown'}",
-        f"memory       {_gib(seen.memory_bytes)} (limit {_gib(limits.memory_bytes)})",
-        f"GPU          {', '.join(gpu.name for gpu in seen.gpus) or 'none'}",
-        f"driver       {seen.driver or 'none'}",
-    ]
-    ruled_out = candidates_ruled_out(Recording(workload=_NO_WORKLOAD, environment=seen))
-    return [*lines, "", "Ruled out on this machine:", *(ruled_out or ["  nothing"])]
-
-
-_NO_WORKLOAD = Workload(command=[], cwd="")
-
-
-def candidates_ruled_out(recording: Recording) -> list[str]:
-    """One line for each fix whose reason to refuse lies in the machine alone."""
-    if recording.environment.gpus:
-        return []
-    lines = []
-    for ident, module in catalogue.fixes().items():
-        reason = module.refuses(recording)
-        if reason and ("GPU" in reason or "CUDA" in reason or "bf16" in reason):
-            lines.append(f"  {ident}: {reason}")
-    return lines
-
-
 def _check(settings: RunSettings) -> None:
     known = catalogue.fixes()
     for ident in [*(settings.fixes or []), *settings.skip]:
@@ -356,55 +320,3 @@ def _check(settings: RunSettings) -> None:
             raise UsageError(f"'{ident}' is no fix: torchdoctor explain --all lists them.")
     if settings.step_on is not None and settings.step_on not in STEP_KINDS:
         raise UsageError(f"--step-on takes one of {', '.join(STEP_KINDS)}.")
-
-
-def _run_folder(output: Path | None, workload: Workload, created: datetime) -> Path:
-    folder = output
-    if folder is None:
-        folder = Path(workload.cwd) / "torchdoctor-runs" / created.strftime("%Y%m%d-%H%M%S")
-        number = 2
-        while folder.exists():
-            folder = folder.with_name(f"{created:%Y%m%d-%H%M%S}-{number}")
-            number += 1
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"The folder {folder} is not empty: name a new one with --output.")
-        probe = folder / ".writable"
-        probe.write_text("")
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(
-            f"Cannot write the run folder {folder} ({error.strerror}): name another with --output."
-        ) from None
-    return folder.absolute()
-
-
-def _keep_stdin(folder: Path) -> Path | None:
-    """Keep what is piped into us, so that each launch reads the same; None: nothing is."""
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        return None
-    import select
-    import stat
-    import os
-
-    try:
-        kind = os.fstat(sys.stdin.fileno()).st_mode
-        regular = stat.S_ISREG(kind)
-        # A pipe that nobody writes to would be waited for until it closes.
-        ready = regular or bool(select.select([sys.stdin], [], [], 0.2)[0])
-        data = sys.stdin.buffer.read() if ready and not stat.S_ISCHR(kind) else b""
-    except (OSError, ValueError):
-        return None
-    if not data:
-        return None
-    path = folder / "stdin"
-    path.write_bytes(data)
-    return path
-
-
-def _gib(value: int | None) -> str:
-    return "none" if value is None else f"{value / 2**30:.1f} GiB"
-
-
-__all__ = ["Candidate", "RunSettings", "checkup", "describe_environment"]

@@ -88,7 +88,9 @@ def run(
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Warm-up steps per launch (default: chosen).")
     ] = None,
-    fixes: Annotated[str | None, typer.Option(help="Try only these fixes, comma-separated.")] = None,
+    fixes: Annotated[
+        str | None, typer.Option(help="Try only these fixes, comma-separated.")
+    ] = None,
     skip: Annotated[str | None, typer.Option(help="Do not try these fixes.")] = None,
     no_fixes: Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")] = False,
     allow_training_changes: Annotated[
@@ -180,7 +182,7 @@ def explain(
 @app.command()
 def env() -> None:
     """What torchdoctor sees of this machine, and what that rules out."""
-    from torchdoctor.checkup import describe_environment
+    from torchdoctor.machine import describe_environment
 
     for line in describe_environment():
         typer.echo(line)

@@ -226,7 +226,7 @@ def _offered(
             if module is None or ident in seen or module.refuses(recording):
                 continue
             seen.add(ident)
-            settings = next(iter(module.settings(recording)), {})
+            settings: dict[str, Any] = next(iter(module.settings(recording)), {})
             offered.append(
                 _with_instruction(RecommendedFix(fix=ident, settings=settings), recording, fixes)
             )

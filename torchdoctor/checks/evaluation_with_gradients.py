@@ -44,8 +44,8 @@ def look(recording: Recording) -> list[Finding]:
             check="evaluation-with-gradients",
             share_of_step=share,
             evidence=[
-                f"{model.eval_forwards_with_grad} forwards in eval mode built a graph; evaluation takes "
-                f"{share:.0%} of the training time."
+                f"{model.eval_forwards_with_grad} forwards in eval mode built a graph; evaluation "
+                f"takes {share:.0%} of the training time."
             ],
             location=model.eval_with_grad_location,
             severity="high" if share >= 0.2 else "moderate",

@@ -38,8 +38,8 @@ def look(recording: Recording) -> list[Finding]:
         return []
     loader = loaders[0]
     evidence = [
-        f"The step waits for data {share:.0%} of its time, and fetching is {busy:.0%} CPU time.",
-        f"num_workers={loader.num_workers} with {recording.environment.usable_cpus:g} usable CPUs.",
+        f"Fetching a batch is {busy:.0%} CPU time, with num_workers={loader.num_workers} and "
+        f"{recording.environment.usable_cpus:g} usable CPUs.",
     ]
     if loader.sample_time_s is not None:
         evidence.append(f"One sample takes {loader.sample_time_s * 1e3:.2f} ms to prepare.")

@@ -40,8 +40,8 @@ def look(recording: Recording) -> list[Finding]:
         return []
     loader = loaders[0]
     evidence = [
-        f"The step waits for data {share:.0%} of its time, but fetching is only {busy:.0%} CPU "
-        "time: the loader waits for storage, a network or a lock.",
+        f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for storage, a network "
+        "or a lock.",
     ]
     if loader.sample_time_s is not None:
         evidence.append(f"One sample takes {loader.sample_time_s * 1e3:.2f} ms.")

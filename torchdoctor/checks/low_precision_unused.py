@@ -45,7 +45,8 @@ def look(recording: Recording) -> list[Finding]:
             check="low-precision-unused",
             share_of_step=share,
             evidence=[
-                f"{share:.0%} of the step is large operators in float32; this hardware has bfloat16 units."
+                f"{share:.0%} of the step is large operators in float32; this hardware has "
+                "bfloat16 units."
             ],
             location=model.location,
             severity="moderate",

@@ -41,8 +41,8 @@ def look(recording: Recording) -> list[Finding]:
         if short is None or busy is None or short < THRESHOLD or busy > 0.5:
             return []
         evidence = [
-            f"{trace.kernels_per_step or 0:.0f} kernels a step, {short:.0%} of them under 10 us, and "
-            f"the GPU is busy {busy:.0%} of the step."
+            f"{trace.kernels_per_step or 0:.0f} kernels a step, {short:.0%} of them under 10 us, "
+            f"and the GPU is busy {busy:.0%} of the step."
         ]
         share: float | None = 1.0 - busy
     else:
@@ -53,8 +53,8 @@ def look(recording: Recording) -> list[Finding]:
         if median > 50.0 or calls < 300:
             return []
         evidence = [
-            f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is around "
-            f"them take {share:.0%} of the profiled step."
+            f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is "
+            f"around them take {share:.0%} of the profiled step."
         ]
     return [
         Finding(

@@ -41,7 +41,8 @@ def look(recording: Recording) -> list[Finding]:
             check="sync-in-step",
             share_of_step=share,
             evidence=[
-                f"{trace.syncs_per_step:.1f} synchronisations a step block the host {share:.0%} of it."
+                f"{trace.syncs_per_step:.1f} synchronisations a step block the host "
+                f"{share:.0%} of it."
             ],
             location=None,
             severity="moderate",

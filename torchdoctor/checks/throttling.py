@@ -44,4 +44,4 @@ def look(recording: Recording) -> list[Finding]:
 
 
 FIRES = [{"sensors": {"gpu_throttle": ["thermal 40 %"]}}]
-QUIET = [{"sensors": {"gpu_throttle": []}}, {}]
+QUIET: list[dict[str, object]] = [{"sensors": {"gpu_throttle": []}}, {}]

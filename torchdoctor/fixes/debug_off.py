@@ -54,7 +54,9 @@ _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to turn off."""
     if not _left_on(recording):
-        return "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
+        return (
+            "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
+        )
     return None
 
 

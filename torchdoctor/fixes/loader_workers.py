@@ -118,7 +118,9 @@ def _waits(recording: Recording, loader: LoaderFacts) -> bool:
     if sensors.iowait_share is not None and sensors.iowait_share > _IOWAIT:
         return True
     busy = sensors.workers_cpus
-    return busy is not None and loader.num_workers > 0 and busy < _MOSTLY_WAITING * loader.num_workers
+    return (
+        busy is not None and loader.num_workers > 0 and busy < _MOSTLY_WAITING * loader.num_workers
+    )
 
 
 def _enough(recording: Recording, loader: LoaderFacts) -> int:

@@ -58,7 +58,9 @@ def refuses(recording: Recording) -> str | None:
     from torchdoctor.records.lookup import training_loaders
 
     if not recording.has_gpu:
-        return "The program does not train on a CUDA GPU, and pinned memory only helps copies to one."
+        return (
+            "The program does not train on a CUDA GPU, and pinned memory only helps copies to one."
+        )
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, whose batches could be pinned."

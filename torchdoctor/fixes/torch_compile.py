@@ -25,6 +25,7 @@ can become slower.
 Make it permanent
 -----------------
     model.compile()                            # in place; or mode="reduce-overhead" on a GPU
+    model = torch.compile(model)               # where the model is a plain nn.Sequential
 
 Sources
 -------
@@ -99,10 +100,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             program.refuse("The model is wrapped in DataParallel, which copies it at each step.")
         if any(p.device.type == "cuda" for p in module.parameters()) and not _has_triton():
             program.refuse("Triton is not installed, which torch.compile needs on a GPU.")
-        if mode == "default":
-            module.compile()
-        else:
-            module.compile(mode=mode)
+        _compile_in_place(torch, module, {} if mode == "default" else {"mode": mode})
         program.applied(mode=mode)
 
     def report() -> None:
@@ -113,6 +111,19 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.set_reason("No root module with trainable parameters came by.")
     program.on_model(compile_module)
     program.before_backward(report)
+
+
+def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
+    forward = getattr(type(module).forward, "__module__", None) or ""
+    if not forward.startswith("torch."):
+        module.compile(**options)
+        return
+
+    # Dynamo begins at frames outside torch alone: a plain nn.Sequential would stay as it is.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    module._compiled_call_impl = torch.compile(call, **options)
 
 
 def _check(torch: Any, program: Any) -> None:
@@ -150,8 +161,14 @@ def _cost(torch: Any) -> dict[str, Any]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to add."""
+    from torchdoctor.records.lookup import training_models
+
     mode = settings.get("mode", "default")
-    call = "model.compile()" if mode == "default" else f'model.compile(mode="{mode}")'
+    option = "" if mode == "default" else f'mode="{mode}"'
+    call = f"model.compile({option})"
+    if any(m.cls.startswith("torch.") for m in training_models(recording)):
+        # nn.Sequential and its like: compile() in place leaves them as they are.
+        call = f"model = torch.compile({', '.join(filter(None, ['model', option]))})"
     return f"{call}  # before the training loop, after moving the model to its device"
 
 

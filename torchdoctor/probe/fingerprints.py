@@ -71,7 +71,8 @@ class Fingerprints:
         inputs = _row_hashes(largest, samples)
         marks = _row_hashes(label, samples) if label is not None else ["-"] * samples
         self._by_loader.setdefault(ident, []).extend(
-            "%s:%s" % pair for pair in zip(inputs, marks)  # noqa: B905
+            "%s:%s" % pair
+            for pair in zip(inputs, marks)  # noqa: B905
         )
 
 

@@ -46,6 +46,10 @@ class Loaders:
         self.known[ident].iterators += 1
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
 
+    def looks_closely(self, ident):
+        """Whether this is one of a loader's first fetches."""
+        return self.known[ident & ((1 << step_log.LOADER_BITS) - 1)].batches < _CPU_TIMED
+
     def fetched(self, ident, batch, wall_s, cpu_s):
         """A batch has come.
 
@@ -130,6 +134,19 @@ def _wrap_iter(session, loaders, cls):
     cls.__iter__ = __iter__
 
 
+def _cpu_time_s():
+    """Seconds that this thread computed, or stood in the queue for a CPU that others held.
+
+    CPU time alone would call a loader that computes on a busy machine one that waits for a disk.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:
+            running, queued, _ = file.read().split()
+        return (int(running) + int(queued)) / 1e9
+    except (OSError, ValueError):
+        return time.thread_time()
+
+
 def _wrap_next(session, loaders, cls):
     old = cls.__next__
 
@@ -157,7 +174,8 @@ def _wrap_next(session, loaders, cls):
         if ident is None or not session.on:
             return old(self)
         begin(ident)
-        clock, cpu = time.perf_counter(), time.thread_time()
+        closely = loaders.looks_closely(ident)
+        clock, cpu = time.perf_counter(), _cpu_time_s() if closely else 0.0
         try:
             batch = old(self)
         except BaseException as error:
@@ -165,7 +183,8 @@ def _wrap_next(session, loaders, cls):
             if not isinstance(error, StopIteration):
                 session.hide_frames()
             raise
-        end(ident, batch, time.perf_counter() - clock, time.thread_time() - cpu)
+        wall_s = time.perf_counter() - clock
+        end(ident, batch, wall_s, _cpu_time_s() - cpu if closely else 0.0)
         return batch
 
     cls.__next__ = __next__

@@ -8,7 +8,7 @@ _PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _STANDARD = tuple(
     {os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")}
 )
-_verdicts = {}
+_verdicts: dict = {}
 
 
 def is_users(filename):

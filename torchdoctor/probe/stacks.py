@@ -32,9 +32,7 @@ class Stacks:
         self._counts = Counter()
         self._main = threading.main_thread().ident
         self._gap = Counter()
-        self._thread = threading.Thread(
-            target=self._run, name="torchdoctor-stacks", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="torchdoctor-stacks", daemon=True)
         self._thread.start()
 
     def _run(self):

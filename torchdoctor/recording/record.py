@@ -138,7 +138,7 @@ class Recorder:
         Raises:
             ProgramFailed: where no trace came of it.
         """
-        from torchdoctor.recording.trace import read_and_summarise
+        from torchdoctor.recording.trace_summary import read_and_summarise
 
         folder = self._new_folder("profile")
         window = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS}

@@ -171,7 +171,9 @@ def _phase_means(events: Events, edges: np.ndarray) -> dict[str, Any]:
     def mean_where(mask: np.ndarray) -> float:
         return float(sum_by_step(step[mask], seconds[mask], steps).mean())
 
-    figures: dict[str, Any] = {f"{name}_s": float(mean) for name, mean in zip(PHASES, means, strict=True)}
+    figures: dict[str, Any] = {
+        f"{name}_s": float(mean) for name, mean in zip(PHASES, means, strict=True)
+    }
     figures["before_forward_s"] = float(before_first_forward(events, edges, evaluation).mean())
     figures["evaluation_s"] = mean_where(evaluation)
     starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)

@@ -42,9 +42,13 @@ class LoaderFacts:
     iterators: int = 0  # how many times it was iterated (epochs)
     batches: int = 0
     samples: int = 0
-    batch_shapes: list[str] = field(default_factory=list)  # distinct, at most 8, e.g. "32x3x64x64 float32"
+    batch_shapes: list[str] = field(
+        default_factory=list
+    )  # distinct, at most 8, e.g. "32x3x64x64 float32"
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
-    sample_cpu_share: float | None = None  # thread CPU time / wall time of the fetch (num_workers=0)
+    sample_cpu_share: float | None = (
+        None  # thread CPU time / wall time of the fetch (num_workers=0)
+    )
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
 
 
@@ -174,7 +178,9 @@ class ProcessFacts:
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
     seeded_by_program: bool = False  # the program itself called torch.manual_seed
-    frameworks: list[str] = field(default_factory=list)  # "transformers", "lightning", "accelerate", ...
+    frameworks: list[str] = field(
+        default_factory=list
+    )  # "transformers", "lightning", "accelerate", ...
     trackers: list[str] = field(default_factory=list)  # "wandb", ... that were switched offline
     probe_errors: list[str] = field(default_factory=list)
     probe_cost_us_per_step: float | None = None  # the probe's own clock, measured in place

@@ -109,9 +109,10 @@ def _gain_of(names: str, interval: Interval, numerics: str | None) -> str:
 
 
 def _no_gain(report: Report) -> str:
-    measured = {
-        t.fix for t in report.trials if t.verdict in ("faster", "same", "slower", "unclear")
-    }
+    trials = [t for t in report.trials if t.verdict in ("faster", "same", "slower", "unclear")]
+    measured = {trial.fix for trial in trials if trial.speedup is not None}
+    if trials and not measured:
+        return "The budget ended before a fix was decided: give it more with --budget."
     if measured:
         count = f"of the {len(measured)} fixes tried" if len(measured) > 1 else "fix tried"
         if any(proven_faster(trial.speedup) for trial in report.trials):

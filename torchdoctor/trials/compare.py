@@ -113,8 +113,12 @@ def delta(noise_floor: Interval | None) -> float:
     """What counts as no difference: as far as the A/A's interval reaches, 2 % to 5 %."""
     if noise_floor is None:
         return SMALLEST_DELTA
-    reach = max(abs(math.log(noise_floor.low)), abs(math.log(noise_floor.high)))
-    return min(LARGEST_DELTA, max(SMALLEST_DELTA, math.expm1(min(reach, 1.0))))
+    return min(LARGEST_DELTA, max(SMALLEST_DELTA, reach(noise_floor)))
+
+
+def reach(interval: Interval) -> float:
+    """How far an interval goes from 1, as a ratio minus 1."""
+    return math.expm1(max(abs(math.log(interval.low)), abs(math.log(interval.high))))
 
 
 def verdict(

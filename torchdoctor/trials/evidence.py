@@ -43,6 +43,7 @@ class Evidence:
         self, launcher: Launcher, steps: StepStatistics | None, low_precision: bool
     ) -> None:
         self._launcher, self._steps, self._low_precision = launcher, steps, low_precision
+        self._known: dict[tuple[str, int, int, int], Numerics] = {}
 
     @property
     def baselines(self) -> list[LaunchTiming]:
@@ -60,9 +61,7 @@ class Evidence:
 
     def seconds(self, by: str, arm: Arm | None = None) -> Seconds:
         """Time per sample of a launch, the same way for both sides of a pair."""
-        per_step = self.per_step or any(
-            not timing.samples for timing in (arm.timings if arm else [])
-        )
+        per_step = self.per_step or (arm is not None and not _has_samples(arm))
         return lambda timing: compare.seconds_per_sample(timing, by, per_step)
 
     def noise(self, by: str | None = None) -> list[float]:
@@ -71,6 +70,14 @@ class Evidence:
 
     def numerics(self, arm: Arm) -> Numerics:
         """Did training change in this arm?"""
+        baselines, seeds = self.baselines, self._launcher.seeds
+        # The log only grows: its lengths say whether anything was launched since.
+        state = (arm.key, len(arm.timings), len(baselines), len(seeds))
+        if state not in self._known:
+            self._known[state] = self._compare_training(arm)
+        return self._known[state]
+
+    def _compare_training(self, arm: Arm) -> Numerics:
         steps = self._steps
         untouched = Untouched(
             baselines=self.baselines,
@@ -83,7 +90,13 @@ class Evidence:
 
     def paired(self, arm: Arm, phase: str) -> list[float]:
         """Deciding differences of one phase."""
+        if not self.can_judge(arm):
+            return []
         return differences(self._rounds(phase), arm.key, self.seconds(self._by(arm), arm))
+
+    def can_judge(self, arm: Arm) -> bool:
+        """False for a fix that may change the batch where batches have no known size."""
+        return arm.facts.risk < 3 or not (self.per_step or not _has_samples(arm))
 
     def measured(self, arm: Arm) -> Measured:
         """The differences that the report shows: fresh ones where there are any."""
@@ -99,7 +112,7 @@ class Evidence:
         return Measured(
             arm=arm,
             differences=found,
-            other=differences(self._rounds(phase), arm.key, other),
+            other=differences(self._rounds(phase), arm.key, other) if found else [],
             phase=phase if found else "",
             numerics=self.numerics(arm),
             by=by,
@@ -112,3 +125,7 @@ class Evidence:
 
     def _rounds(self, phase: str) -> list[Round]:
         return [one for one in self._launcher.rounds if one.phase == phase]
+
+
+def _has_samples(arm: Arm) -> bool:
+    return all(timing.samples for timing in arm.timings)

@@ -163,7 +163,9 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
     """
     pairs = len(one.differences)
     parts = []
-    if pairs == 0:
+    if pairs == 0 and one.arm.timings and one.arm.facts.risk == 3:
+        parts.append("not judged: it may change the batch, and batches have no known size")
+    elif pairs == 0:
         parts.append(f"not tried: {ended or 'nothing could be paired'}")
     elif pairs == 1:
         when = "confirmed once only" if one.phase == "confirm" else "screened only: 1 pair"
@@ -218,8 +220,8 @@ def results(
     if noise is not None and excludes_one(noise):
         doubts.append(
             f"The untouched program against itself came out at {noise.estimate:.3f}x "
-            f"[{noise.low:.3f}, {noise.high:.3f}]: the machine was too noisy to trust small "
-            "differences."
+            f"[{noise.low:.3f}, {noise.high:.3f}], which should hold 1: the machine was too noisy "
+            f"to trust differences below {100 * compare.reach(noise):.1f} %."
         )
     best = next(iter(judgement.recommendable()), None)
     if best is not None and best.numerics.classification == "not-comparable":
