@@ -1,4 +1,4 @@
-"""Little training loops whose losses are known to be the same, rounded, reseeded or really changed."""
+"""Little training loops whose losses are the same, rounded, reseeded or really changed."""
 
 from __future__ import annotations
 

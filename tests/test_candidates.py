@@ -1,0 +1,151 @@
+from types import SimpleNamespace
+
+import pytest
+
+from torchdoctor.candidates import candidates
+from torchdoctor.errors import UsageError
+from torchdoctor.records import (
+    Boundary,
+    Candidate,
+    Diagnosis,
+    Environment,
+    Finding,
+    Recording,
+    Shares,
+    StepStatistics,
+    Workload,
+)
+
+
+def fix(treats, settings=({},), keeps="within rounding", refusal=None, **more):
+    return SimpleNamespace(
+        TREATS=treats,
+        KEEPS_RESULTS=keeps,
+        refuses=lambda recording: refusal,
+        settings=lambda recording: [dict(s) for s in settings],
+        **more,
+    )
+
+
+CATALOGUE = {
+    "compile": fix(("compute", "python-overhead"), SETUP_S=40.0),
+    "precision": fix(("compute",), keeps="lower precision"),
+    "workers": fix(("data-wait",), ({"n": 2}, {"n": 4}, {"n": 8})),
+    "fused": fix(("single-tensor-optimizer",)),
+    "pin": fix(("pageable-copies",), refusal="The program uses no GPU."),
+    "batch": fix(("batch-too-small",), keeps="changes training"),
+    "threads": fix(("too-many-threads",)),
+}
+
+
+def recording(**steps):
+    known = {"steps": 50, "warmup_steps": 10, "median_s": 0.1, "mean_s": 0.1}
+    known |= {"p10_s": 0.1, "p90_s": 0.1, "data_wait_s": 0.06, "optimizer_s": 0.01}
+    return Recording(
+        workload=Workload(command=[], cwd=""),
+        environment=Environment(),
+        steps=StepStatistics(boundary=Boundary(kind="loader"), how_found="", **(known | steps)),
+        shares=Shares(data_loader=0.6, cpu=0.4, memcpy=0.001),
+    )
+
+
+DIAGNOSIS = Diagnosis(
+    bottleneck="data_loader",
+    detail="data-wait",
+    findings=[
+        Finding(check="data-wait", share_of_step=0.6),
+        Finding(check="compute", share_of_step=0.3),
+        Finding(check="too-many-threads"),
+    ],
+)
+
+
+def chosen(diagnosis=DIAGNOSIS, seen=None, **options):
+    found, refused = candidates(seen or recording(), diagnosis, CATALOGUE, **options)
+    return [(c.fix, c.settings) for c in found], {r.fix: r.reason for r in refused}
+
+
+def test_the_largest_possible_gain_first_and_a_sweep_leaves_room_for_others():
+    found, _ = chosen()
+    assert found == [
+        ("workers", {"n": 2}),
+        ("workers", {"n": 4}),
+        ("precision", {}),
+        ("compile", {}),
+        ("workers", {"n": 8}),
+        ("threads", {}),
+        ("fused", {}),
+    ]
+
+
+def test_ceilings_are_those_of_amdahl():
+    found, _ = candidates(recording(), DIAGNOSIS, CATALOGUE)
+    ceilings = {c.fix: c.ceiling for c in found}
+    assert ceilings["workers"] == pytest.approx(1 / (1 - 0.6))
+    assert ceilings["precision"] == pytest.approx(1 / (1 - 0.3))
+    assert ceilings["fused"] == pytest.approx(1 / (1 - 0.1))
+    assert ceilings["threads"] is None
+    workers = next(c for c in found if c.fix == "workers")
+    assert isinstance(workers, Candidate) and workers.reason == "treats data-wait, 60 % of the step"
+
+
+def test_every_fix_left_out_says_why():
+    _, refused = chosen()
+    assert refused == {
+        "pin": "The program uses no GPU.",
+        "batch": "It changes training: needs --allow-training-changes.",
+    }
+
+
+def test_what_could_gain_less_than_a_percent_is_pruned():
+    found, refused = chosen(seen=recording(optimizer_s=0.0004))
+    assert "fused" not in [name for name, _ in found]
+    assert refused["fused"] == (
+        "It could gain 0.4 % at most: what it treats takes no more of the step."
+    )
+
+
+def test_an_unknown_share_is_tried_last_and_not_pruned():
+    quiet = Diagnosis(bottleneck="none")
+    found, refused = chosen(quiet, recording(data_wait_s=0.0, optimizer_s=0.0))
+    assert {name for name, _ in found} == {"compile", "precision", "threads"}
+    assert {"workers", "fused"} <= set(refused)
+
+
+def test_what_was_asked_for_is_tried_however_little_it_could_gain():
+    found, refused = chosen(fixes=["fused"], seen=recording(optimizer_s=0.0))
+    assert found == [("fused", {})] and refused == {}
+    _, refused = chosen(fixes=["pin", "batch"])
+    assert set(refused) == {"pin", "batch"}
+
+
+def test_permission_admits_what_changes_training():
+    found, _ = chosen(allow_training_changes=True)
+    assert ("batch", {}) in found
+
+
+def test_skipped_ones_say_so():
+    found, refused = chosen(skip=["workers"])
+    assert "workers" not in [name for name, _ in found]
+    assert refused["workers"] == "left out by --skip"
+
+
+@pytest.mark.parametrize("options", [{"fixes": ["warp-drive"]}, {"skip": ["warp-drive"]}])
+def test_an_unknown_name_is_a_usage_error_that_lists_the_known(options):
+    with pytest.raises(UsageError, match=r"no fix 'warp-drive'.*compile.*workers"):
+        chosen(**options)
+
+
+def test_a_fix_without_a_setting_worth_trying_is_refused():
+    found, refused = candidates(recording(), DIAGNOSIS, {"workers": fix(("data-wait",), ())})
+    assert found == [] and refused[0].reason == "It has no setting worth trying."
+
+
+def test_findings_may_name_a_fix_themselves():
+    diagnosis = Diagnosis(
+        bottleneck="cpu",
+        detail="gc-pauses",
+        findings=[Finding(check="gc-pauses", share_of_step=0.2, fixes=["threads"])],
+    )
+    found, _ = candidates(recording(), diagnosis, CATALOGUE)
+    assert found[0].fix == "threads" and found[0].ceiling == pytest.approx(1.25)

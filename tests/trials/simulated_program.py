@@ -1,0 +1,147 @@
+"""A program that is never started: launches with known speed, noise, losses and failures."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchdoctor.records import AppliedFix, Boundary, Candidate, LaunchTiming, StepStatistics
+from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.run_trials import run_trials
+from torchdoctor.trials.schedule import Budget
+
+QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
+TYPICAL = (0.015, 0.008, 0.08)
+
+
+@dataclass
+class Simulated:
+    """Launches on a simulated machine with its own clock.
+
+    Attributes:
+        gains: fix id, or label with settings, to its true speed-up (the label counts first).
+        ends: the same to the `ended` of its launches, instead of "measured".
+        launch_s: wall time of one launch of the untouched program.
+        setup_s: one-time cost by fix id.
+        losses: of a launch, from (fixes, seed offset).
+        interrupt_at: the launch number that Ctrl-C falls into.
+    """
+
+    gains: dict[str, float] = field(default_factory=dict)
+    noise: tuple[float, float, float] = QUIET
+    seed: int = 0
+    ends: dict[str, str] = field(default_factory=dict)
+    states: dict[str, str] = field(default_factory=dict)
+    launch_s: float = 5.0
+    setup_s: dict[str, float] = field(default_factory=dict)
+    losses: Callable[[list[tuple[str, dict[str, Any]]], int], list[float | None]] | None = None
+    fingerprints: Callable[[list[tuple[str, dict[str, Any]]], int], list[str]] | None = None
+    interrupt_at: int | None = None
+    samples_per_step: float | None = 32.0
+    bursts: dict[str, int] = field(default_factory=dict)  # fix id to batches that arrive together
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.now, self.drift = 0.0, 0.0
+        self.launched: list[tuple[str, int]] = []
+        self.began: list[float] = []
+
+    def clock(self) -> float:
+        """Simulated seconds."""
+        return self.now
+
+    def __call__(
+        self, fixes: list[tuple[str, dict[str, Any]]], *, seed_offset: int = 0
+    ) -> LaunchTiming:
+        """One launch."""
+        names = [_label(fix, settings) for fix, settings in fixes]
+        self.launched.append((" + ".join(names), seed_offset))
+        self.began.append(self.now)
+        if self.interrupt_at is not None and len(self.launched) == self.interrupt_at:
+            self.now += self.launch_s / 2
+            raise KeyboardInterrupt
+        setup_s = 2.0 + sum(self.setup_s.get(fix, 0.0) for fix, _ in fixes)
+        self.now += self.launch_s - 2.0 + setup_s
+        for key in (*names, *(fix for fix, _ in fixes)):
+            if key in self.ends:
+                ended = self.ends[key]
+                return LaunchTiming(
+                    ended=ended, reason=f"{key}: {ended}.", fixes=self._applied(fixes)
+                )
+        step_s = 0.1 * math.exp(self._log_noise())
+        for (fix, _), name in zip(fixes, names, strict=True):
+            step_s /= self.gains.get(name, self.gains.get(fix, 1.0))
+        steps = self._steps(step_s, fixes)
+        return LaunchTiming(
+            ended="measured",
+            step_s=steps,
+            samples=None if self.samples_per_step is None else self.samples_per_step * len(steps),
+            window_s=sum(steps),
+            losses=self.losses(fixes, seed_offset)
+            if self.losses
+            else [2.0 - 0.01 * i for i in range(40)],
+            fingerprints=self.fingerprints(fixes, seed_offset) if self.fingerprints else [],
+            peak_memory_bytes=1000 + 10 * len(fixes),
+            fixes=self._applied(fixes),
+            setup_s=setup_s,
+            wall_s=self.launch_s,
+        )
+
+    def _log_noise(self) -> float:
+        offset, walk, spikes = self.noise
+        self.drift += self.random.gauss(0.0, walk)
+        spike = self.random.expovariate(20.0) if self.random.random() < spikes else 0.0
+        return self.drift + self.random.gauss(0.0, offset) + spike
+
+    def _steps(self, step_s: float, fixes: list[tuple[str, dict[str, Any]]]) -> list[float]:
+        together = max((self.bursts.get(fix, 1) for fix, _ in fixes), default=1)
+        quick = step_s / 20
+        slow = step_s * together - quick * (together - 1)
+        return [slow if i % together == 0 else quick for i in range(20)]
+
+    def _applied(self, fixes: list[tuple[str, dict[str, Any]]]) -> list[AppliedFix]:
+        return [
+            AppliedFix(fix=fix, state=self.states.get(fix, "applied"), reason=f"{fix} says why")
+            for fix, _ in fixes
+        ]
+
+
+def _label(fix: str, settings: dict[str, Any]) -> str:
+    return " ".join([fix, *(f"{name}={value}" for name, value in settings.items())])
+
+
+def candidates(*names: str) -> list[Candidate]:
+    """Candidates from "fix" or "fix name=value"."""
+    found = []
+    for name in names:
+        fix, *settings = name.split()
+        values = {key: int(value) for key, value in (s.split("=") for s in settings)}
+        found.append(Candidate(fix=fix, settings=values))
+    return found
+
+
+def observed(**fields: Any) -> StepStatistics:
+    """Statistics of the observed launch; even steps."""
+    known: dict[str, Any] = {"steps": 20, "warmup_steps": 20, "median_s": 0.1, "mean_s": 0.1}
+    known |= {"p10_s": 0.1, "p90_s": 0.1}
+    return StepStatistics(boundary=Boundary(kind="loader"), how_found="", **{**known, **fields})
+
+
+def try_all(
+    program: Simulated, names: list[str], budget_s: float | None = None, **more: Any
+) -> Any:
+    """`run_trials` on a simulated program."""
+    facts = more.pop("facts", {})
+    known = {name.split()[0]: FixFacts() for name in names}
+    return run_trials(
+        program,
+        candidates(*names),
+        {**known, **facts},
+        budget=Budget(budget_s, program.clock),
+        steps=more.pop("steps", observed()),
+        expected_launch_s=more.pop("expected_launch_s", program.launch_s),
+        **more,
+    )

@@ -1,0 +1,116 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from torchdoctor.records import Boundary, Interval, LaunchTiming, StepStatistics
+from torchdoctor.trials import compare
+
+
+def launch(step_s, samples=None, **more):
+    return LaunchTiming(
+        ended="measured", step_s=step_s, window_s=sum(step_s), samples=samples, **more
+    )
+
+
+def test_time_per_sample_by_median_and_by_the_whole_window():
+    timing = launch([0.1] * 9 + [1.1], samples=40)
+    assert compare.seconds_per_sample(timing, "median") == pytest.approx(0.1 / 4)
+    assert compare.seconds_per_sample(timing, "mean") == pytest.approx(2.0 / 40)
+    assert compare.seconds_per_sample(timing, "mean", per_step=True) == pytest.approx(0.2)
+
+
+def test_a_failed_launch_has_no_time():
+    assert compare.seconds_per_sample(LaunchTiming(ended="failed", step_s=[0.1]), "mean") is None
+    assert compare.seconds_per_sample(LaunchTiming(ended="measured"), "mean") is None
+
+
+def test_two_kinds_of_steps_are_judged_by_the_mean():
+    even, uneven = launch([0.1] * 10), launch([0.01] * 9 + [1.0])
+    assert compare.decided_by([even, even], None) == "median"
+    assert compare.decided_by([uneven, uneven], None) == "mean"
+    steps = StepStatistics(
+        boundary=Boundary(kind="loader"),
+        how_found="",
+        steps=9,
+        warmup_steps=0,
+        median_s=1,
+        mean_s=2,
+        p10_s=1,
+        p90_s=1,
+        two_modes=True,
+    )
+    assert compare.decided_by([even], steps) == "mean"
+
+
+def test_interval_and_p_are_those_of_the_paired_t_test():
+    differences = [0.11, 0.07, 0.15, 0.08, 0.12]
+    expected = stats.ttest_1samp(differences, 0.0)
+    low, high = expected.confidence_interval(0.95)
+    found = compare.interval(differences)
+    assert (found.low, found.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert found.estimate == pytest.approx(math.exp(np.mean(differences)))
+    assert compare.p_value(differences) == pytest.approx(expected.pvalue)
+
+
+def test_one_pair_has_no_interval():
+    assert compare.interval([0.3]) is None
+    assert compare.verdict([0.3]) == "unclear"
+    assert compare.p_value([0.3]) == 1.0
+
+
+def test_wild_pairs_give_a_finite_interval():
+    found = compare.interval([5.0, -5.0])
+    assert math.isfinite(found.low) and math.isfinite(found.high)
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([0.10, 0.11, 0.09, 0.10], "faster"),
+        ([-0.10, -0.11, -0.09, -0.10], "slower"),
+        ([0.004, -0.003, 0.002, -0.004], "same"),
+        ([0.2, -0.2, 0.1, -0.05], "unclear"),
+        ([0.0, 0.0, 0.0], "same"),
+    ],
+)
+def test_verdicts(differences, expected):
+    assert compare.verdict(differences) == expected
+
+
+def test_a_wider_delta_makes_the_same_of_an_unclear_pair_of_numbers():
+    differences = [0.03, -0.03, 0.03, -0.03, 0.02, -0.02]
+    assert compare.verdict(differences, 0.02) == "unclear"
+    assert compare.verdict(differences, 0.05) == "same"
+
+
+def test_a_corrected_p_overrules_the_interval():
+    differences = [0.03, 0.05, 0.04, 0.08]
+    assert compare.verdict(differences, adjusted_p=0.03) == "faster"
+    assert compare.verdict(differences, adjusted_p=0.2) == "unclear"
+
+
+def test_holm_by_hand():
+    assert compare.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert compare.holm([0.9, 0.6]) == [1.0, 1.0]
+    assert compare.holm([]) == []
+
+
+@pytest.mark.parametrize(
+    ("floor", "expected"),
+    [
+        (None, 0.02),
+        (Interval(estimate=1.0, low=0.995, high=1.005), 0.02),
+        (Interval(estimate=1.0, low=0.97, high=1.03), 1 / 0.97 - 1),
+        (Interval(estimate=1.0, low=0.5, high=2.0), 0.05),
+    ],
+)
+def test_delta_follows_the_noise_floor_between_its_bounds(floor, expected):
+    assert compare.delta(floor) == pytest.approx(expected)
+
+
+def test_pooled_deviation_is_that_within_groups():
+    deviation, degrees = compare.pooled_deviation([[1.0, 1.2], [5.0, 5.2], [9.0]])
+    assert deviation == pytest.approx(math.sqrt(0.02)) and degrees == 2
+    assert compare.pooled_deviation([[1.0]]) == (math.inf, 0)

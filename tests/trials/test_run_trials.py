@@ -1,0 +1,428 @@
+import dataclasses
+import math
+
+import msgspec
+import pytest
+from simulated_program import TYPICAL, Simulated, observed, try_all
+
+from torchdoctor.errors import Interrupted, ProgramFailed, TorchdoctorError
+from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.outcome import TrialResults
+
+NAMES = ["workers n=2", "fused", "tf32", "null-a", "null-b", "workers n=4", "null-c"]
+GAINS = {"workers n=2": 2.0, "workers n=4": 2.5, "fused": 1.2}
+
+
+def row(results, fix, **settings):
+    return next(
+        t for t in results.trials if t.fix == fix and (t.settings == settings or not settings)
+    )
+
+
+def recommended(results):
+    return [(f.fix, f.settings) for f in results.recommendation.fixes]
+
+
+def check(results):
+    """What must hold however a search ends."""
+    assert isinstance(results, TrialResults)
+    msgspec.json.encode(dataclasses.asdict(results))
+    for one in results.trials:
+        assert one.verdict in ("faster", "slower", "same", "unclear", "failed", "refused")
+        if one.speedup is not None:
+            assert one.speedup.low <= one.speedup.estimate <= one.speedup.high
+            assert all(map(math.isfinite, dataclasses.astuple(one.speedup)))
+        if one.verdict in ("failed", "refused") or one.pairs == 0:
+            assert one.reason
+    if results.recommendation.fixes:
+        assert results.recommendation.speedup.low > 1.0
+        assert results.recommendation.pairs >= 2
+
+
+def test_the_best_are_confirmed_and_measured_together():
+    program = Simulated(gains=GAINS)
+    results = try_all(program, NAMES)
+    check(results)
+    assert recommended(results) == [("workers", {"n": 4}), ("fused", {})]
+    assert results.recommendation.speedup.estimate == pytest.approx(3.0, rel=0.03)
+    together = results.trials[-1]
+    assert together.fix == "workers + fused" and together.verdict == "faster"
+    assert together.settings == {"workers": {"n": 4}, "fused": {}}
+    assert results.recommendation.pairs == together.pairs == 6
+    assert [t.fix for t in results.trials[: len(NAMES)]] == [name.split()[0] for name in NAMES]
+    assert row(results, "workers", n=2).reason.startswith("screened only: 2 pairs")
+    assert row(results, "fused").pairs == 6 and row(results, "fused").reason is None
+    assert 0.98 < results.noise_floor.low < results.noise_floor.high < 1.02
+
+
+def test_an_a_a_candidate_that_differs_is_a_doubt():
+    seen = set()
+    for seed in range(60):
+        results = try_all(Simulated(seed=seed), ["a"])
+        floor = results.noise_floor
+        differs = floor.low > 1 or floor.high < 1
+        assert any("too noisy" in doubt for doubt in results.doubts) == differs
+        seen.add(differs)
+    assert seen == {True, False}
+
+
+def test_a_larger_batch_is_judged_per_sample_or_not_at_all():
+    class Bigger(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            timing = super().__call__(fixes, seed_offset=seed_offset)
+            factor = 2 if fixes else 1  # twice the batch, 1.6 times the step
+            samples = timing.samples and timing.samples * factor
+            return dataclasses.replace(timing, samples=samples)
+
+    facts = {"bigger": FixFacts(keeps_results="changes training")}
+    for samples, expected in ((32.0, "faster"), (None, "unclear")):
+        program = Bigger(gains={"bigger": 1 / 1.6}, samples_per_step=samples)
+        results = try_all(program, ["bigger"], facts=facts, allow_training_changes=True)
+        found = row(results, "bigger")
+        assert found.verdict == expected
+        assert recommended(results) == ([("bigger", {})] if samples else [])
+    assert "batches have no known size" in found.reason
+
+
+def test_confirmed_numbers_are_fresh():
+    program = Simulated(gains=GAINS)
+    results = try_all(program, NAMES)
+    # A confirmed one was launched in screening too, but only fresh launches are in its pairs.
+    launched = sum(name == "fused" and seed == 0 for name, seed in program.launched)
+    assert launched == row(results, "fused").pairs + 2
+
+
+def test_nothing_to_gain_recommends_nothing():
+    results = try_all(Simulated(), ["a", "b", "c", "d"])
+    check(results)
+    assert recommended(results) == [] and results.recommendation.speedup is None
+
+
+def test_no_candidates_no_launches():
+    program = Simulated()
+    results = try_all(program, [])
+    assert results.trials == [] and program.launched == [] and results.noise_floor is None
+
+
+def test_a_single_candidate_is_measured_in_abba_pairs():
+    program = Simulated(gains={"a": 1.5})
+    results = try_all(program, ["a"])
+    assert row(results, "a").pairs == 6 and len(program.launched) == 12
+    for i in range(0, 12, 4):
+        first, second, third, fourth = (name for name, _ in program.launched[i : i + 4])
+        assert first == fourth != second == third
+    assert recommended(results) == [("a", {})]
+
+
+def test_a_sweep_that_only_gets_worse_together_falls_back_to_the_best_single():
+    class Exclusive(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            self.gains = {"a": 1.5, "b": 1.3} if len(fixes) < 2 else {"a": 1.1, "b": 1.0}
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    results = try_all(Exclusive(), ["a", "b"])
+    assert recommended(results) == [("a", {})]
+    assert row(results, "a + b").verdict == "faster"
+    assert results.recommendation.speedup.estimate == pytest.approx(1.5, rel=0.03)
+
+
+def test_a_stack_that_fails_is_grown_from_the_best():
+    class Clash(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            names = {fix for fix, _ in fixes}
+            self.ends = {"c": "failed"} if {"b", "c"} <= names else {}
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    results = try_all(Clash(gains={"a": 1.8, "b": 1.4, "c": 1.2}), ["a", "b", "c"])
+    check(results)
+    assert row(results, "a + b + c").verdict == "failed"
+    assert recommended(results) == [("a", {}), ("b", {})]
+
+
+@pytest.mark.parametrize("budget_s", range(2, 320, 11))
+def test_the_budget_is_kept_and_what_was_measured_too(budget_s):
+    program = Simulated(gains=GAINS, noise=TYPICAL, seed=budget_s)
+    results = try_all(program, NAMES, float(budget_s))
+    check(results)
+    assert program.now <= budget_s
+    assert results.launches == len(program.launched)
+    for one in results.trials:
+        assert one.pairs > 1 or one.verdict == "unclear"
+    if budget_s >= 60:
+        assert recommended(results), "60 s are 12 launches: enough to confirm one"
+
+
+def test_more_budget_finds_more():
+    found = []
+    for budget_s in (60.0, 120.0, 300.0):
+        results = try_all(Simulated(gains=GAINS), NAMES, budget_s)
+        found.append(results.recommendation.speedup.estimate)
+    assert found == sorted(found) and found[-1] > found[0] * 1.3
+
+
+def test_a_launch_slower_than_all_before_it_overruns_by_itself_only():
+    program = Simulated(setup_s={"compile": 40.0})
+    results = try_all(program, ["compile", "b", "c"], 100.0)
+    check(results)
+    began_last = program.began[-1]
+    assert began_last < 100.0
+    # Known to take long by then: it was not started where it could not end.
+    launches = zip(program.began, program.launched, strict=True)
+    again = [at for at, (name, _) in launches if name == "compile"][1:]
+    assert all(at + 45.0 <= 100.0 for at in again)
+
+
+def test_a_cost_that_is_announced_is_planned_for():
+    program = Simulated(setup_s={"compile": 40.0}, gains={"compile": 1.5})
+    facts = {"compile": FixFacts(setup_s=40.0)}
+    results = try_all(program, ["b", "compile"], 30.0, facts=facts)
+    assert all(name != "compile" for name, _ in program.launched)
+    assert row(results, "compile").reason == "not tried: the budget ended"
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 9, 10, 18, 19, 20, 33, 46, 54, 55])
+def test_ctrl_c_at_any_launch_keeps_what_was_measured(at):
+    program = Simulated(gains=GAINS, interrupt_at=at)
+    results = try_all(program, NAMES)
+    check(results)
+    assert results.interrupted == (len(program.launched) == at)
+    if at > 45:
+        assert ("workers", {"n": 4}) in recommended(results)
+    if at == 3:
+        reasons = [t.reason for t in results.trials]
+        assert reasons.count("not tried: interrupted") == len(NAMES) - 1
+
+
+def test_ctrl_c_between_launches():
+    def progress(event):
+        if event.launches_done == 20:
+            raise KeyboardInterrupt
+
+    results = try_all(Simulated(gains=GAINS), NAMES, progress=progress)
+    check(results)
+    assert results.interrupted and results.launches == 20
+
+
+def test_an_interrupted_launch_is_no_failure_of_its_fix():
+    class Stops(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            if len(self.launched) == 9:
+                raise Interrupted("Ctrl-C")
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    results = try_all(Stops(gains=GAINS), NAMES)
+    assert results.interrupted and all(t.verdict != "failed" for t in results.trials)
+    ends = try_all(Simulated(ends={"fused": "interrupted"}), NAMES)
+    assert ends.interrupted and row(ends, "fused").verdict == "unclear"
+
+
+def test_out_of_memory_fails_one_and_the_rest_go_on():
+    program = Simulated(gains=GAINS, ends={"workers n=4": "out-of-memory", "tf32": "failed"})
+    results = try_all(program, NAMES)
+    check(results)
+    assert row(results, "workers", n=4).verdict == "failed"
+    assert row(results, "workers", n=4).reason == "workers n=4: out-of-memory."
+    assert row(results, "workers", n=4).speedup is None
+    assert [name for name, _ in program.launched].count("tf32") == 1
+    assert recommended(results) == [("workers", {"n": 2}), ("fused", {})]
+
+
+def test_a_failure_that_is_raised_is_a_failure_of_that_launch():
+    class Raises(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            if any(fix == "tf32" for fix, _ in fixes):
+                raise ProgramFailed("It crashed.")
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    results = try_all(Raises(gains=GAINS), NAMES)
+    assert row(results, "tf32").verdict == "failed" and row(results, "tf32").reason == "It crashed."
+    assert len(recommended(results)) == 2
+
+
+def test_any_other_expected_error_ends_the_trials_with_a_doubt():
+    class DiskFull(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            if len(self.launched) == 30:
+                raise TorchdoctorError("The run folder's disk is full.")
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    results = try_all(DiskFull(gains=GAINS), NAMES)
+    check(results)
+    assert any("disk is full" in doubt for doubt in results.doubts) and not results.interrupted
+
+
+def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
+    class Breaks(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            timing = super().__call__(fixes, seed_offset=seed_offset)
+            if not fixes and len(self.launched) > 12:
+                return dataclasses.replace(timing, ended="failed", reason="Port in use.", step_s=[])
+            return timing
+
+    results = try_all(Breaks(gains=GAINS), NAMES)
+    check(results)
+    assert any("untouched program" in d and "Port in use" in d for d in results.doubts)
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "reason"),
+    [
+        ("refused", "refused", "fused says why"),
+        ("pending", "refused", "fused says why"),
+        ("failed", "failed", "fused could not be applied: fused says why"),
+    ],
+)
+def test_a_fix_that_did_not_take_effect_has_no_speed_up(state, verdict, reason):
+    results = try_all(Simulated(gains=GAINS, states={"fused": state}), NAMES)
+    found = row(results, "fused")
+    assert (found.verdict, found.reason, found.speedup) == (verdict, reason, None)
+    assert recommended(results) == [("workers", {"n": 4})]
+
+
+def test_a_fix_of_which_nothing_was_heard_is_refused():
+    class Silent(Simulated):
+        def _applied(self, fixes):
+            return []
+
+    results = try_all(Silent(gains=GAINS), ["fused", "tf32"])
+    assert row(results, "fused").reason == "fused found nothing to apply to."
+
+
+def same(fixes, seed):
+    return [2.0 / (1 + 0.1 * i) + 0.05 * math.sin(5 * i + 3 * seed) for i in range(40)]
+
+
+def test_a_faster_fix_that_changes_training_is_never_recommended():
+    def losses(fixes, seed):
+        found = same(fixes, seed)
+        return [2.0] * 40 if any(f == "workers" for f, _ in fixes) else found
+
+    results = try_all(Simulated(gains=GAINS, losses=losses), NAMES)
+    assert recommended(results) == [("fused", {})]
+    assert row(results, "workers", n=4).numerics == "changed"
+    assert "training changed: not recommended" in row(results, "workers", n=4).reason
+
+
+def test_a_fix_that_repeats_data_is_never_recommended_not_even_with_permission():
+    def fingerprints(fixes, seed):
+        numbers = [n // 2 for n in range(40)] if fixes and fixes[0][0] == "twice" else range(40)
+        return [f"x{n}:y{n}" for n in numbers]
+
+    program = Simulated(gains={"twice": 2.0}, losses=same, fingerprints=fingerprints)
+    facts = {"twice": FixFacts(keeps_results="changes training")}
+    results = try_all(program, ["twice"], facts=facts, allow_training_changes=True)
+    assert row(results, "twice").verdict == "faster" and recommended(results) == []
+    assert row(results, "twice").numerics == "changed"
+
+
+def test_a_fix_that_changes_training_needs_permission():
+    facts = {"bigger": FixFacts(keeps_results="changes training")}
+    for allowed in (False, True):
+        program = Simulated(gains={"bigger": 2.0}, losses=lambda fixes, seed: same(fixes, 5))
+        results = try_all(program, ["bigger"], facts=facts, allow_training_changes=allowed)
+        assert row(results, "bigger").risk == 3
+        assert bool(recommended(results)) == allowed
+
+
+def test_other_seeds_are_launched_only_where_they_can_tell():
+    plain = Simulated(gains=GAINS, losses=same)
+    try_all(plain, NAMES)
+    assert all(seed == 0 for _, seed in plain.launched)
+
+    def reseeded(fixes, seed):
+        return same(fixes, 9 if fixes else seed)
+
+    program = Simulated(gains=GAINS, losses=reseeded)
+    results = try_all(program, NAMES)
+    assert [seed for name, seed in program.launched if seed] == [1, 2]
+    assert row(results, "fused").numerics == "within-seed-noise"
+    assert len(recommended(results)) == 2
+
+
+def test_losses_that_cannot_be_compared_are_a_doubt_and_bar_lower_precision():
+    for keeps, expected in (("exactly", True), ("lower precision", False)):
+        program = Simulated(gains={"a": 1.5}, losses=lambda fixes, seed: [None] * 40)
+        results = try_all(program, ["a"], facts={"a": FixFacts(keeps_results=keeps)})
+        assert row(results, "a").numerics == "not-comparable"
+        assert bool(recommended(results)) == expected
+        assert any("could not be checked" in doubt for doubt in results.doubts) == expected
+
+
+def test_batches_that_arrive_together_are_judged_by_the_mean():
+    program = Simulated(gains={"burst": 1.0}, bursts={"burst": 4})
+    results = try_all(program, ["burst", "b"])
+    # Its median step is 20 times shorter; it is no faster.
+    assert row(results, "burst").median_speedup.estimate > 10
+    assert row(results, "burst").speedup.estimate == pytest.approx(1.0, rel=0.05)
+    assert recommended(results) == [] and results.decided_by == "median"
+
+
+def test_two_modes_in_the_observed_launch_decide_for_the_mean():
+    results = try_all(Simulated(), ["a"], steps=observed(two_modes=True))
+    assert results.decided_by == "mean"
+
+
+def test_without_sample_counts_time_per_step_decides():
+    results = try_all(Simulated(gains={"a": 1.5}, samples_per_step=None), ["a"])
+    assert results.per_step and row(results, "a").speedup.estimate == pytest.approx(1.5, rel=0.03)
+    assert results.launches_s[0] == pytest.approx(0.1, rel=0.05)
+
+
+def test_setup_memory_and_break_even():
+    program = Simulated(gains={"compile": 2.0}, setup_s={"compile": 30.0})
+    results = try_all(program, ["compile"])
+    found = row(results, "compile")
+    assert found.setup_s == pytest.approx(30.0)
+    # 0.1 s become 0.05 s: 600 steps win 30 s back.
+    assert found.break_even_steps == pytest.approx(600, rel=0.06)
+    assert (found.peak_memory_bytes, found.memory_change_bytes) == (1010, 10)
+    assert found.cost_s == pytest.approx(6 * 35.0)
+
+
+def test_progress_tells_what_is_tried_and_the_best_so_far():
+    events = []
+    program = Simulated(gains=GAINS)
+    try_all(program, NAMES, 400.0, progress=events.append)
+    assert {e.phase for e in events} == {"screen", "confirm", "stack"}
+    assert any(e.message == "workers n=4 + fused" for e in events)
+    assert events[-1].launches_done == len(program.launched)
+    assert all(e.launches_planned is None or e.launches_planned >= e.launches_done for e in events)
+    assert events[-1].best.startswith("workers n=4 2.") and events[-1].budget_s == 400.0
+    elapsed = [e.elapsed_s for e in events]
+    assert elapsed == sorted(elapsed)
+
+
+def test_the_order_within_rounds_is_random_but_repeatable():
+    orders = []
+    for seed in (1, 1, 2):
+        program = Simulated()
+        try_all(program, NAMES, seed=seed)
+        orders.append(program.launched[:9])
+        assert program.launched[0] == program.launched[8] == ("", 0)
+    assert orders[0] == orders[1] != orders[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [TYPICAL, (0.03, 0.03, 0.15)], ids=["typical", "noisy"])
+@pytest.mark.parametrize("budget_s", [None, 150.0])
+def test_null_candidates_are_rarely_recommended(noise, budget_s):
+    runs, false = 100, 0
+    for seed in range(runs):
+        program = Simulated(noise=noise, seed=7000 + seed)
+        results = try_all(program, [f"null-{i}" for i in range(8)], budget_s, seed=seed)
+        false += bool(results.recommendation.fixes)
+    assert false / runs <= 0.06
+
+
+@pytest.mark.slow
+def test_the_recommended_interval_covers_the_truth():
+    runs, held, gains = 0, 0, {"a": 1.5, "b": 1.2}
+    for seed in range(120):
+        program = Simulated(noise=TYPICAL, seed=9000 + seed, gains=gains)
+        results = try_all(program, ["null-a", "a", "null-b", "b"], None, seed=seed)
+        truth = math.prod(gains.get(fix, 1.0) for fix, _ in recommended(results))
+        if results.recommendation.speedup is not None:
+            runs += 1
+            speedup = results.recommendation.speedup
+            held += speedup.low <= truth <= speedup.high
+    assert runs > 110 and held / runs >= 0.92

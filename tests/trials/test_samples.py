@@ -1,0 +1,75 @@
+import random
+
+import pytest
+
+from torchdoctor.trials.samples import compare_samples
+
+
+def prints(numbers, inputs="x", labels=10):
+    return [f"{inputs}{n}:y{n % labels}" for n in numbers]
+
+
+BASE = prints(random.Random(1).sample(range(10_000), 80))
+
+
+def test_the_same_sequence_also_beside_a_longer_one():
+    assert compare_samples(BASE, [BASE, BASE]).state == "same"
+    assert compare_samples(BASE + prints([1]), [BASE]).state == "same"
+
+
+def test_another_order_of_the_same_samples():
+    shuffled = random.Random(2).sample(BASE, len(BASE))
+    assert compare_samples(shuffled, [BASE]).state == "reordered"
+
+
+def test_workers_that_do_not_shard_repeat_samples():
+    batches = [BASE[i : i + 8] for i in range(0, 80, 8)]
+    twice = [f for batch in batches for f in batch * 2][:80]
+    found = compare_samples(twice, [BASE])
+    assert found.state == "corrupt" and "40 of the first 80 samples are repeated" in found.sentence
+
+
+def test_dropped_and_foreign_samples():
+    dropped = BASE[:10] + BASE[18:] + prints(range(20_000, 20_008))
+    assert compare_samples(dropped, [BASE]).state == "corrupt"
+    foreign = BASE[:40] + prints(range(20_000, 20_040), inputs="z")
+    assert compare_samples(foreign, [BASE]).state == "corrupt"
+
+
+def test_shuffled_labels_are_foreign_samples():
+    labels = [f.split(":")[1] for f in BASE]
+    random.Random(3).shuffle(labels)
+    wrong = [f"{f.split(':')[0]}:{y}" for f, y in zip(BASE, labels, strict=True)]
+    assert compare_samples(wrong, [BASE]).state == "corrupt"
+
+
+def test_augmentation_seeded_otherwise_keeps_the_labels():
+    augmented = [f.replace("x", "other") for f in BASE]
+    found = compare_samples(augmented, [BASE])
+    assert found.state == "labels-same"
+    assert "labels in the same order, inputs differ" in found.sentence
+
+
+def test_equal_labels_that_say_nothing_do_not_excuse_other_inputs():
+    one_class = prints(range(80), labels=1)
+    other = prints(range(100, 180), labels=1)
+    assert compare_samples(other, [one_class]).state == "corrupt"
+    none = [f"x{n}:-" for n in range(80)]
+    assert compare_samples([f"z{n}:-" for n in range(80)], [none]).state == "corrupt"
+
+
+def test_one_input_under_all_labels_is_no_augmentation():
+    stuck = [f"x0:{f.split(':')[1]}" for f in BASE]
+    assert compare_samples(stuck, [BASE]).state == "corrupt"
+
+
+def test_a_program_whose_own_order_varies_is_held_to_repeats_only():
+    runs = [prints(random.Random(s).sample(range(10_000), 80)) for s in range(3)]
+    assert compare_samples(runs[2], runs[:2]).state == "varies"
+    assert compare_samples(runs[2][:40] * 2, runs[:2]).state == "corrupt"
+
+
+@pytest.mark.parametrize("trial", [[], BASE[:5]])
+def test_too_few_fingerprints_say_nothing(trial):
+    assert compare_samples(trial, [BASE]).state == "unknown"
+    assert compare_samples(BASE, [trial]).state == "unknown"

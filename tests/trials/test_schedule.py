@@ -1,0 +1,91 @@
+import math
+
+import pytest
+
+from torchdoctor.trials.schedule import (
+    Budget,
+    Confirmation,
+    Screened,
+    Screening,
+    choose_finalists,
+    plan_confirmation,
+    plan_screening,
+)
+
+
+def test_a_budget_runs_on_its_own_clock():
+    now = [100.0]
+    budget = Budget(10.0, lambda: now[0])
+    now[0] = 104.0
+    assert (budget.elapsed(), budget.left()) == (4.0, 6.0)
+    assert Budget(None, lambda: now[0]).left() == math.inf
+
+
+@pytest.mark.parametrize(
+    ("left_s", "expected"),
+    [
+        (math.inf, Screening(candidates=8, rounds=2)),
+        (2 * 10 + 24 + 2, Screening(candidates=8, rounds=2)),
+        (10 + 24 + 2, Screening(candidates=8, rounds=1)),
+        (10 + 8 + 2, Screening(candidates=8, rounds=1)),
+        (6 + 8 + 2, Screening(candidates=4, rounds=1)),
+        (3 + 8 + 2, Screening(candidates=0, rounds=0)),
+    ],
+)
+def test_screening_leaves_time_to_confirm(left_s, expected):
+    assert plan_screening([1.0] * 8, 1.0, left_s) == expected
+
+
+def test_one_candidate_needs_no_screening():
+    assert plan_screening([1.0], 1.0, math.inf) == Screening(candidates=0, rounds=0)
+
+
+def test_an_expensive_candidate_at_the_end_does_not_keep_the_others_out():
+    plan = plan_screening([1.0, 1.0, 1.0, 30.0], 1.0, 50.0)
+    assert plan.rounds == 1 and plan.candidates == 3
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "left_s", "expected"),
+    [
+        ([1.0, 1.0, 1.0], math.inf, Confirmation(finalists=3, pairs=6)),
+        ([1.0, 1.0, 1.0], 5 * 4 + 8, Confirmation(finalists=3, pairs=4)),
+        ([1.0, 1.0, 1.0], 4 * 4 + 8, Confirmation(finalists=2, pairs=4)),
+        ([1.0, 1.0], 4 * 4, Confirmation(finalists=2, pairs=4)),
+        ([1.0, 1.0], 12, Confirmation(finalists=1, pairs=6)),
+        ([1.0], 11, Confirmation(finalists=1, pairs=4)),
+        ([1.0], 6, Confirmation(finalists=1, pairs=2)),
+        ([1.0], 1, Confirmation(finalists=1, pairs=0)),
+    ],
+)
+def test_confirmation_leaves_time_to_measure_them_together(expected_s, left_s, expected):
+    assert plan_confirmation(expected_s, 1.0, left_s) == expected
+
+
+def screened(key, *differences, fix=None):
+    return Screened(key=key, fix=fix or key, differences=list(differences))
+
+
+def test_the_best_setting_of_each_fix_that_looks_faster_goes_on():
+    chosen = choose_finalists(
+        [
+            screened("w2", 0.3, 0.32, fix="workers"),
+            screened("w4", 0.5, 0.52, fix="workers"),
+            screened("w8", 0.4, 0.42, fix="workers"),
+            screened("slow", -0.2, -0.21),
+            screened("fused", 0.05, 0.07),
+            screened("failed"),
+        ]
+    )
+    assert chosen == ["w4", "fused"]
+
+
+def test_nobody_goes_on_where_the_noise_is_small_and_nobody_looks_faster():
+    quiet = [screened(str(i), 0.004, 0.005) for i in range(6)]
+    assert choose_finalists(quiet) == []
+    assert choose_finalists([screened("a", -0.1, 0.05), screened("b", -0.1, 0.02)]) == []
+
+
+def test_the_first_goes_on_where_noise_could_hide_a_gain():
+    noisy = [screened("a", 0.1, -0.09), screened("b", -0.2, 0.1), screened("c", -0.1, 0.05)]
+    assert choose_finalists(noisy) == ["a"]
