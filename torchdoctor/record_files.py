@@ -244,7 +244,7 @@ def _finite_record(record: Any) -> Any:
         old = getattr(record, spec.name)
         new = _finite(old)
         lost = new is None and old is not None
-        if lost and type(None) not in typing.get_args(_hints(type(record))[spec.name]):
+        if lost and type(None) not in typing.get_args(_hints(record.__class__)[spec.name]):
             if spec.default is dataclasses.MISSING:
                 return None
             new = spec.default
