@@ -99,6 +99,18 @@ def test_output_of_both_kinds_is_kept_in_order(sandbox, project):
     ]
 
 
+def test_what_a_program_prints_while_it_is_ended_is_left_out(sandbox, project):
+    source = (
+        "import signal, sys, time\n"
+        "def farewell(*_): print('killed!', flush=True); sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, farewell)\n"
+        "print('ready', flush=True); time.sleep(600)\n"
+    )
+    result = launch_script(project, source, sandbox, poll=stop_after("ready"))
+    assert result.output_tail == "ready\n"
+    assert "killed!" in result.output_file.read_text()
+
+
 def test_standard_input_is_replayed_and_empty_where_there_is_none(sandbox, project, tmp_path):
     (tmp_path / "stdin").write_text("one\ntwo\n")
     source = "import sys; print([line.strip() for line in sys.stdin])"

@@ -162,6 +162,8 @@ class _Watch:
             with no_interrupts():
                 columns = _stopped(sensors, self.folder)
                 wall_s = running.elapsed_s
+                # What a program prints while it is being ended is not its own story.
+                said_bytes = output_file.stat().st_size
                 clean = end(running, tree, grace_s=0.0 if ended == "exited" else STOP_GRACE_S)
                 started.read_status()
                 doubts = self._after(started, tree, clean, before)
@@ -174,7 +176,7 @@ class _Watch:
             wall_s=wall_s,
             channel=channel,
             output_file=output_file,
-            output_tail=_tail(output_file),
+            output_tail=_tail(output_file, None if ended == "exited" else said_bytes),
             oom_killed=ended == "exited" and _ran_out_of_memory(code, oom_before),
             escaped_writes=self._escaped(before),
             doubts=doubts,
@@ -250,8 +252,8 @@ def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:
     return columns
 
 
-def _tail(path: Path) -> str:
+def _tail(path: Path, size: int | None) -> str:
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
+        size = file.seek(0, os.SEEK_END) if size is None else size
         file.seek(max(0, size - TAIL_BYTES))
-        return file.read().decode(errors="replace")
+        return file.read(TAIL_BYTES).decode(errors="replace")

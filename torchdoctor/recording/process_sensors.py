@@ -101,6 +101,8 @@ class ProcessSensors:
         counters = self._counters.get(process.pid)
         if counters is None:
             counters = self._counters[process.pid] = ProcessCounters(pid=inner_pid(process.pid))
+            # At once: a forked worker would count with all the memory that it shares.
+            with_pss = process.pid != self._root.pid
         with process.oneshot():
             times = process.cpu_times()
             counters.cpu_s = times.user + times.system
