@@ -47,7 +47,7 @@ def look(recording: Recording) -> list[Finding]:
         return []
     evidence = [f"Each step waits for data {share:.0%} of its time."]
     steps = recording.steps
-    if steps is not None:
+    if steps is not None and steps.data_wait_s >= 0.01 * steps.mean_s:
         evidence.append(
             f"{steps.data_wait_s * 1e3:.1f} ms in the DataLoader of a {steps.mean_s * 1e3:.1f} ms "
             "step (means)."

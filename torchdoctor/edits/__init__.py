@@ -1,4 +1,8 @@
-"""Source edits that make a fix permanent: asked for by fixes, made with LibCST, shown as a diff."""
+"""Source edits that make a fix permanent: asked for by fixes, made with LibCST, shown as a diff.
+
+A fix names what to change (`edits(settings, recording)`); `torchdoctor.edits.diff` makes the
+unified diff. An edit that cannot be made with certainty is not made: the instruction stands then.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ class KeywordEdit:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementEdit:
-    """Insert one statement after the module's imports."""
+    """Insert one statement after the imports at the head of a module."""
 
     file: str
     statement: str

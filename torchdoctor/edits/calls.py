@@ -8,12 +8,21 @@ from torchdoctor.edits import Edit, KeywordEdit
 from torchdoctor.records import Location, Recording
 from torchdoctor.records.lookup import place, training_loaders
 
+# DataLoader's arguments that may be given by position, which a keyword would then repeat.
+_POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
+
 
 def loader_call(recording: Recording, **keywords: Any) -> str:
     """ "train.py:42  DataLoader(..., num_workers=4)"."""
     loaders = training_loaders(recording)
     where = place(recording, loaders[0].location if loaders else None, "the training DataLoader")
     return f"{where}  DataLoader(..., {written(keywords)})"
+
+
+def loader_location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    loaders = training_loaders(recording)
+    return loaders[0].location if loaders else None
 
 
 def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
@@ -30,7 +39,12 @@ def call_edits(location: Location | None, callee: str, keywords: dict[str, Any])
         return []
     return [
         KeywordEdit(
-            file=location.file, line=location.line, callee=callee, keyword=name, value=repr(value)
+            file=location.file,
+            line=location.line,
+            callee=callee,
+            keyword=name,
+            value=repr(value),
+            position=_POSITIONS.get(name) if callee == "DataLoader" else None,
         )
         for name, value in keywords.items()
     ]

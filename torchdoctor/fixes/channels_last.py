@@ -141,7 +141,8 @@ for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.zero_grad()
 weight = net.conv.weight
 print("weights:", weight.is_contiguous(memory_format=torch.channels_last), "inputs:", formats)
-print("trained:", not torch.equal(weight, before), "same parameter:", weight is optimizer.param_groups[0]["params"][0])
+held = optimizer.param_groups[0]["params"][0]
+print("trained:", not torch.equal(weight, before), "same parameter:", weight is held)
 """
 EXAMPLE_SETTINGS: dict[str, Any] = {}
 EXAMPLE_WITHOUT = """weights: False inputs: {False}

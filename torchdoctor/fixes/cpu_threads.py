@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS = ("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load")
 KEEPS_RESULTS = "within rounding"
@@ -102,6 +102,11 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.set_reason("Training did not begin.")
     program.replace(torch, "set_num_threads", make)
     program.at_first_batch(set_at_start)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the program sets the number itself."""
+    return recording.main.flags.num_threads_location
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

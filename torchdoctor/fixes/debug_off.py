@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS = ("debug-left-on",)
 KEEPS_RESULTS = "exactly"
@@ -123,12 +123,12 @@ def _profiler_off(torch: Any, program: Any) -> None:
         return does_nothing
 
     def make_enter(old: Any) -> Any:
-        def __enter__(self: Any) -> Any:
+        def enter(self: Any) -> Any:
             program.applied(profiler="off")
             self.enabled = False  # its __exit__ then does nothing
             return self
 
-        return __enter__
+        return enter
 
     for name in ("start", "stop", "step"):
         program.replace(torch.profiler.profile, name, make)
@@ -139,6 +139,12 @@ def _reread_distributed_level(torch: Any, name: str) -> None:
     # torch.distributed read the variable when it was imported, before us.
     if name == "TORCH_DISTRIBUTED_DEBUG" and torch.distributed.is_available():
         torch.distributed.set_debug_level(torch.distributed.DebugLevel.OFF)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where anomaly detection or the profiler is turned on."""
+    flags = recording.main.flags
+    return flags.anomaly_location or flags.profiler_location
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
@@ -202,8 +208,11 @@ with torch.autograd.detect_anomaly(check_nan=False):
     inside = torch.is_anomaly_enabled()
 recording = torch._C._autograd._profiler_enabled()
 profiler.stop()
-print("anomaly:", torch.is_anomaly_enabled(), inside, "gradcheck ran:", bool(calls), "profiling:", recording)
+print("anomaly:", torch.is_anomaly_enabled(), inside)
+print("gradcheck ran:", bool(calls), "profiling:", recording)
 """
 EXAMPLE_SETTINGS = {"off": ["anomaly", "gradcheck", "profiler"]}
-EXAMPLE_WITHOUT = "anomaly: True True gradcheck ran: True profiling: True"
-EXAMPLE_WITH = "anomaly: False False gradcheck ran: False profiling: False"
+EXAMPLE_WITHOUT = """anomaly: True True
+gradcheck ran: True profiling: True"""
+EXAMPLE_WITH = """anomaly: False False
+gradcheck ran: False profiling: False"""

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import OptimizerFacts, Recording
+    from torchdoctor.records import Location, OptimizerFacts, Recording
 
 TREATS = ("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead")
 KEEPS_RESULTS = "within rounding"
@@ -134,11 +134,12 @@ def _unsuitable(torch: Any, groups: Any, wanted: str) -> str | None:
             tensors += [inner] if isinstance(inner, torch.Tensor) else inner
         else:
             tensors.append(item)
-    for tensor in tensors:
-        tensor = tensor[1] if isinstance(tensor, tuple) else tensor
-        if wanted == "fused" and isinstance(tensor, torch.Tensor):
-            if not tensor.is_floating_point() or tensor.device.type not in _DEVICES:
-                return f"A parameter ({tensor.dtype} on {tensor.device}) cannot be updated fused."
+    if wanted == "foreach":
+        return None
+    named = [x[1] if isinstance(x, tuple) else x for x in tensors]
+    for tensor in (x for x in named if isinstance(x, torch.Tensor)):
+        if not tensor.is_floating_point() or tensor.device.type not in _DEVICES:
+            return f"A parameter ({tensor.dtype} on {tensor.device}) cannot be updated fused."
     return None
 
 
@@ -146,6 +147,12 @@ def _changed(settings: dict[str, Any], recording: Recording) -> list[OptimizerFa
     if settings.get("fused"):
         return [o for o in _stepping(recording) if o.supports_fused and not o.fused]
     return [o for o in _stepping(recording) if _can_foreach(o)]
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the first optimizer that it concerns is made."""
+    concerned = [o for s in settings(recording) for o in _changed(s, recording)]
+    return concerned[0].location if concerned else None
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

@@ -42,8 +42,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS = ("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share")
 KEEPS_RESULTS = "changes training"
@@ -98,6 +97,13 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_loader(enlarge)
 
 
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
+
+
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; and what becomes of the learning rate."""
     from torchdoctor.edits.calls import loader_call
@@ -113,13 +119,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     rate = optimizers[0].lr * (factor if name == "SGD" else factor**0.5)
     where = place(recording, optimizers[0].location, "the optimizer")
     return f"{call}\n{where}  {name}(..., lr={rate:.3g})  # a start: raised {how}, then tune it"
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The loader's argument as a source edit; the learning rate is the user's decision."""
-    from torchdoctor.edits.calls import loader_edits
-
-    return loader_edits(recording, batch_size=settings["batch_size"])
 
 
 EXAMPLE = """

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import LoaderFacts, Recording
+    from torchdoctor.records import LoaderFacts, Location, Recording
 
 TREATS = (
     "data-wait",
@@ -157,6 +157,13 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
     program.set_reason("No DataLoader that it could change was made.")
     program.before_loader(set_workers)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

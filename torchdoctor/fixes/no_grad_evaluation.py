@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import ModelFacts, Recording
+    from torchdoctor.records import Location, ModelFacts, Recording
 
 TREATS = ("evaluation-with-gradients",)
 KEEPS_RESULTS = "exactly"
@@ -86,7 +86,7 @@ class _Watched:
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """No gradients in evaluation, once a module's first evaluation output was not differentiated."""
+    """No gradients in evaluation, unless a module's first evaluation output is differentiated."""
     watched: weakref.WeakKeyDictionary[Any, _Watched] = weakref.WeakKeyDictionary()
     last: list[bool] = [False]  # whether the latest root forward ran without gradients by this fix
     needs_gradient: list[bool] = [False]
@@ -142,6 +142,11 @@ def _flat(value: Any) -> Any:
             yield from _flat(item)
     else:
         yield value
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the model is evaluated."""
+    return next((m.eval_with_grad_location for m in _changed(recording)), None)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

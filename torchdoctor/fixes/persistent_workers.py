@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS = ("workers-respawned", "data-wait")
 KEEPS_RESULTS = "within rounding"
@@ -102,6 +102,13 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 def _keywords(settings: dict[str, Any]) -> dict[str, Any]:
     workers = {"num_workers": settings["num_workers"]} if "num_workers" in settings else {}
     return {**workers, "persistent_workers": True}
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

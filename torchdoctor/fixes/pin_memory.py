@@ -43,8 +43,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
 KEEPS_RESULTS = "exactly"
@@ -142,7 +141,7 @@ def _not_blocking(torch: Any, name: str, program: Any) -> Any:
 
 
 def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether `to(*args)` or `cuda(*args)` goes to the GPU with non_blocking not given by position."""
+    """Whether `to` or `cuda` goes to the GPU, with non_blocking not given by position."""
     if name == "cuda":
         return len(args) < 2
     target = args[0] if args else kwargs.get("device", kwargs.get("other"))
@@ -155,19 +154,19 @@ def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     return isinstance(target, int) and not isinstance(target, bool) and len(args) < 3
 
 
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
+
+
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; and how to copy."""
     from torchdoctor.edits.calls import loader_call
 
     call = loader_call(recording, pin_memory=True)
     return f"{call}\nand copy each batch with  x = x.to(device, non_blocking=True)"
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The loader's argument as a source edit; the copies are left to the instruction."""
-    from torchdoctor.edits.calls import loader_edits
-
-    return loader_edits(recording, pin_memory=True)
 
 
 EXAMPLE = """

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS = ("data-wait", "slow-sample")
 KEEPS_RESULTS = "exactly"
@@ -85,6 +85,13 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
     program.set_reason("No DataLoader that it could change was made.")
     program.before_loader(prefetch)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS = ("zero-grad-to-zero",)
 KEEPS_RESULTS = "exactly"
@@ -68,6 +68,11 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.set_reason("Nothing called zero_grad(set_to_none=False).")
     program.replace(torch.optim.Optimizer, "zero_grad", make)
     program.replace(torch.nn.Module, "zero_grad", make)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where gradients are set to zero."""
+    return recording.main.flags.zero_grad_location
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 TREATS = ("many-small-kernels", "python-overhead", "cpu-execution", "gpu-utilization", "compute")
 KEEPS_RESULTS = "within rounding"
 WHEN = "launch"
+SETUP_S = 40.0  # about what compiling takes, so that cheaper trials come first
 
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _REPORT_AT = (2, 6)  # counters are read at these backward passes: compiled, and once settled
@@ -146,7 +147,7 @@ def _has_triton() -> bool:
 
 
 def _cost(torch: Any) -> dict[str, Any]:
-    """Seconds of compilation, graphs and graph breaks so far; what this torch does not tell is left out."""
+    """Seconds of compilation, graphs and graph breaks so far, as far as this torch tells."""
     found: dict[str, Any] = {}
     try:
         counters = torch._dynamo.utils.counters

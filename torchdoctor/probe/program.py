@@ -1,4 +1,4 @@
-"""What a fix may do to the running program: the object handed to `apply(torch, settings, program)`."""
+"""What a fix may do to the running program: what `apply(torch, settings, program)` is handed."""
 
 import functools
 
@@ -35,7 +35,7 @@ class Program:
         raise Refusal(reason)
 
     def before_loader(self, function):
-        """function(arguments: dict, ident: int) changes DataLoader's arguments before it is made."""
+        """function(arguments: dict, ident: int) changes DataLoader's arguments beforehand."""
         self.loader_functions.append(function)
 
     def before_optimizer(self, function):

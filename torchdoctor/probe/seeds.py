@@ -5,7 +5,7 @@ import sys
 
 
 def install(session, watch):
-    """Seed `random`, torch and (when imported) numpy; shift the program's own seeds by the offset."""
+    """Seed `random`, torch and (when imported) numpy; shift the program's own seeds."""
     seed = session.plan.get("seed")
     offset = int(session.plan.get("seed_offset") or 0)
     torch = session.torch

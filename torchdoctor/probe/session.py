@@ -78,7 +78,7 @@ class Session:
         return self.window is not None and self.window.over
 
     def hide_frames(self):
-        """An exception passes through a wrapper of ours: its printed traceback shows no frame of it."""
+        """An exception passes through a wrapper of ours: its traceback shall not show it."""
         from . import tracebacks
 
         tracebacks.install()

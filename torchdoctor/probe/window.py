@@ -121,7 +121,7 @@ class Window:
             # The launch is over and will be killed; nothing the script catches may get it going.
             try:
                 time.sleep(3600)
-            except BaseException:  # noqa: S112
+            except BaseException:
                 continue
 
     def _profile_step(self, number):

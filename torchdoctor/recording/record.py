@@ -169,7 +169,7 @@ class Recorder:
         seed_offset: int = 0,
         trainers: int = 1,
     ) -> LaunchTiming:
-        """One timed launch with these fixes: one sample of a trial. Never raises for its failure."""
+        """One timed launch with these fixes: one sample of a trial. A failure is a value."""
         folder = self._new_folder(name)
         plan = self._plan(
             folder,
@@ -264,8 +264,8 @@ class Recorder:
         if result.ended == "timed-out" and steps < _FEWEST_STEPS:
             seen = found.reason if isinstance(found, NoSteps) else f"{steps} training steps"
             raise TimedOut(
-                f"Stopped after {result.wall_s:.0f} s without enough training steps (seen: {seen}). "
-                "Give it longer with --timeout, or a smaller data set."
+                f"Stopped after {result.wall_s:.0f} s without enough training steps (seen: "
+                f"{seen}). Give it longer with --timeout, or a smaller data set."
             )
         if isinstance(found, NoSteps):
             raise NoStepFound(

@@ -74,10 +74,8 @@ def place(recording: Recording, location: Location | None, otherwise: str) -> st
     if location is None:
         return otherwise
     path = Path(location.file)
-    try:
+    if path.is_relative_to(recording.workload.cwd):
         path = path.relative_to(recording.workload.cwd)
-    except ValueError:
-        pass
     return f"{path}:{location.line}"
 
 

@@ -19,6 +19,7 @@ from torchdoctor.reports.figures import (
 from torchdoctor.reports.wording import TRAINING, proven_faster
 
 A_A = "no change (A/A)"
+_SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
 SHARE_LABELS = {
     "data_loader": "waiting for data",
     "memcpy": "device copies",
@@ -217,7 +218,8 @@ def trial_notes(report: Report) -> list[str]:
             notes.append(f"{name}: {_sentence(trial.reason)}")
         if trial.numerics == "changed" and trial.numerics_reason:
             notes.append(f"{name}: {_sentence(trial.numerics_reason)}")
-        if trial.setup_s is not None and trial.break_even_steps is not None:
+        worth_saying = trial.setup_s is not None and trial.setup_s >= _SETUP_WORTH_SAYING_S
+        if worth_saying and trial.setup_s and trial.break_even_steps is not None:
             cost, steps = duration(trial.setup_s), f"{trial.break_even_steps:,}"
             notes.append(f"{name}: one-time cost {cost}, paid back after {steps} steps.")
     return notes
