@@ -1,0 +1,61 @@
+"""Edits of files -> one unified diff, to be applied with `git apply` or `patch -p1`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchdoctor.edits import Edit
+from torchdoctor.edits.source import edited
+
+
+def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
+    """The edits as a diff; no file is changed.
+
+    Args:
+        edits: applied in their order.
+        folder: file names in the diff are relative to it.
+
+    Returns:
+        None where there is nothing to change, or where one of the edits cannot be made: half a
+        fix would not be what was measured.
+    """
+    before: dict[Path, str] = {}
+    after: dict[Path, str] = {}
+    for edit in edits:
+        path = Path(edit.file)
+        if path not in before:
+            try:
+                before[path] = after[path] = _read(path)
+            except (OSError, UnicodeDecodeError):
+                return None
+        changed = edited(after[path], edit)
+        if changed is None:
+            return None
+        after[path] = changed
+    return (
+        "".join(_file_diff(path, before[path], after[path], Path(folder)) for path in before)
+        or None
+    )
+
+
+def _read(path: Path) -> str:
+    # newline="": line ends stay as they are, or the patch would not apply.
+    with path.open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:
+    try:
+        name = path.resolve().relative_to(folder.resolve()).as_posix()
+    except ValueError:
+        name = path.as_posix().lstrip("/")
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        f"a/{name}",
+        f"b/{name}",
+    )
+    ended = [x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines]
+    return "".join(ended)

@@ -1,0 +1,237 @@
+"""One edit of one module's source, with comments and formatting kept. Pure: text in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+from torchdoctor.edits import DecoratorEdit, Edit, KeywordEdit, StatementEdit
+
+# A function that calls one of these trains: gradients must stay on in it.
+_TRAINS = frozenset({"backward", "step", "grad", "manual_backward"})
+_OFF = ("torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.inference_mode")
+
+
+def edited(source: str, edit: Edit) -> str | None:
+    """The source with one edit made; the same text where it stands there already.
+
+    Returns:
+        None where it cannot be made with certainty: another call than expected stands there, the
+        argument may hide in `**options`, or the source does not parse.
+    """
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(source))
+    except cst.ParserSyntaxError:
+        return None
+    module = wrapper.module
+    changed: cst.Module | None
+    if isinstance(edit, StatementEdit):
+        changed = _with_statement(module, edit.statement)
+    else:
+        ranges = wrapper.resolve(PositionProvider)
+        changed = (
+            _with_keyword(module, ranges, edit)
+            if isinstance(edit, KeywordEdit)
+            else _with_decorator(module, ranges, edit)
+        )
+    if changed is None:
+        return None
+    code = changed.code
+    try:
+        compile(code, "<edited>", "exec")
+    except (SyntaxError, ValueError):
+        return None
+    return code
+
+
+def edit_call_keyword(
+    source: str, line: int, callee: str, keyword: str, value: str, position: int | None = None
+) -> str | None:
+    """Set an argument of the call of `callee` on a line; as `edited`."""
+    edit = KeywordEdit(
+        file="", line=line, callee=callee, keyword=keyword, value=value, position=position
+    )
+    return edited(source, edit)
+
+
+class _Collect(cst.CSTVisitor):
+    """All calls and all functions of a module."""
+
+    def __init__(self) -> None:
+        self.calls: list[cst.Call] = []
+        self.functions: list[cst.FunctionDef] = []
+
+    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
+        self.calls.append(node)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+        self.functions.append(node)
+
+
+def _collect(node: cst.CSTNode) -> _Collect:
+    found = _Collect()
+    node.visit(found)
+    return found
+
+
+def _last_name(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _with_keyword(
+    module: cst.Module, ranges: Mapping[cst.CSTNode, CodeRange], edit: KeywordEdit
+) -> cst.Module | None:
+    covering = [
+        call
+        for call in _collect(module).calls
+        if _last_name(call.func) == edit.callee
+        and ranges[call].start.line <= edit.line <= ranges[call].end.line
+    ]
+    starting = [call for call in covering if ranges[call].start.line == edit.line]
+    chosen = starting or covering
+    if len(chosen) != 1:
+        return None
+    changed = _call_with(chosen[0], edit)
+    if changed is None:
+        return None
+    replaced = module.deep_replace(chosen[0], changed)
+    return replaced if isinstance(replaced, cst.Module) else None
+
+
+def _call_with(call: cst.Call, edit: KeywordEdit) -> cst.Call | None:
+    value = cst.parse_expression(edit.value)
+    for number, argument in enumerate(call.args):
+        named = argument.keyword is not None and argument.keyword.value == edit.keyword
+        placed = argument.keyword is None and not argument.star and number == edit.position
+        if named or (placed and not any(a.star for a in call.args[:number])):
+            if argument.value.deep_equals(value):
+                return call
+            changed = argument.with_changes(value=value)
+            return call.with_changes(args=[*call.args[:number], changed, *call.args[number + 1 :]])
+    if any(argument.star for argument in call.args):
+        return None
+    added = cst.Arg(
+        value=value,
+        keyword=cst.Name(edit.keyword),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    return call.with_changes(args=_appended(call, added))
+
+
+def _appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
+    """The call's arguments and one more, laid out like the others."""
+    arguments = list(call.args)
+    if not arguments:
+        return [added]
+    last = arguments[-1]
+    comma = last.comma if isinstance(last.comma, cst.Comma) else None
+    before_end = last.whitespace_after_arg if comma is None else comma.whitespace_after
+    if not isinstance(before_end, cst.ParenthesizedWhitespace):
+        between = _line_break(call) or cst.SimpleWhitespace(" ")
+        last = last.with_changes(comma=cst.Comma(whitespace_after=between))
+        return [*arguments[:-1], last, added]
+    # The closing bracket stands on a line of its own, and so shall the new argument. A comment
+    # before the bracket belongs to the argument that was the last.
+    line_break = _line_break(call) or before_end
+    between = before_end.with_changes(indent=line_break.indent, last_line=line_break.last_line)
+    end = cst.ParenthesizedWhitespace(
+        first_line=cst.TrailingWhitespace(newline=before_end.first_line.newline),
+        indent=before_end.indent,
+        last_line=before_end.last_line,
+    )
+    last = last.with_changes(
+        comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
+    )
+    if comma is not None:
+        added = added.with_changes(comma=cst.Comma(whitespace_after=end))
+    else:
+        added = added.with_changes(whitespace_after_arg=end)
+    return [*arguments[:-1], last, added]
+
+
+def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
+    """The line break between two of the call's arguments, without its comment."""
+    commas = [a.comma.whitespace_after for a in call.args[:-1] if isinstance(a.comma, cst.Comma)]
+    for space in (*reversed(commas), call.whitespace_before_args):
+        if isinstance(space, cst.ParenthesizedWhitespace):
+            return cst.ParenthesizedWhitespace(
+                first_line=cst.TrailingWhitespace(newline=space.first_line.newline),
+                indent=space.indent,
+                last_line=space.last_line,
+            )
+    return None
+
+
+def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
+    added = cst.ensure_type(cst.parse_statement(statement), cst.SimpleStatementLine)
+    body = list(module.body)
+    if any(_same(line, added) for line in body):
+        return module
+    after = _head_imports(body)
+    name = statement.split(".", 1)[0]
+    if after is None or not _imports(body[: after + 1], name):
+        return None
+    added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+    return module.with_changes(body=[*body[: after + 1], added, *body[after + 1 :]])
+
+
+def _same(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return False
+    return line.body[0].deep_equals(added.body[0])
+
+
+def _head_imports(body: Sequence[cst.CSTNode]) -> int | None:
+    """Index of the last import before the first function or class; None where there is none."""
+    found = None
+    for number, line in enumerate(body):
+        if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
+            break
+        if isinstance(line, cst.SimpleStatementLine) and isinstance(
+            line.body[0], (cst.Import, cst.ImportFrom)
+        ):
+            found = number
+    return found
+
+
+def _imports(body: Sequence[cst.CSTNode], name: str) -> bool:
+    """Whether `import name` stands among these lines, under its own name."""
+    for line in body:
+        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            for alias in part.names if isinstance(part, cst.Import) else ():
+                # `import torch.nn` binds torch as well.
+                root = alias.evaluated_name.split(".")[0]
+                if root == name and alias.asname is None:
+                    return True
+    return False
+
+
+def _with_decorator(
+    module: cst.Module, ranges: Mapping[cst.CSTNode, CodeRange], edit: DecoratorEdit
+) -> cst.Module | None:
+    covering = [
+        function
+        for function in _collect(module).functions
+        if ranges[function].start.line <= edit.line <= ranges[function].end.line
+    ]
+    if not covering or not _imports(module.body, edit.decorator.split(".", 1)[0]):
+        return None
+    function = max(covering, key=lambda f: ranges[f].start.line)
+    present = [module.code_for_node(d.decorator) for d in function.decorators]
+    if any(text in _OFF or text == edit.decorator for text in present):
+        return module
+    if any(_last_name(call.func) in _TRAINS for call in _collect(function).calls):
+        return None
+    added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
+    if function.decorators:
+        decorators = [*function.decorators, added]
+        changed = function.with_changes(decorators=decorators)
+    else:
+        # Comments above the function stay above its decorator.
+        changed = function.with_changes(decorators=[added])
+    replaced = module.deep_replace(function, changed)
+    return replaced if isinstance(replaced, cst.Module) else None
