@@ -241,6 +241,7 @@ class _Checkup:
             low_precision=trains_in_low_precision(self._recording),
             expected_launch_s=seen.start_s
             + (window.warmup_steps + window.measure_steps) * seen.steps.mean_s,
+            warmup_steps=window.warmup_steps,
             seed=self._settings.seed,
         )
         self._interrupted = self._trials.interrupted

@@ -18,12 +18,21 @@ from torchdoctor.recording.sensors import Sensors
 from torchdoctor.records import Workload
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MARK = "torchdoctor-launch-test"  # in the command line of every process of these tests
+MARK = (
+    f"torchdoctor-launch-test-{os.getpid()}"  # in the command line of every process of these tests
+)
 
 
-@pytest.fixture(params=["auto", "none"])
+@pytest.fixture(params=["auto", "none", "overlay without a PID namespace"])
 def sandbox(request):
-    with Sandbox.choose(request.param) as chosen:
+    kind = request.param.split()[0]
+    try:
+        chosen = Sandbox.choose(kind)
+    except UsageError as error:
+        pytest.skip(str(error))
+    with chosen:
+        if kind == "overlay":
+            chosen.pidns = False  # as where /proc cannot be mounted: in some containers
         yield chosen
 
 

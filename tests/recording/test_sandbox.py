@@ -17,6 +17,7 @@ from torchdoctor.recording import sandbox as sandbox_module
 from torchdoctor.recording.sandbox import Sandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+SLEEPER = ["sleep", f"9876{os.getpid()}"]
 
 
 @pytest.fixture(scope="module")
@@ -313,7 +314,7 @@ def test_a_killed_tool_leaves_no_process_and_its_scratch_folder_goes_with_the_ne
     driver = (
         "import os, sys\nfrom torchdoctor.recording.sandbox import Sandbox\n"
         "s = Sandbox.choose('overlay'); f = s.new_scratch()\n"
-        "st = s.start(['sleep', '987654'], cwd='/tmp', environment=os.environ, folder=f, real=[],\n"
+        f"st = s.start({SLEEPER}, cwd='/tmp', environment=os.environ, folder=f, real=[],\n"
         "             stdin=0, output=1)\n"
         "while st.program_pid is None: st.read_status()\n"
         "print(s.store.folder, flush=True); os.kill(os.getpid(), 9)\n"
@@ -333,7 +334,7 @@ def _sleepers():
     found = []
     for process in psutil.process_iter():
         try:
-            if process.cmdline() == ["sleep", "987654"]:
+            if process.cmdline() == SLEEPER:
                 found.append(process)
         except psutil.Error:
             continue
