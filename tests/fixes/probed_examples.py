@@ -1,0 +1,76 @@
+"""Runs a program under the real probe, with fixes, to its own end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchdoctor import catalogue, probe
+
+
+@dataclass
+class Ran:
+    """What the program printed, and what became of the fixes in the process that trained."""
+
+    stdout: str
+    stderr: str
+    returncode: int
+    applied: dict[str, dict[str, Any]]  # fix id -> AppliedFix as plain data
+    probe_errors: list[str]
+
+
+def run_with(
+    program: str, fixes: dict[str, dict[str, Any]], folder: Path, seed: int | None = None
+) -> Ran:
+    """Run `program`, given as text, in a process of its own; fixes: id -> settings."""
+    channel = folder / "channel"
+    channel.mkdir(parents=True)
+    script = folder / "example.py"
+    script.write_text(program)
+    files = {ident: str(catalogue.fixes()[ident].__file__) for ident in fixes}
+    plan = {
+        "channel": str(channel),
+        "purpose": "observe",
+        "boundary": None,
+        "after": "continue",
+        "seed": seed,
+        "fixes": [{"id": i, "file": files[i], "settings": s} for i, s in fixes.items()],
+    }
+    plan_file = folder / "plan.json"
+    plan_file.write_text(json.dumps(plan))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(str(probe.__file__)).parent),
+        "TORCHDOCTOR_PLAN": str(plan_file),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+    }
+    process = subprocess.run(
+        [sys.executable, script.name],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return Ran(
+        process.stdout.strip(),
+        process.stderr,
+        process.returncode,
+        *_facts(channel),
+    )
+
+
+def _facts(channel: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    errors = [path.read_text() for path in channel.glob("probe-error-*.txt")]
+    applied: dict[str, dict[str, Any]] = {}
+    for path in channel.glob("process-*.json"):
+        facts = json.loads(path.read_text())
+        errors += facts["probe_errors"]
+        if not facts["is_loader_worker"]:
+            applied = {row["fix"]: row for row in facts["fixes"]}
+    return applied, errors
