@@ -102,71 +102,63 @@ def launch(
     plan_file = (folder / "plan.json").absolute()
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
     environment = child_environment(plan_file, sandbox, folder, scratch) | (extra_env or {})
-    watch = _Watch(workload=workload, sandbox=sandbox, folder=folder)
+    watch = _Watch(
+        workload=workload,
+        sandbox=sandbox,
+        folder=folder,
+        scratch=scratch,
+        channel=channel,
+        environment=environment,
+        timeout_s=timeout_s,
+        poll=poll or WindowDone(),
+        stdin_file=stdin_file,
+        sensors=sensors,
+    )
     with processes.adopting_orphans(), processes.burying_orphans():
-        return watch.run(
-            environment=environment,
-            scratch=scratch,
-            channel=channel,
-            timeout_s=timeout_s,
-            poll=poll or WindowDone(),
-            stdin_file=stdin_file,
-            sensors=sensors,
-        )
+        return watch.run()
 
 
 @dataclass(kw_only=True)
 class _Watch:
+    """One launch from start to clean-up; fields as in `launch`."""
+
     workload: Workload
     sandbox: Sandbox
     folder: Path
+    scratch: Path
+    channel: Path
+    environment: dict[str, str]
+    timeout_s: float | None
+    poll: Poll
+    stdin_file: Path | None
+    sensors: Sensors | None
 
-    def run(
-        self,
-        *,
-        environment: dict[str, str],
-        scratch: Path,
-        channel: Path,
-        timeout_s: float | None,
-        poll: Poll,
-        stdin_file: Path | None,
-        sensors: Sensors | None,
-    ) -> LaunchResult:
+    def run(self) -> LaunchResult:
         before = self._outside()
         oom_before = _oom_kills()
         output_file = self.folder / "output.txt"
         begin = time.monotonic()
-        with contextlib.ExitStack() as files:
-            output = files.enter_context(output_file.open("wb"))
-            stdin = files.enter_context(stdin_file.open("rb")) if stdin_file else None
-            started = self.sandbox.start(
-                self.workload.command,
-                cwd=self.workload.cwd,
-                environment=environment,
-                folder=scratch,
-                real=[channel.absolute()],
-                stdin=stdin or subprocess.DEVNULL,
-                output=output,
-                interest=named_places(self.workload),
-            )
-        running = RunningLaunch(started=started, channel=channel, folder=self.folder, begin_s=begin)
+        started = self._start(output_file)
+        running = RunningLaunch(
+            started=started, channel=self.channel, folder=self.folder, begin_s=begin
+        )
         tree = processes.Tree(
-            started.popen.pid, ("TORCHDOCTOR_PLAN", environment["TORCHDOCTOR_PLAN"])
+            started.popen.pid, ("TORCHDOCTOR_PLAN", self.environment["TORCHDOCTOR_PLAN"])
         )
         ended = "interrupted"
         try:
-            ended = until_end(running, tree, timeout_s, poll, sensors)
+            ended = until_end(running, tree, self.timeout_s, self.poll, self.sensors)
         except KeyboardInterrupt:
             pass
         finally:
             with no_interrupts():
-                columns = _stopped(sensors, self.folder)
+                columns = _stopped(self.sensors, self.folder)
                 wall_s = running.elapsed_s
                 # What a program prints while it is being ended is not its own story.
                 said_bytes = output_file.stat().st_size
                 clean = end(running, tree, grace_s=0.0 if ended == "exited" else STOP_GRACE_S)
                 started.read_status()
-                doubts = self._after(started, tree, clean, before)
+                doubts = self._after(tree, clean, before)
                 self.sandbox.discard(started)
         self._refuse(started)
         code = exit_code(started) if ended == "exited" else None
@@ -174,7 +166,7 @@ class _Watch:
             ended=ended,
             exit_code=code,
             wall_s=wall_s,
-            channel=channel,
+            channel=self.channel,
             output_file=output_file,
             output_tail=_tail(output_file, None if ended == "exited" else said_bytes),
             oom_killed=ended == "exited" and _ran_out_of_memory(code, oom_before),
@@ -182,6 +174,21 @@ class _Watch:
             doubts=doubts,
             sensors=columns,
         )
+
+    def _start(self, output_file: Path) -> Started:
+        with contextlib.ExitStack() as files:
+            output = files.enter_context(output_file.open("wb"))
+            stdin = files.enter_context(self.stdin_file.open("rb")) if self.stdin_file else None
+            return self.sandbox.start(
+                self.workload.command,
+                cwd=self.workload.cwd,
+                environment=self.environment,
+                folder=self.scratch,
+                real=[self.channel.absolute()],
+                stdin=stdin or subprocess.DEVNULL,
+                output=output,
+                interest=named_places(self.workload),
+            )
 
     def _outside(self) -> tuple[escaped_writes.Snapshot, set[str]] | None:
         if self.sandbox.mode == "overlay" and self.sandbox.pidns:
@@ -201,7 +208,6 @@ class _Watch:
 
     def _after(
         self,
-        started: Started,
         tree: processes.Tree,
         clean: bool,
         before: tuple[escaped_writes.Snapshot, set[str]] | None,
@@ -253,7 +259,8 @@ def _stopped(sensors: Sensors | None, folder: Path) -> SensorColumns | None:
 
 
 def _tail(path: Path, size: int | None) -> str:
+    """The end of a file, or of its first `size` bytes."""
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END) if size is None else size
-        file.seek(max(0, size - TAIL_BYTES))
-        return file.read(TAIL_BYTES).decode(errors="replace")
+        end_at = file.seek(0, os.SEEK_END) if size is None else size
+        start = file.seek(max(0, end_at - TAIL_BYTES))
+        return file.read(end_at - start).decode(errors="replace")
