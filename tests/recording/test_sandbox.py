@@ -193,6 +193,25 @@ def test_shared_memory_is_private_and_as_large_as_outside(overlay, project):
     assert not Path("/dev/shm/torchdoctor_left").exists()
 
 
+def test_data_that_is_kept_in_shared_memory_can_be_read(overlay, project):
+    kept = Path("/dev/shm") / f"torchdoctor-data-{os.getpid()}"
+    kept.mkdir()
+    file = kept.with_suffix(".bin")
+    try:
+        (kept / "a").write_text("a")
+        file.write_text("b")
+        script = (
+            f"import os; os.chdir({str(kept)!r})\n"
+            f"print(open('a').read(), open({str(file)!r}).read())\n"
+            "open('a', 'w').write('changed'); print(open('a').read())\n"
+        )
+        assert launch_script(project, script, overlay).output_tail == "a b\nchanged\n"
+        assert (kept / "a").read_text() == "a"
+    finally:
+        shutil.rmtree(kept)
+        file.unlink()
+
+
 def test_the_channel_is_real_and_nothing_else_of_the_launch_folder(overlay, project, tmp_path):
     script = (
         "import json, os\n"

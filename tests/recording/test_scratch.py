@@ -1,5 +1,6 @@
 import os
 import shutil
+from pathlib import Path
 
 from torchdoctor.recording import scratch
 from torchdoctor.recording.escaped_writes import snapshot
@@ -42,30 +43,30 @@ def test_a_folder_that_nobody_holds_any_more_is_removed_by_the_next(tmp_path):
 
 
 def test_the_disk_with_most_room_is_chosen_among_those_that_can_hold_layers(tmp_path, monkeypatch):
-    rooms = {"disk": 10, "container": 99, "memory": 50}
+    rooms = {"small": 1, "large": 10, "container": 99, "memory": 50}
     folders = {name: tmp_path / name for name in rooms}
     for folder in folders.values():
         folder.mkdir()
     monkeypatch.setattr(scratch, "candidates", lambda beside: list(folders.values()))
-    devices = iter(range(100))
 
     class Usage:
         def __init__(self, folder):
-            self.free = rooms[folder.name]
-
-    class Apart:
-        def __init__(self):
-            self.st_dev = next(devices)
+            self.free = rooms[folder.name] << 30
 
     monkeypatch.setattr(shutil, "disk_usage", Usage)
-    monkeypatch.setattr(type(tmp_path), "stat", lambda self, **_: Apart())
-    mounts = [
-        ("/", "overlay"),
-        (str(folders["disk"]), "ext4"),
-        (str(folders["memory"]), "tmpfs"),
-    ]
-    assert choose(None, mounts) == (folders["disk"], True)
+    kinds = {"/": "overlay", "small": "ext4", "large": "xfs", "memory": "tmpfs"}
+    mounts = [(str(folders.get(path, path)), kind) for path, kind in kinds.items()]
+    assert choose(None, mounts) == (folders["large"], True)
     assert choose(None, [("/", "overlay")])[1] is False
+    rooms["small"] = 10
+    assert choose(None, mounts) == (folders["small"], True), "the first of equals"
+
+
+def test_a_scratch_folder_apart_from_the_working_folder_is_preferred(monkeypatch):
+    places = [Path("/var/tmp"), Path("/tmp")]
+    monkeypatch.setattr(scratch, "candidates", lambda beside: places)
+    assert choose(None, [("/", "ext4")], "/home/me")[0] == Path("/var/tmp")
+    assert choose(None, [("/", "ext4")], "/var/tmp/project")[0] == Path("/tmp")
 
 
 def test_the_innermost_mount_tells_the_file_system(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from torchdoctor.errors import UsageError
-from torchdoctor.recording import scratch
+from torchdoctor.recording import scratch, shared_memory
 from torchdoctor.recording.foreign_files import ForeignFiles
 from torchdoctor.recording.sandbox_plan import Mount, Planner, Step, read_mounts
 from torchdoctor.recording.sandbox_trial import trial
 from torchdoctor.recording.started import Started, start_entry
 from torchdoctor.records import Workload
 
+ROOM_BYTES = 2 << 30  # below this a checkpoint or two may fill the disk
 MODES = ("auto", "overlay", "redirect", "none")
 
 
@@ -62,7 +64,11 @@ class Sandbox:
         if mode not in MODES:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
         mounts = _mounts()
-        parent, on_disk = scratch.choose(beside, [(m.path, m.kind) for m in mounts])
+        parent, on_disk = scratch.choose(
+            beside,
+            [(m.path, m.kind) for m in mounts],
+            workload.cwd if workload else str(Path.cwd()),
+        )
         store = scratch.Scratch(parent)
         reason: str | None = None
         if mode in ("auto", "overlay"):
@@ -170,8 +176,7 @@ class Sandbox:
         else:
             steps.append(["view", "/proc", [], False])
         if not _uses_mps() and Path("/dev/shm").is_dir():
-            size = os.statvfs("/dev/shm")
-            steps.append(["empty", "/dev/shm", size.f_blocks * size.f_frsize, 0o1777])
+            steps += shared_memory.private_steps()
         if self.store is not None:
             steps.append(["empty", str(self.store.folder.resolve()), 4096, 0o700])
         steps += [["view", path, [], False] for path in _meeting_points()]
@@ -220,6 +225,17 @@ def _meeting_points() -> list[str]:
     return sorted(set(found))[:64]
 
 
+def _little_room(store: scratch.Scratch, on_disk: bool) -> list[str]:
+    if not on_disk:
+        return ["No disk here can hold a layer: what a launch writes is kept in memory."]
+    free = shutil.disk_usage(store.folder).free
+    if free >= ROOM_BYTES:
+        return []
+    return [
+        f"Only {free / 2**30:.1f} GiB are free in {store.folder.parent} for what a launch writes."
+    ]
+
+
 def _first_that_works(
     store: scratch.Scratch, on_disk: bool, workload: Workload | None
 ) -> tuple[Sandbox | None, str | None]:
@@ -233,10 +249,7 @@ def _first_that_works(
             )
             problem = trial(tried, workload)
             if problem is None:
-                if not on_disk:
-                    tried.doubts.append(
-                        "No disk here can hold a layer: what a launch writes is kept in memory."
-                    )
+                tried.doubts += _little_room(store, on_disk)
                 return tried, None
             reason = reason or problem
     return None, reason

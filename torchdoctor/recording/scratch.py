@@ -43,25 +43,29 @@ def kind_of(folder: Path, mounts: Iterable[tuple[str, str]]) -> str:
     return kind
 
 
-def choose(beside: Path | None, mounts: Iterable[tuple[str, str]]) -> tuple[Path, bool]:
+def choose(
+    beside: Path | None, mounts: Iterable[tuple[str, str]], cwd: str | None = None
+) -> tuple[Path, bool]:
     """The folder to make scratch folders in, and whether it can hold an overlay's layers.
 
-    Most free room wins; on one and the same disk the first candidate does.
+    Apart from the working folder is best: a layer cannot lie below what it is laid over, so that
+    of the working folder would have to stay in memory. Then the disk with most free room counts.
     """
     pairs = list(mounts)
-    best: tuple[bool, bool, int] | None = None
+    best: tuple[bool, bool, bool, int] | None = None
     chosen = Path(tempfile.gettempdir())
-    devices = set()
     for folder in candidates(beside):
-        device = folder.stat().st_dev
-        if device in devices:
-            continue
-        devices.add(device)
         kind = kind_of(folder, pairs)
-        rank = (kind in LAYER_KINDS, kind != "tmpfs", shutil.disk_usage(folder).free)
+        free = shutil.disk_usage(folder).free >> 30  # on one disk the first candidate wins
+        rank = (kind in LAYER_KINDS, not _together(folder, cwd), kind != "tmpfs", free)
         if best is None or rank > best:
             best, chosen = rank, folder
     return chosen, best is not None and best[0]
+
+
+def _together(folder: Path, cwd: str | None) -> bool:
+    """Whether two folders lie in the same folder of the root."""
+    return cwd is not None and folder.resolve().parts[:2] == Path(cwd).resolve().parts[:2]
 
 
 class Scratch:

@@ -1,7 +1,4 @@
-"""Segments in /dev/shm that a killed program could not remove itself.
-
-Only needed where a launch has no /dev/shm of its own.
-"""
+"""/dev/shm: a private one for each launch, else what a killed program left there is removed."""
 
 from __future__ import annotations
 
@@ -10,10 +7,29 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path("/dev/shm")
+SHOWN_AT_MOST = 100
 # torch_<pid>_..., POSIX semaphores, multiprocessing.shared_memory, NCCL.
 _OURS = re.compile(r"^(torch_(?P<pid>\d+)_|sem\.|psm_|nccl-)")
+
+
+def private_steps() -> list[list[Any]]:
+    """Steps for `sandbox_entry.py`: an empty /dev/shm of the same size.
+
+    Data that somebody keeps there stays visible: folders with a layer of their own, files to be
+    read. It is no layer over the whole, because older C libraries look for a tmpfs there.
+    """
+    size = os.statvfs(FOLDER)
+    steps: list[list[Any]] = [["empty", str(FOLDER), size.f_blocks * size.f_frsize, 0o1777]]
+    with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name)[:SHOWN_AT_MOST]:
+            if entry.is_dir(follow_symlinks=False):
+                steps.append(["overlay", entry.path, False, [], []])
+            elif entry.is_file(follow_symlinks=False) and not _OURS.match(entry.name):
+                steps.append(["view", entry.path, ["nosuid", "nodev"], True])
+    return steps
 
 
 def segments() -> set[str]:
