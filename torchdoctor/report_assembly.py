@@ -11,6 +11,7 @@ from typing import Any
 
 from torchdoctor import __version__
 from torchdoctor.catalogue import RISKS
+from torchdoctor.edits.diff import unified_diff
 from torchdoctor.records import (
     Baseline,
     Diagnosis,
@@ -209,9 +210,12 @@ def _with_instruction(
     if module is None:
         return one
     text = module.instruction(one.settings, recording)
-    location = getattr(module, "location", None)
-    found: Location | None = location(recording) if location is not None else None
-    return replace(one, instruction=text, location=found)
+    edits = module.edits(one.settings, recording) if hasattr(module, "edits") else []
+    location = next(
+        (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
+    )
+    diff = unified_diff(edits, recording.workload.cwd) if edits else None
+    return replace(one, instruction=text, edit=diff, location=location)
 
 
 def _offered(

@@ -10,6 +10,7 @@ from typing import Any
 from torchdoctor.records import Interval, Location
 
 MISSING = "-"
+_SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth its digits
 
 
 def percent(share: float | None, against: float | None = None) -> str:
@@ -57,6 +58,8 @@ def speedup(interval: Interval | None) -> str:
     """A speed-up as "1.83x (1.79-1.88)"."""
     if interval is None:
         return MISSING
+    if interval.low <= 0 or interval.high / interval.low > _SAYS_NOTHING:
+        return f"{ratio(interval.estimate)}x (too few pairs)"
     return f"{ratio(interval.estimate)}x ({ratio(interval.low)}-{ratio(interval.high)})"
 
 
