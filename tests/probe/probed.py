@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -138,18 +139,21 @@ def run_probed(
         assert process.stdin is not None
         process.stdin.write(stdin)
         process.stdin.close()
-        stopped_by = _wait(process, channel, timeout)
+        goes_on = plan.get("after") == "continue"
+        stopped_by = _wait(process, channel, timeout, goes_on)
     result = Probed(process.returncode, out.read_text(), err.read_text(), channel, stopped_by)
     _read(result, channel)
     return result
 
 
-def _wait(process: subprocess.Popen[str], channel: Path, timeout: float) -> str | None:
+def _wait(
+    process: subprocess.Popen[str], channel: Path, timeout: float, goes_on: bool
+) -> str | None:
     deadline = time.monotonic() + timeout
     stopped_by = None
     try:
         while process.poll() is None:
-            if any(channel.glob("done-*.json")):
+            if not goes_on and any(channel.glob("done-*.json")):
                 stopped_by = "done"
                 # Long enough for a script that goes on after its window to betray itself.
                 time.sleep(1.0)
@@ -158,10 +162,8 @@ def _wait(process: subprocess.Popen[str], channel: Path, timeout: float) -> str 
                 raise AssertionError(f"still running after {timeout} s")
             time.sleep(0.02)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
     return stopped_by
 

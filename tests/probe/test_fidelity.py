@@ -6,7 +6,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
 from probed import run_plain, run_probed
 
 SURROUNDINGS = """
