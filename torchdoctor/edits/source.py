@@ -132,7 +132,10 @@ def _appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
     before_end = last.whitespace_after_arg if comma is None else comma.whitespace_after
     if not isinstance(before_end, cst.ParenthesizedWhitespace):
         between = _line_break(call) or cst.SimpleWhitespace(" ")
-        last = last.with_changes(comma=cst.Comma(whitespace_after=between))
+        added = added.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+        last = last.with_changes(
+            comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
+        )
         return [*arguments[:-1], last, added]
     # The closing bracket stands on a line of its own, and so shall the new argument. A comment
     # before the bracket belongs to the argument that was the last.

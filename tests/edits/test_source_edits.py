@@ -1,0 +1,190 @@
+"""Edits of source text: what changes, what stays, and when nothing is changed at all."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.edits import DecoratorEdit, KeywordEdit, StatementEdit
+from torchdoctor.edits.diff import unified_diff
+from torchdoctor.edits.source import edit_call_keyword, edited
+
+WORKERS = ("DataLoader", "num_workers", "4", 5)
+
+SAME_LINE = [
+    ("DataLoader(data)", "DataLoader(data, num_workers=4)"),
+    ("DataLoader()", "DataLoader(num_workers=4)"),
+    ("DataLoader( data )", "DataLoader( data, num_workers=4 )"),
+    ("DataLoader(data, num_workers=0)", "DataLoader(data, num_workers=4)"),
+    ("DataLoader(data, num_workers = 0, pin_memory=True)", None),
+    (
+        "x = utils.data.DataLoader(data,)  # note",
+        "x = utils.data.DataLoader(data, num_workers=4)  # note",
+    ),
+    ("DataLoader(d, 8, True, None, None, 2)", "DataLoader(d, 8, True, None, None, 4)"),
+    (
+        "for x in DataLoader(Data(1), 2): pass",
+        "for x in DataLoader(Data(1), 2, num_workers=4): pass",
+    ),
+]
+
+OVER_LINES = [
+    (
+        "DataLoader(\n    data,  # the data\n    batch_size=8,  # fits\n)\n",
+        "DataLoader(\n    data,  # the data\n    batch_size=8,  # fits\n    num_workers=4,\n)\n",
+    ),
+    (
+        "DataLoader(\n    data,\n    batch_size=8\n)\n",
+        "DataLoader(\n    data,\n    batch_size=8,\n    num_workers=4\n)\n",
+    ),
+    (
+        "DataLoader(\n    data,\n)\n",
+        "DataLoader(\n    data,\n    num_workers=4,\n)\n",
+    ),
+    (
+        "x = DataLoader(data,\n               batch_size=8)  # last\n",
+        "x = DataLoader(data,\n               batch_size=8,\n               num_workers=4)  # last\n",
+    ),
+    (
+        "DataLoader(\n    data, batch_size=8\n    # the end\n)\n",
+        "DataLoader(\n    data, batch_size=8,\n    # the end\n    num_workers=4\n)\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), SAME_LINE)
+def test_a_keyword_on_one_line(before: str, after: str | None) -> None:
+    if after is None:
+        after = before.replace("= 0", "= 4")
+    assert edit_call_keyword(before, 1, *WORKERS) == after
+    assert edit_call_keyword(after, 1, *WORKERS) == after
+
+
+@pytest.mark.parametrize(("before", "after"), OVER_LINES)
+def test_a_keyword_over_several_lines_keeps_the_layout(before: str, after: str) -> None:
+    for line in range(1, before.count("\n") + 1):
+        assert edit_call_keyword(before, line, *WORKERS) == after
+    assert edit_call_keyword(after, 1, *WORKERS) == after
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "DataLoader(data, **options)",
+        "DataLoader(*arguments)",
+        "Loader(data)",
+        "pair = DataLoader(a), DataLoader(b)",
+        "DataLoader(x for x in y)",
+        "DataLoader(data",
+        "pass",
+    ],
+)
+def test_what_is_not_certain_is_not_done(source: str) -> None:
+    assert edit_call_keyword(source, 1, *WORKERS) is None
+
+
+def test_a_call_that_starts_on_the_line_wins_over_one_around_it() -> None:
+    source = "DataLoader(\n    DataLoader(a),\n)\n"
+    assert edit_call_keyword(source, 2, *WORKERS) == (
+        "DataLoader(\n    DataLoader(a, num_workers=4),\n)\n"
+    )
+
+
+def test_line_ends_and_indentation_stay() -> None:
+    source = "def f():\r\n\tx = DataLoader(\r\n\t\tdata,\r\n\t)\r\n"
+    changed = edit_call_keyword(source, 2, *WORKERS)
+    assert changed == "def f():\r\n\tx = DataLoader(\r\n\t\tdata,\r\n\t\tnum_workers=4,\r\n\t)\r\n"
+
+
+def statement(source: str) -> str | None:
+    return edited(source, StatementEdit(file="", statement="torch.backends.x = True"))
+
+
+def test_a_statement_goes_behind_the_imports() -> None:
+    source = (
+        '"""Doc."""\nimport os\n\nimport torch.nn as nn\nimport torch  # here\n\n\ndef f(): pass\n'
+    )
+    changed = statement(source)
+    assert changed is not None
+    assert "import torch  # here\n\ntorch.backends.x = True\n\n\ndef f()" in changed
+    assert statement(changed) == changed
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import torch as t\n", "from torch import nn\n", "x = 1\n", "def f():\n    import torch\n"],
+)
+def test_a_statement_needs_the_name_that_it_uses(source: str) -> None:
+    assert statement(source) is None
+
+
+EVALUATE = """import torch
+
+# Comment.
+def evaluate(model):
+    model.eval()
+    return model(1)
+
+def train(model):
+    loss = model(1)
+    loss.backward()
+"""
+
+
+def decorated(source: str, line: int) -> str | None:
+    return edited(source, DecoratorEdit(file="", line=line, decorator="torch.no_grad()"))
+
+
+def test_a_function_that_evaluates_is_decorated() -> None:
+    changed = decorated(EVALUATE, 6)
+    assert changed == EVALUATE.replace("def evaluate", "@torch.no_grad()\ndef evaluate")
+    assert decorated(changed, 7) == changed
+
+
+def test_a_function_that_trains_is_not_decorated() -> None:
+    assert decorated(EVALUATE, 9) is None
+    assert decorated(EVALUATE, 1) is None
+    assert decorated(EVALUATE.replace("import torch\n", "import os\n"), 6) is None
+
+
+def test_the_diff_applies(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    script, module = tmp_path / "train.py", tmp_path / "pkg" / "data.py"
+    script.write_text("import torch\nprint(1)")  # no line end: the diff must say so
+    module.write_bytes(b"def f(d):\r\n    return DataLoader(d)\r\n")
+    edits = [
+        StatementEdit(file=str(script), statement="torch.set_num_threads(2)"),
+        KeywordEdit(
+            file=str(module), line=2, callee="DataLoader", keyword="num_workers", value="4"
+        ),
+        KeywordEdit(
+            file=str(module),
+            line=2,
+            callee="DataLoader",
+            keyword="persistent_workers",
+            value="True",
+        ),
+    ]
+    text = unified_diff(edits, tmp_path)
+    assert text is not None
+    (tmp_path / "fix.diff").write_text(text, newline="")
+    subprocess.run(["git", "apply", "fix.diff"], cwd=tmp_path, check=True)
+    assert script.read_text() == "import torch\n\ntorch.set_num_threads(2)\nprint(1)"
+    changed = b"    return DataLoader(d, num_workers=4, persistent_workers=True)\r\n"
+    assert module.read_bytes() == b"def f(d):\r\n" + changed
+    assert unified_diff(edits, tmp_path) is None  # nothing is left to do
+
+
+def test_half_a_fix_is_no_diff(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nDataLoader(**options)\n")
+    edits = [
+        StatementEdit(file=str(script), statement="torch.set_num_threads(2)"),
+        KeywordEdit(file=str(script), line=2, callee="DataLoader", keyword="x", value="1"),
+    ]
+    assert unified_diff(edits, tmp_path) is None
+    assert unified_diff(edits[:1], tmp_path) is not None
+    missing = StatementEdit(file=str(tmp_path / "gone.py"), statement="torch.x()")
+    assert unified_diff([missing], tmp_path) is None

@@ -1,0 +1,377 @@
+"""What each fix decides from a recording: refused with which reason, tried with which values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from torchdoctor import catalogue
+from torchdoctor.records import (
+    Boundary,
+    Environment,
+    Flags,
+    Gpu,
+    LoaderFacts,
+    Location,
+    ModelFacts,
+    OptimizerFacts,
+    ProcessFacts,
+    Recording,
+    SensorStatistics,
+    StepStatistics,
+    Workload,
+)
+
+FIXES = catalogue.fixes()
+HERE = Location(file="/home/me/work/train.py", line=42)
+AMPERE = Gpu(index=0, name="NVIDIA A100", compute_capability="8.0")
+VOLTA = Gpu(index=0, name="Tesla V100", compute_capability="7.0")
+
+
+def steps(wait: float = 0.5, **changes: Any) -> StepStatistics:
+    values: dict[str, Any] = {
+        "boundary": Boundary(kind="loader"),
+        "how_found": "",
+        "steps": 50,
+        "warmup_steps": 10,
+        "median_s": 1.0,
+        "mean_s": 1.0,
+        "p10_s": 1.0,
+        "p90_s": 1.0,
+        "data_wait_s": wait,
+    }
+    return StepStatistics(**(values | changes))
+
+
+def recording(
+    cpus: float = 2,
+    loader: dict[str, Any] | None = None,
+    others: int = 0,
+    model: dict[str, Any] | None = None,
+    optimizer: dict[str, Any] | None = None,
+    flags: dict[str, Any] | None = None,
+    gpu: Gpu | None = None,
+    features: tuple[str, ...] = ("avx512f",),
+    sensors: dict[str, Any] | None = None,
+    **step: Any,
+) -> Recording:
+    device = "cuda:0" if gpu else "cpu"
+    loaders = []
+    if loader is not None:
+        known = {"batch_size": 32, "dataset_length": 5000, "location": HERE, "batches": 60}
+        loaders = [LoaderFacts(**({"ident": 0, "iterators": 1} | known | loader))]
+        loaders += [LoaderFacts(ident=i + 1, batches=3) for i in range(others)]
+    models = {"ident": 0, "cls": "__main__.Net", "dtypes": ["float32"], "forwards": 60}
+    optimizers = {"ident": 0, "cls": "torch.optim.adam.Adam", "steps": 60, "location": HERE}
+    process = ProcessFacts(
+        pid=1,
+        loaders=loaders,
+        models=[] if model is None else [ModelFacts(**(models | {"device": device} | model))],
+        optimizers=[]
+        if optimizer is None
+        else [OptimizerFacts(**(optimizers | {"device": device} | optimizer))],
+        flags=Flags(**(flags or {})),
+    )
+    return Recording(
+        workload=Workload(
+            command=["train.py"], cwd="/home/me/work", script="/home/me/work/train.py"
+        ),
+        environment=Environment(
+            usable_cpus=cpus,
+            cpu_cores=int(cpus),
+            cpu_features=list(features),
+            gpus=[gpu] if gpu else [],
+        ),
+        steps=steps(**step),
+        processes=[process],
+        sensors=SensorStatistics(**(sensors or {})),
+    )
+
+
+def refused(ident: str, seen: Recording) -> str:
+    reason = FIXES[ident].refuses(seen)
+    assert reason is not None
+    assert reason.endswith(".")
+    assert "\n" not in reason
+    return reason
+
+
+def tried(ident: str, seen: Recording) -> list[dict[str, Any]]:
+    assert FIXES[ident].refuses(seen) is None
+    values = FIXES[ident].settings(seen)
+    assert 1 <= len(values) <= 4
+    for one in values:
+        assert FIXES[ident].instruction(one, seen)
+    return values
+
+
+def numbers(seen: Recording) -> list[int]:
+    return [one["num_workers"] for one in tried("loader-workers", seen)]
+
+
+@pytest.mark.parametrize("ident", FIXES)
+def test_a_machine_alone_can_be_asked(ident: str) -> None:
+    bare = Recording(workload=Workload(command=[], cwd=""), environment=Environment())
+    reason = FIXES[ident].refuses(bare)
+    assert reason is None or reason.endswith(".")
+
+
+def test_workers_for_a_loader_that_computes_stay_near_the_cores() -> None:
+    seen = recording(cpus=2, loader={"sample_cpu_share": 0.98})
+    assert sorted(numbers(seen)) == [1, 2, 4]
+
+
+def test_workers_for_a_loader_that_waits_go_beyond_the_cores() -> None:
+    seen = recording(cpus=2, loader={"sample_cpu_share": 0.05}, wait=0.8)
+    assert sorted(numbers(seen)) == [2, 4, 8, 16]
+    assert numbers(seen)[0] == 4  # 0.8 s of loading to 0.2 s of computing
+
+
+@pytest.mark.parametrize(
+    "sensors", [{"iowait_share": 0.4}, {"workers_cpus": 0.3}], ids=["iowait", "idle workers"]
+)
+def test_workers_that_wait_get_company(sensors: dict[str, Any]) -> None:
+    seen = recording(cpus=2, loader={"num_workers": 2}, sensors=sensors)
+    assert sorted(numbers(seen)) == [4, 8, 16]
+
+
+def test_workers_on_a_large_machine_begin_with_just_enough() -> None:
+    seen = recording(cpus=16, loader={"sample_cpu_share": 1.0}, wait=0.9)
+    assert numbers(seen)[0] == 8  # 9 would do, and 8 is the nearest that is tried
+    assert set(numbers(seen)) <= {1, 2, 4, 8, 16, 32}
+
+
+def test_a_fraction_of_a_cpu_still_gets_a_worker() -> None:
+    assert 1 in numbers(recording(cpus=0.5, loader={"sample_cpu_share": 1.0}))
+
+
+def test_workers_name_the_loader_where_there_are_others() -> None:
+    assert "loader" not in tried("loader-workers", recording(loader={}))[0]
+    assert tried("loader-workers", recording(loader={}, others=1))[0]["loader"] == 0
+
+
+def test_a_loader_made_anew_each_epoch_is_not_named() -> None:
+    seen = recording(loader={}, others=1)
+    again = replace(seen.main.loaders[0], ident=2)
+    process = replace(seen.main, loaders=[*seen.main.loaders, again])
+    seen = replace(seen, processes=[process])
+    assert "loader" not in tried("loader-workers", seen)[0]
+    assert "anew" in refused("persistent-workers", seen)
+
+
+def test_workers_are_refused_where_they_cannot_gain_or_repeat_data() -> None:
+    assert "no torch DataLoader" in refused("loader-workers", recording())
+    assert "0.5 %" in refused("loader-workers", recording(loader={}, wait=0.005))
+    unsharded = {"iterable": True, "shards_by_worker": False, "dataset_cls": "data.Stream"}
+    reason = refused("loader-workers", recording(loader=unsharded))
+    assert "data.Stream" in reason
+    assert "yield every sample again" in reason
+    unknown = {"iterable": True, "shards_by_worker": None}
+    assert "was not seen to shard" in refused("loader-workers", recording(loader=unknown))
+    sharded = {"iterable": True, "shards_by_worker": True}
+    assert tried("loader-workers", recording(loader=sharded))[0]["loader"] == 0
+
+
+def test_persistent_workers_need_several_epochs() -> None:
+    assert "once" in refused("persistent-workers", recording(loader={"num_workers": 2}))
+    seen = recording(loader={"num_workers": 2, "iterators": 5})
+    assert tried("persistent-workers", seen) == [{}]
+    already = {"num_workers": 2, "iterators": 5, "persistent_workers": True}
+    assert "already" in refused("persistent-workers", recording(loader=already))
+
+
+def test_persistent_workers_come_with_workers_where_there_are_none() -> None:
+    seen = recording(loader={"iterators": 5, "sample_cpu_share": 1.0})
+    (value,) = tried("persistent-workers", seen)
+    assert value["num_workers"] == numbers(seen)[0]
+    assert "num_workers=" in FIXES["persistent-workers"].instruction(value, seen)
+
+
+def test_prefetching_needs_workers_and_tries_longer_queues() -> None:
+    assert "no worker" in refused("prefetch-factor", recording(loader={}))
+    seen = recording(loader={"num_workers": 2})
+    assert tried("prefetch-factor", seen) == [{"prefetch_factor": 4}, {"prefetch_factor": 8}]
+    longer = recording(loader={"num_workers": 2, "prefetch_factor": 4})
+    assert tried("prefetch-factor", longer) == [{"prefetch_factor": 8}]
+    longest = recording(loader={"num_workers": 2, "prefetch_factor": 16})
+    assert "16" in refused("prefetch-factor", longest)
+
+
+@pytest.mark.parametrize("ident", ["pin-memory", "tf32", "cudnn-benchmark"])
+def test_gpu_fixes_are_refused_without_one(ident: str) -> None:
+    seen = recording(loader={}, model={"conv2d": 3})
+    assert "GPU" in refused(ident, seen)
+
+
+def test_pinning_is_refused_where_all_is_pinned() -> None:
+    assert tried("pin-memory", recording(loader={}, model={}, gpu=AMPERE)) == [{}]
+    copies = {"pageable_copies_per_step": 0.0, "blocking_copies_per_step": 0.0}
+    seen = recording(loader={"pin_memory": True}, model={}, gpu=AMPERE, **copies)
+    assert "already pinned" in refused("pin-memory", seen)
+    copies["blocking_copies_per_step"] = 2.0
+    seen = recording(loader={"pin_memory": True}, model={}, gpu=AMPERE, **copies)
+    assert tried("pin-memory", seen) == [{}]
+
+
+def test_bf16_needs_hardware_for_it() -> None:
+    assert "no bfloat16 instructions" in refused("mixed-precision", recording(model={}))
+    assert tried("mixed-precision", recording(model={}, features=("amx_bf16",)))
+    assert tried("mixed-precision", recording(model={}, gpu=AMPERE))
+    assert "7.0" in refused("mixed-precision", recording(model={}, gpu=VOLTA))
+    assert tried("mixed-precision", recording(model={}, features=()))  # not known: try
+
+
+def test_bf16_is_refused_where_precision_is_low_already() -> None:
+    def bf16(**model: Any) -> Recording:
+        return recording(model=model, gpu=AMPERE)
+
+    assert "autocast" in refused("mixed-precision", bf16(autocast_forwards=60))
+    assert "16 bits" in refused("mixed-precision", bf16(dtypes=["float16"]))
+    assert "float64" in refused("mixed-precision", bf16(dtypes=["float64"]))
+
+
+def test_tf32_needs_ampere_and_float32() -> None:
+    assert tried("tf32", recording(model={}, gpu=AMPERE)) == [{}]
+    assert "7.0" in refused("tf32", recording(model={}, gpu=VOLTA))
+    on = {"matmul_tf32": True, "cudnn_tf32": True}
+    assert "already" in refused("tf32", recording(model={}, gpu=AMPERE, flags=on))
+    low = {"dtypes": ["bfloat16"]}
+    assert "float32" in refused("tf32", recording(model=low, gpu=AMPERE))
+
+
+def test_cudnn_is_not_tuned_for_shapes_that_vary() -> None:
+    assert tried("cudnn-benchmark", recording(model={"conv2d": 3}, gpu=AMPERE)) == [{}]
+    assert "no convolutions" in refused("cudnn-benchmark", recording(model={}, gpu=AMPERE))
+    varying = {"conv2d": 3, "input_shapes": ["2x3x8x8", "2x3x9x9", "2x3x10x10"]}
+    assert "vary" in refused("cudnn-benchmark", recording(model=varying, gpu=AMPERE))
+    on = recording(model={"conv2d": 3}, gpu=AMPERE, flags={"cudnn_benchmark": True})
+    assert "already" in refused("cudnn-benchmark", on)
+    strict = recording(model={"conv2d": 3}, gpu=AMPERE, flags={"deterministic": True})
+    assert "deterministic" in refused("cudnn-benchmark", strict)
+
+
+def test_channels_last_is_for_convolutions_outside_ddp() -> None:
+    assert tried("channels-last", recording(model={"conv2d": 3})) == [{}]
+    assert "no 2-D" in refused("channels-last", recording(model={}))
+    done = {"conv2d": 3, "conv_channels_last": True}
+    assert "already" in refused("channels-last", recording(model=done))
+    wrapped = {"conv2d": 3, "data_parallel": "DistributedDataParallel"}
+    assert "before wrapping" in refused("channels-last", recording(model=wrapped))
+
+
+def test_compiling_tries_cuda_graphs_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/" + name)
+    assert tried("torch-compile", recording(model={})) == [{"mode": "default"}]
+    modes = [one["mode"] for one in tried("torch-compile", recording(model={}, gpu=AMPERE))]
+    assert modes == ["default", "reduce-overhead"]
+    assert "already" in refused("torch-compile", recording(model={"compiled": True}))
+    assert "recurrent" in refused("torch-compile", recording(model={"recurrent": 2, "linear": 1}))
+    wrapped = {"data_parallel": "DataParallel"}
+    assert "DataParallel" in refused("torch-compile", recording(model=wrapped))
+
+
+def test_compiling_on_a_cpu_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.delenv("CXX", raising=False)
+    assert "C++ compiler" in refused("torch-compile", recording(model={}))
+    assert tried("torch-compile", recording(model={}, gpu=AMPERE))
+
+
+def test_compiling_a_plain_sequential_needs_another_call() -> None:
+    net, sequential = {"cls": "__main__.Net"}, {"cls": "torch.nn.modules.container.Sequential"}
+    instruction = FIXES["torch-compile"].instruction
+    assert instruction({"mode": "default"}, recording(model=net)).startswith("model.compile()")
+    text = instruction({"mode": "reduce-overhead"}, recording(model=sequential))
+    assert text.startswith('model = torch.compile(model, mode="reduce-overhead")')
+
+
+def test_the_optimizer_is_fused_where_its_class_can_be() -> None:
+    adam = {"supports_fused": True}
+    seen = recording(optimizer=adam)
+    assert tried("fused-optimizer", seen) == [{"fused": True}]
+    assert FIXES["fused-optimizer"].instruction({"fused": True}, seen) == (
+        "train.py:42  Adam(..., fused=True)"
+    )
+    assert "already" in refused("fused-optimizer", recording(optimizer=adam | {"fused": True}))
+    rms = {"cls": "torch.optim.rmsprop.RMSprop"}
+    assert tried("fused-optimizer", recording(optimizer=rms)) == [{"foreach": True}]
+    assert "already handles" in refused("fused-optimizer", recording(optimizer=rms, gpu=AMPERE))
+    lbfgs = {"cls": "torch.optim.lbfgs.LBFGS"}
+    assert "LBFGS" in refused("fused-optimizer", recording(optimizer=lbfgs))
+    assert "no torch optimizer" in refused("fused-optimizer", recording())
+
+
+def test_set_to_none_names_the_line() -> None:
+    assert "already" in refused("set-to-none", recording())
+    seen = recording(flags={"zero_grad_to_zero": 60, "zero_grad_location": HERE})
+    assert tried("set-to-none", seen) == [{}]
+    assert FIXES["set-to-none"].instruction({}, seen).startswith("train.py:42")
+    assert FIXES["set-to-none"].location(seen) == HERE
+
+
+def test_evaluation_is_told_from_training_in_evaluation_mode() -> None:
+    ident = "no-grad-evaluation"
+    assert "No evaluation" in refused(ident, recording(model={}))
+    seen = {"eval_forwards": 10, "eval_forwards_with_grad": 10, "eval_with_grad_location": HERE}
+    assert tried(ident, recording(model=seen)) == [{}]
+    frozen = recording(model=seen | {"forwards": 10})
+    assert "trains in evaluation mode" in refused(ident, frozen)
+
+
+def test_debugging_aids_are_named_one_by_one() -> None:
+    assert "Nothing was left on" in refused("debug-off", recording())
+    flags = {
+        "anomaly_enabled": True,
+        "gradcheck_calls": 1,
+        "profiler_on": True,
+        "environment": {"CUDA_LAUNCH_BLOCKING": "1", "TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+    }
+    (value,) = tried("debug-off", recording(flags=flags, model={}, gpu=AMPERE))
+    assert value["off"] == ["anomaly", "gradcheck", "profiler", *flags["environment"]]
+    (value,) = tried("debug-off", recording(flags=flags, model={}))
+    assert "CUDA_LAUNCH_BLOCKING" not in value["off"]
+    harmless = {"environment": {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF"}}
+    refused("debug-off", recording(flags=harmless, model={}, gpu=AMPERE))
+
+
+def test_threads_are_tried_from_the_cores_down() -> None:
+    def threads(seen: Recording) -> list[int]:
+        return [one["num_threads"] for one in tried("cpu-threads", seen)]
+
+    assert threads(recording(cpus=8, flags={"num_threads": 32})) == [8, 4, 1]
+    assert threads(recording(cpus=8, flags={"num_threads": 8})) == [4, 1]
+    busy = recording(cpus=8, loader={"num_workers": 2}, flags={"num_threads": 8})
+    assert threads(busy) == [6, 4, 1]
+    one = recording(cpus=1, flags={"num_threads": 1})
+    assert "one usable CPU" in refused("cpu-threads", one)
+    assert "GPU" in refused("cpu-threads", recording(model={}, gpu=AMPERE))
+
+
+def test_biases_are_dropped_from_models_that_can_be_watched() -> None:
+    seen = {"conv_bias_before_norm": 4}
+    assert tried("conv-bias-off", recording(model=seen)) == [{}]
+    assert "No convolution" in refused("conv-bias-off", recording(model={}))
+    assert "compiled" in refused("conv-bias-off", recording(model=seen | {"compiled": True}))
+    wrapped = seen | {"data_parallel": "FSDP"}
+    assert "FSDP" in refused("conv-bias-off", recording(model=wrapped))
+
+
+def test_larger_batches_are_multiples_of_eight_within_the_dataset() -> None:
+    sizes = [one["batch_size"] for one in tried("larger-batch", recording(loader={}))]
+    assert sizes == [64, 128]
+    odd = recording(loader={"batch_size": 6})
+    assert [one["batch_size"] for one in tried("larger-batch", odd)] == [16, 24]
+    small = recording(loader={"dataset_length": 100})
+    assert [one["batch_size"] for one in tried("larger-batch", small)] == [64]
+    assert "too few" in refused("larger-batch", recording(loader={"dataset_length": 40}))
+    assert "batch sampler" in refused("larger-batch", recording(loader={"batch_size": None}))
+
+
+@pytest.mark.parametrize(("name", "rate"), [("sgd.SGD", "0.2"), ("adamw.AdamW", "0.141")])
+def test_the_learning_rate_follows_the_batch(name: str, rate: str) -> None:
+    seen = recording(loader={}, optimizer={"cls": f"torch.optim.{name}", "lr": 0.1})
+    text = FIXES["larger-batch"].instruction({"batch_size": 64}, seen)
+    assert "train.py:42  DataLoader(..., batch_size=64)" in text
+    assert f"lr={rate})" in text
