@@ -108,7 +108,7 @@ def test_the_gpus_of_the_program_count():
     assert found.gpu_utilization_p95 == pytest.approx(0.82)
     assert found.gpu_memory_peak_bytes == 10
     assert found.gpu_power_w is None
-    assert found.gpu_throttle == ["sw_power_cap 0.40"]
+    assert found.gpu_throttle == ["power cap 40 %"]
     assert found.gpu_other_processes == 2
 
 
@@ -258,7 +258,7 @@ def test_gpu_samples_reach_the_statistics(monkeypatch):
     assert seen.gpu_memory_peak_bytes == 7
     assert seen.gpu_other_processes == 1
     assert seen.pcie_rx_bytes_per_s == 2048
-    assert seen.gpu_throttle == ["sw_thermal_slowdown 1.00"]
+    assert seen.gpu_throttle == ["thermal (driver) 100 %"]
 
 
 def test_a_machine_without_a_driver(monkeypatch):

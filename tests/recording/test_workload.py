@@ -45,6 +45,12 @@ def test_a_command_is_taken_as_it_is(project):
     assert (found.script, found.python) == (None, None)
 
 
+def test_the_script_of_a_launcher_is_known(project):
+    found = workload_of(["env", "A=1", "train.py", "other.py"], cwd=str(project))
+    assert found.script == str(project / "train.py")
+    assert found.python is None
+
+
 def test_python_in_front_of_a_script_is_a_command_whose_script_is_known(project):
     found = workload_of([sys.executable, "-u", "-W", "ignore", "train.py"], cwd=str(project))
     assert found.command[1:] == ["-u", "-W", "ignore", "train.py"]

@@ -18,11 +18,11 @@ from torchdoctor.records import Gpu
 T = TypeVar("T")
 # Bits of nvmlClocksThrottleReasons that slow a busy GPU down; idling and user settings left out.
 THROTTLE_REASONS = {
-    0x04: "sw_power_cap",
-    0x08: "hw_slowdown",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake",
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal (driver)",
+    0x40: "thermal (hardware)",
+    0x80: "power brake",
 }
 
 

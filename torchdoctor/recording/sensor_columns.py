@@ -219,12 +219,12 @@ def _across(values: Columns, combine: object) -> Columns:
 
 
 def _throttle(bits: Columns) -> list[str]:
-    """Reasons seen, each with its share of the samples, e.g. "sw_power_cap 0.35"."""
+    """Reasons seen, each with its share of the samples, e.g. "power cap 35 %"."""
     measured = bits[~np.isnan(bits)].astype(np.int64)
     if not len(measured):
         return []
     shares = {name: float(((measured & bit) != 0).mean()) for bit, name in THROTTLE_REASONS.items()}
-    return [f"{name} {share:.2f}" for name, share in shares.items() if share > 0]
+    return [f"{name} {share * 100:.0f} %" for name, share in shares.items() if share > 0]
 
 
 def _most(values: Columns) -> float | None:

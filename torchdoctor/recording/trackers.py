@@ -28,5 +28,4 @@ def offline(folder: Path, user: Mapping[str, str]) -> dict[str, str]:
     changed["MLFLOW_TRACKING_URI"] = (folder / "mlruns").absolute().as_uri()
     changed["MLFLOW_REGISTRY_URI"] = changed["MLFLOW_TRACKING_URI"]
     changed["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    changed["WANDB_DISABLE_CODE"] = "true"
     return changed

@@ -72,7 +72,7 @@ def _command(args: list[str], folder: str) -> Workload:
     if _find(args[0], folder) is None:
         raise UsageError(f"The command '{args[0]}' was not found.")
     if not _PYTHON.match(Path(args[0]).name):
-        return Workload(command=args, cwd=folder)
+        return Workload(command=args, cwd=folder, script=_script_of_launcher(args[1:], folder))
     rest = _after_options(args)
     interpreter = _find(args[0], folder)
     assert interpreter is not None
@@ -82,6 +82,15 @@ def _command(args: list[str], folder: str) -> Workload:
     if rest and not rest[0].startswith("-"):
         script = _checked_script(rest[0], folder, interpreter)
     return Workload(command=args, cwd=folder, python=interpreter, script=script)
+
+
+def _script_of_launcher(args: list[str], folder: str) -> str | None:
+    """The script that another program is to start, as in `torchrun --nproc-per-node 2 train.py`."""
+    for argument in args:
+        path = Path(folder, argument)
+        if argument.endswith(".py") and path.is_file():
+            return str(path.absolute())
+    return None
 
 
 def _after_options(args: list[str]) -> list[str]:
