@@ -37,6 +37,9 @@ _FIX_NAMES = (
     "apply",
     "instruction",
     "EXAMPLE",
+    "EXAMPLE_SETTINGS",
+    "EXAMPLE_WITHOUT",
+    "EXAMPLE_WITH",
 )
 
 
@@ -61,9 +64,8 @@ def faults() -> list[str]:
     ):
         for ident, module in modules.items():
             missing = [name for name in names if not hasattr(module, name)]
-            page = inspect.getdoc(module) or ""
-            missing += [title for title in sections if f"\n{title}\n{'-' * len(title)}" not in page]
             found += [f"{kind} {ident} lacks {name}." for name in missing]
+            found += [f"{kind} {ident}: {fault}" for fault in _page_faults(module, sections)]
     for ident, module in fixes().items():
         found += [
             f"fix {ident} treats {check}, which is no check."
@@ -77,6 +79,21 @@ def faults() -> list[str]:
         for ident, module in checks().items()
         if module.UNDER not in BRANCHES
     ]
+    return found
+
+
+def _page_faults(module: ModuleType, sections: tuple[str, ...]) -> list[str]:
+    """What is wrong with the docstring that becomes the page."""
+    page = inspect.getdoc(module) or ""
+    found = [] if title(module).endswith((".", "?")) else ["its title is no sentence."]
+    begins = [page.find(f"\n\n{name}\n{'-' * len(name)}") for name in sections]
+    for name, begin, end in zip(sections, begins, [*begins[1:], len(page)], strict=True):
+        if begin < 0:
+            found.append(f"it has no section '{name}'.")
+        elif 0 <= end < begin:
+            found.append(f"its section '{name}' is out of order.")
+        elif end >= 0 and not page[begin + 2 * len(name) + 3 : end].strip():
+            found.append(f"its section '{name}' is empty.")
     return found
 
 
@@ -203,9 +220,13 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m torchdoctor.catalogue FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
+    written = pages()
     for kind in ("checks", "fixes"):
         (folder / kind).mkdir(parents=True, exist_ok=True)
-    for name, text in pages().items():
+        for page in (folder / kind).glob("*.md"):
+            if f"{kind}/{page.name}" not in written:
+                page.unlink()  # of a check or fix that is gone
+    for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8")
     return 0
 

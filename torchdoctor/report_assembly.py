@@ -211,9 +211,11 @@ def _with_instruction(
         return one
     text = module.instruction(one.settings, recording)
     edits = module.edits(one.settings, recording) if hasattr(module, "edits") else []
-    location = next(
-        (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
-    )
+    location = module.location(recording) if hasattr(module, "location") else None
+    if location is None:
+        location = next(
+            (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
+        )
     diff = unified_diff(edits, recording.workload.cwd) if edits else None
     return replace(one, instruction=text, edit=diff, location=location)
 

@@ -44,8 +44,8 @@ OVER_LINES = [
         "DataLoader(\n    data,\n    num_workers=4,\n)\n",
     ),
     (
-        "x = DataLoader(data,\n               batch_size=8)  # last\n",
-        "x = DataLoader(data,\n               batch_size=8,\n               num_workers=4)  # last\n",
+        "x = DataLoader(data,\n               batch_size=8)  # z\n",
+        "x = DataLoader(data,\n               batch_size=8,\n               num_workers=4)  # z\n",
     ),
     (
         "DataLoader(\n    data, batch_size=8\n    # the end\n)\n",

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchdoctor.edits import Edit
-from torchdoctor.edits.source import edited
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
@@ -21,6 +20,8 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
         None where there is nothing to change, or where one of the edits cannot be made: half a
         fix would not be what was measured.
     """
+    from torchdoctor.edits.source import edited  # LibCST takes a while to import
+
     before: dict[Path, str] = {}
     after: dict[Path, str] = {}
     for edit in edits:

@@ -1,0 +1,138 @@
+"""The catalogue: every check and fix file is whole, and its pages say what it says."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from torchdoctor import catalogue
+from torchdoctor.errors import UsageError
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_no_file_has_a_fault() -> None:
+    assert catalogue.faults() == []
+
+
+def broken(fix: str, **changes: object) -> ModuleType:
+    """A copy of a fix with something changed; None takes a name away."""
+    module = ModuleType(fix)
+    module.__dict__.update(vars(catalogue.fixes()[fix]))
+    for name, value in changes.items():
+        module.__dict__[name] = value
+        if value is None:
+            del module.__dict__[name]
+    return module
+
+
+PAGE = inspect.getdoc(catalogue.fixes()["set-to-none"]) or ""
+SWAPPED = PAGE.replace("Risks\n-----", "X").replace("Sources\n-------", "Risks\n-----")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"refuses": None}, "lacks refuses"),
+        ({"EXAMPLE_WITH": None}, "lacks EXAMPLE_WITH"),
+        ({"TREATS": ("no-such-check",)}, "treats no-such-check, which is no check"),
+        ({"KEEPS_RESULTS": "mostly"}, "KEEPS_RESULTS is 'mostly'"),
+        ({"__doc__": PAGE.replace("Risks\n-----", "Dangers\n-------")}, "no section 'Risks'"),
+        ({"__doc__": "No sentence\n" + PAGE.split("\n", 1)[1]}, "title is no sentence"),
+        ({"__doc__": PAGE.split("- PyTorch documentation")[0]}, "section 'Sources' is empty"),
+        ({"__doc__": SWAPPED.replace("X", "Sources\n-------")}, "out of order"),
+    ],
+)
+def test_a_fault_is_said(
+    changes: dict[str, object], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = broken("set-to-none", **changes)
+    monkeypatch.setattr(catalogue, "fixes", lambda: {"set-to-none": module})
+    assert any(said in fault for fault in catalogue.faults()), catalogue.faults()
+
+
+def test_every_fix_has_public_sources() -> None:
+    for ident, module in catalogue.fixes().items():
+        sources = (inspect.getdoc(module) or "").split("\nSources\n", 1)[1]
+        assert "https://" in sources, ident
+        assert "http://" not in sources, ident
+
+
+def test_fixes_import_the_standard_library_alone() -> None:
+    allowed = sys.stdlib_module_names | {"__future__"}
+    for ident, module in catalogue.fixes().items():
+        tree = ast.parse(Path(str(module.__file__)).read_text())
+        for node in tree.body:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert all(name.split(".")[0] in allowed for name in names), ident
+
+
+def test_fixes_load_by_path_in_an_interpreter_that_has_nothing_else(tmp_path: Path) -> None:
+    files = [str(module.__file__) for module in catalogue.fixes().values()]
+    code = "import runpy, sys\nfor f in sys.argv[1:]: assert runpy.run_path(f)['apply']\n"
+    # -I -S: neither torchdoctor nor torch can be found.
+    subprocess.run([sys.executable, "-I", "-S", "-c", code, *files], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("ident", [*catalogue.checks(), *catalogue.fixes()])
+def test_explain_shows_the_page_and_the_facts(ident: str) -> None:
+    page = catalogue.explain(ident)
+    assert page.startswith(f"{ident} (")
+    assert "\nFacts\n-----\n" in page
+    assert "\n\n\n" not in page
+
+
+def test_explain_names_the_nearest_id() -> None:
+    with pytest.raises(UsageError, match="Did you mean 'loader-workers'"):
+        catalogue.explain("loader-worker")
+    with pytest.raises(UsageError, match="--all"):
+        catalogue.explain("zzz")
+
+
+def test_the_tree_asks_its_questions_in_order_and_holds_every_check_once() -> None:
+    text = catalogue.tree()
+    at = [text.index(question) for question in catalogue.BRANCHES.values()]
+    assert at == sorted(at)
+    lines = text.splitlines()
+    for ident in catalogue.checks():
+        assert sum(line.startswith(f"  {ident}: ") for line in lines) == 1
+
+
+def test_the_listing_holds_every_id() -> None:
+    words = catalogue.listing().split()
+    for ident in [*catalogue.checks(), *catalogue.fixes()]:
+        assert ident in words
+
+
+def test_risk_follows_from_what_a_fix_keeps() -> None:
+    assert catalogue.risk("pin-memory") == 0
+    assert catalogue.risk("torch-compile") == 1
+    assert catalogue.risk("mixed-precision") == 2
+    assert catalogue.risk("larger-batch") == 3
+
+
+def test_the_pages_in_docs_are_those_of_the_files() -> None:
+    pages = catalogue.pages()
+    for name, text in pages.items():
+        assert (DOCS / name).read_text(encoding="utf-8") == text, f"make docs: {name} is old"
+    found = {f"{kind}/{p.name}" for kind in ("checks", "fixes") for p in (DOCS / kind).glob("*")}
+    assert found == set(pages) - {"catalogue.md"}
+
+
+def test_writing_the_pages_takes_stale_ones_away(tmp_path: Path) -> None:
+    (tmp_path / "fixes").mkdir()
+    (tmp_path / "fixes" / "gone.md").write_text("old")
+    assert catalogue.main([str(tmp_path)]) == 0
+    assert not (tmp_path / "fixes" / "gone.md").exists()
+    assert (tmp_path / "fixes" / "tf32.md").read_text().startswith("# tf32 (fix): ")
+    assert catalogue.main([]) == 2
