@@ -58,7 +58,7 @@ def look(recording: Recording) -> list[Finding]:
 
 _STACK = {
     "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
-    "phase": "before_forward",
+    "phase": "after_step",
     "count": 90,
     "leaf": "numpy/core/memmap.py __getitem__",
 }
@@ -74,6 +74,23 @@ QUIET = [
         "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
         "processes": [
             {"pid": 1, "stacks": [{**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}]}
+        ],
+    },
+    {
+        "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
+        "processes": [
+            {
+                "pid": 1,
+                "stacks": [
+                    {
+                        "location": {"file": "/w/train.py", "line": 40, "function": "main"},
+                        "phase": "after_step",
+                        "count": 90,
+                        "leaf": "w/train.py main",
+                        "text": "total += loss.item()",
+                    }
+                ],
+            }
         ],
     },
     {"steps": {"before_forward_s": 0.0001}},

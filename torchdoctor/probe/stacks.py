@@ -1,5 +1,6 @@
 """Samples of the main thread's Python stack, by phase; only in launches that are not timed."""
 
+import linecache
 import os
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections import Counter
 from . import places, step_log
 
 _MOST_ROWS = 50
+_LONGEST_LINE = 200
 _PHASES = {
     step_log.LOADER_START_BEGIN: "loader",
     step_log.FETCH_BEGIN: "loader",
@@ -16,8 +18,8 @@ _PHASES = {
     step_log.BACKWARD_BEGIN: "backward",
     step_log.OPTIMIZER_BEGIN: "optimizer",
     step_log.FETCH_END: "before_forward",
-    step_log.OPTIMIZER_END: "before_forward",
-    step_log.BACKWARD_END: "other",
+    step_log.OPTIMIZER_END: "after_step",
+    step_log.BACKWARD_END: "after_backward",
     step_log.FORWARD_END: "other",
     step_log.BOUNDARY: "before_forward",
 }
@@ -31,7 +33,6 @@ class Stacks:
         self._interval_s = float(session.plan.get("stack_interval_s") or 0.005)
         self._counts = Counter()
         self._main = threading.main_thread().ident
-        self._gap = Counter()
         self._thread = threading.Thread(target=self._run, name="torchdoctor-stacks", daemon=True)
         self._thread.start()
 
@@ -68,7 +69,16 @@ class Stacks:
             _MOST_ROWS
         ):
             location = {"file": os.path.abspath(file), "line": line, "function": function}
-            rows.append({"location": location, "phase": phase, "count": count, "leaf": leaf})
+            text = linecache.getline(file, line).strip()[:_LONGEST_LINE]
+            rows.append(
+                {
+                    "location": location,
+                    "phase": phase,
+                    "count": count,
+                    "leaf": leaf,
+                    "text": text,
+                }
+            )
         return {"stacks": rows}
 
 

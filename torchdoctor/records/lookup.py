@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,13 +106,25 @@ _NO_PREPARATION = (
     "logging",
     "tensorboard",
     "wandb",
-    "torch/_tensor.py item",
+    "torch/serialization",
     "torchdoctor",
     "clip_grad",
     "grad_scaler",
     "torch/optim/",
     "torch/nn/modules",
 )
+# Functions written in C have no frame of their own: there the user's line itself tells.
+_NO_PREPARATION_LINE = re.compile(
+    r"\.item\(|\.tolist\(|\.cpu\(|zero_grad|scheduler|\bprint\(|\blog\w*[.(]|add_scalar"
+    r"|synchronize|clip_grad|\.grad\b|\.detach\(|torch\.save|empty_cache"
+)
+_COPY_LINE = re.compile(r"\.(to|cuda)\(")
+# Phases of the samples that fall into `StepStatistics.before_forward_s`, by the boundary: with a
+# loader the gap begins at the end of a fetch, without one at the end of the step.
+_GAP_PHASES = {
+    "loader": ("before_forward",),
+    "backward": ("before_forward", "after_step", "after_backward"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +140,10 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
     steps = recording.steps
     if steps is None or steps.mean_s <= 0 or steps.before_forward_s <= 0:
         return None
-    rows = [row for row in recording.main.stacks if row.phase == "before_forward"]
+    phases = _GAP_PHASES.get(steps.boundary.kind, ("before_forward", "after_step"))
+    rows = [row for row in recording.main.stacks if row.phase in phases]
     total = sum(row.count for row in rows)
-    preparing = [row for row in rows if not any(mark in row.leaf for mark in _NO_PREPARATION)]
+    preparing = [row for row in rows if _prepares(row, recording.has_gpu)]
     counted = sum(row.count for row in preparing)
     if total == 0:
         # No stacks: only where no loader feeds the loop can the gap be nothing else.
@@ -144,6 +158,17 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
         return None
     line = max(by_line.values(), key=lambda found: sum(row.count for row in found))
     return InlinePreparation(share=share, top=max(line, key=lambda row: row.count))
+
+
+def _prepares(row: StackSample, on_gpu: bool) -> bool:
+    """Whether a sample of the gap before a forward shows a batch being prepared."""
+    if any(mark in row.leaf for mark in _NO_PREPARATION):
+        return False
+    in_c = row.leaf.endswith(f"{Path(row.location.file).name} {row.location.function}")
+    if not in_c:
+        return True
+    # On a GPU such a line waits for a copy; without one it does nothing, and others on it count.
+    return not (_NO_PREPARATION_LINE.search(row.text) or (on_gpu and _COPY_LINE.search(row.text)))
 
 
 def compute_share(recording: Recording) -> float | None:

@@ -128,15 +128,16 @@ class Flags:
 class StackSample:
     """How often a line of the user's code was on top of the main thread's stack.
 
-    `phase` is where in the iteration the sample fell: "before_forward" (between the end of the
-    last step and the next forward, outside a loader), "loader", "forward", "backward",
-    "optimizer", "other".
+    `phase` is what the sample fell into or after: "loader", "forward", "backward", "optimizer",
+    "before_forward" (after a fetch), "after_step" (after an optimizer step), "after_backward",
+    "other".
     """
 
     location: Location  # the innermost frame of the user's own code
     phase: str
     count: int
     leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
+    text: str = ""  # the source line at `location`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,72 @@
+"""Every check's own examples: partial recordings in which it fires, and in which it does not."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+from partial_recordings import recording
+
+from torchdoctor import catalogue
+from torchdoctor.diagnosis import TREE
+from torchdoctor.records import BRANCHES, Finding
+
+CHECKS = catalogue.checks()
+FIRING = [(i, n) for i, module in CHECKS.items() for n in range(len(module.FIRES))]
+SILENT = [(i, n) for i, module in CHECKS.items() for n in range(len(module.QUIET))]
+
+
+def test_every_check_file_is_complete():
+    assert [fault for fault in catalogue.faults() if fault.startswith("check")] == []
+
+
+@pytest.mark.parametrize(("ident", "number"), FIRING)
+def test_fires(ident, number):
+    found = CHECKS[ident].look(recording(CHECKS[ident].FIRES[number]))
+    assert found, f"{ident} is silent on its own example {number}"
+    for finding in found:
+        assert isinstance(finding, Finding)
+        assert finding.check == ident
+        assert finding.severity in ("high", "moderate", "advice")
+        assert finding.evidence, "a finding without evidence convinces nobody"
+        assert any(c.isdigit() for c in " ".join(finding.evidence)) or finding.location or (
+            finding.share_of_step is None
+        )
+        if finding.share_of_step is not None:
+            assert 0.0 < finding.share_of_step <= 1.0
+
+
+@pytest.mark.parametrize(("ident", "number"), SILENT)
+def test_stays_quiet(ident, number):
+    assert CHECKS[ident].look(recording(CHECKS[ident].QUIET[number])) == []
+
+
+@pytest.mark.parametrize("ident", CHECKS)
+def test_is_quiet_where_nothing_is_wrong_or_nothing_was_measured(ident):
+    assert CHECKS[ident].look(recording()) == []
+    assert CHECKS[ident].look(recording({"steps": None, "processes": []})) == []
+
+
+@pytest.mark.parametrize("ident", CHECKS)
+def test_has_examples(ident):
+    assert CHECKS[ident].QUIET
+    assert CHECKS[ident].FIRES or ident == "cpu-execution"
+
+
+@pytest.mark.parametrize("ident", TREE)
+def test_the_tree_asks_every_branch_in_order(ident):
+    module = CHECKS[ident]
+    assert module.QUESTION.endswith("?")
+    assert module.METRIC
+    assert module.UNDER == BRANCHES[TREE.index(ident)]
+    assert module.measure(recording({"steps": None})) is None
+
+
+@pytest.mark.parametrize("ident", CHECKS)
+def test_looking_changes_nothing(ident):
+    for example in CHECKS[ident].FIRES:
+        seen = recording(example)
+        before = copy.deepcopy(seen)
+        first = CHECKS[ident].look(seen)
+        assert seen == before
+        assert CHECKS[ident].look(seen) == first
