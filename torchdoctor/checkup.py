@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
-from torchdoctor.diagnosis import diagnose, shares, with_inline_preparation
+from torchdoctor.diagnosis import diagnose
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
 from torchdoctor.recording.record import Observation, Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
 from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.recording.step_finding import STEP_KINDS
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import (
     Diagnosis,
-    LaunchTiming,
     ProgressEvent,
     Recording,
     Refused,
@@ -36,6 +35,7 @@ from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.timed_launch import TimedLaunch
 
 _OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
@@ -132,6 +132,8 @@ class _Checkup:
                 self._try_fixes(observation)
         except KeyboardInterrupt:
             self._interrupted = True
+            if self._recording.steps is not None and not self._diagnosis.path:
+                self._diagnose_what_is_known()
             self._doubts.append("The run was interrupted: only what was measured until then.")
         report = self._assemble()
         write_report(report, self._folder / "report.json")
@@ -171,11 +173,15 @@ class _Checkup:
                 sandbox=self._sandbox.mode,
             ),
         )
-        self._recording = replace(self._recording, trace=self._profile(seen))
+        if not seen.interrupted:
+            self._recording = replace(self._recording, trace=self._profile(seen))
         self._recording = with_inline_preparation(
             replace(self._recording, shares=shares(self._recording.steps, self._recording.trace))
         )
+        self._doubts += share_doubts(self._recording.steps, self._recording.trace)
         write_recording(self._recording, self._folder / "recording.json")
+        if seen.interrupted:
+            raise KeyboardInterrupt
         return seen
 
     def _profile(self, seen: Observation) -> TraceStatistics | None:
@@ -204,6 +210,14 @@ class _Checkup:
         ]
         return trace
 
+    def _diagnose_what_is_known(self) -> None:
+        """After Ctrl-C between observing and diagnosing: the shares may not be there yet."""
+        known = replace(
+            self._recording, shares=shares(self._recording.steps, self._recording.trace)
+        )
+        self._recording = with_inline_preparation(known)
+        self._diagnose()
+
     def _diagnose(self) -> None:
         self._diagnosis = diagnose(self._recording, catalogue.checks(), catalogue.fixes())
 
@@ -224,7 +238,7 @@ class _Checkup:
             )
             return
         window = self._window(seen)
-        launch = _TimedLaunch(self._recorder, seen, window, modules, self._left)
+        launch = TimedLaunch(self._recorder, seen, window, modules, self._left)
         self._trials = run_trials(
             launch,
             chosen,
@@ -279,42 +293,6 @@ class _Checkup:
             no_trials_reason=self._no_trials_reason,
             interrupted=self._interrupted,
             reproduce=reproduce_commands(self._workload, self._settings.budget_s, self._folder),
-        )
-
-
-class _TimedLaunch:
-    """What trials call: fixes in, one sample out."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        seen: Observation,
-        window: Window,
-        modules: dict[str, Any],
-        left: Callable[[], float],
-    ) -> None:
-        self._recorder = recorder
-        self._seen = seen
-        self._window = window
-        self._modules = modules
-        self._left = left
-
-    def __call__(
-        self, fixes: Sequence[tuple[str, dict[str, Any]]], *, seed_offset: int = 0
-    ) -> LaunchTiming:
-        name = "+".join(fix for fix, _ in fixes) or "baseline"
-        steps = self._window.warmup_steps + self._window.measure_steps
-        expected = self._seen.start_s + steps * self._seen.steps.mean_s
-        # Compilation may take a minute; a fix that makes training 4x slower has lost anyway.
-        timeout = max(min(4 * expected + 120.0, self._left() + expected), expected + 10.0)
-        return self._recorder.time(
-            name,
-            self._seen.found.boundary,
-            self._window,
-            [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes],
-            timeout,
-            seed_offset,
-            self._seen.steps.trainers,
         )
 
 

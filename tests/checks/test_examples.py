@@ -29,8 +29,10 @@ def test_fires(ident, number):
         assert finding.check == ident
         assert finding.severity in ("high", "moderate", "advice")
         assert finding.evidence, "a finding without evidence convinces nobody"
-        assert any(c.isdigit() for c in " ".join(finding.evidence)) or finding.location or (
-            finding.share_of_step is None
+        assert (
+            any(c.isdigit() for c in " ".join(finding.evidence))
+            or finding.location
+            or (finding.share_of_step is None)
         )
         if finding.share_of_step is not None:
             assert 0.0 < finding.share_of_step <= 1.0
@@ -58,7 +60,7 @@ def test_the_tree_asks_every_branch_in_order(ident):
     module = CHECKS[ident]
     assert module.QUESTION.endswith("?")
     assert module.METRIC
-    assert module.UNDER == BRANCHES[TREE.index(ident)]
+    assert BRANCHES[TREE.index(ident)] == module.UNDER
     assert module.measure(recording({"steps": None})) is None
 
 

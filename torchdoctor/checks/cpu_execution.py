@@ -8,7 +8,8 @@ model is computed, so its time is the step's; it divides into arithmetic inside 
 
 How it is measured
 ------------------
-With a GPU, exposed shares of operators, Python and the driver's runtime from the trace.
+With a GPU, exposed shares of operators, Python and the driver's runtime from the trace; where
+there is no trace, what neither NVML's utilization nor the wait for data explains.
 Without one, forward, backward and optimizer time of the step log over the step.
 
 Not to be confused with
@@ -35,6 +36,10 @@ def measure(recording: Recording) -> float | None:
     shares = recording.shares
     if shares.cpu is None:
         return None
+    if recording.has_gpu and shares.gpu is None:
+        # The host's own phases say nothing here: it launches kernels and does not wait for them.
+        busy = recording.sensors.gpu_utilization
+        return None if busy is None else max(1.0 - busy - (shares.data_loader or 0.0), 0.0)
     return shares.cpu + (shares.runtime or 0.0)
 
 

@@ -7,7 +7,8 @@ or a faster GPU help. A low one means that it waits for the host.
 
 How it is measured
 ------------------
-Share of the step in which at least one kernel runs, from the profiler's trace.
+Share of the step in which at least one kernel runs, from the profiler's trace; where there is
+no trace, the utilization that NVML reports.
 
 Not to be confused with
 -----------------------
@@ -31,6 +32,8 @@ THRESHOLD_SOURCE = "TensorBoard profiler plugin: low below 50 %"
 
 def measure(recording: Recording) -> float | None:
     """Share of the step, 0 to 1; None without a GPU."""
+    if recording.shares.gpu is None and recording.has_gpu:
+        return recording.sensors.gpu_utilization
     return recording.shares.gpu
 
 

@@ -7,8 +7,9 @@ ones make a step of launches; a compiler fuses them into few.
 
 How it is measured
 ------------------
-On a GPU: most kernels take under 10 microseconds while the GPU is idle more than half of the
-step. On the CPU: hundreds of operators a step whose median is under 50 microseconds and that
+On a GPU: most kernels take under 10 microseconds, and in over 30 % of the step no kernel runs
+while the host launches or runs Python (blocked in a copy or a synchronisation does not count).
+On the CPU: hundreds of operators a step whose median is under 50 microseconds and that
 together take more time than the large ones.
 
 Not to be confused with
@@ -21,10 +22,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.records import Finding, Recording, TraceStatistics
 
 UNDER = "cpu"
 THRESHOLD = 0.5
+LAUNCHING = 0.3
 THRESHOLD_SOURCE = "torchdoctor; XProf warns of launch-bound programs at 15 %"
 
 
@@ -40,18 +42,21 @@ def look(recording: Recording) -> list[Finding]:
         short, busy = trace.short_kernels_share, trace.gpu_busy_share
         if short is None or busy is None or short < THRESHOLD or busy > 0.5:
             return []
+        share = _launching_share(trace)
+        if share < LAUNCHING:
+            return []
         evidence = [
             f"{trace.kernels_per_step or 0:.0f} kernels a step, {short:.0%} of them under 10 us, "
             f"and the GPU is busy {busy:.0%} of the step."
         ]
-        share: float | None = 1.0 - busy
     else:
-        share = overhead_share(recording)
+        overhead = overhead_share(recording)
         median, calls = trace.operator_median_us, trace.operator_calls_per_step
-        if share is None or share < THRESHOLD or median is None or calls is None:
+        if overhead is None or overhead < THRESHOLD or median is None or calls is None:
             return []
         if median > 50.0 or calls < 300:
             return []
+        share = overhead
         evidence = [
             f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is "
             f"around them take {share:.0%} of the profiled step."
@@ -60,11 +65,22 @@ def look(recording: Recording) -> list[Finding]:
         Finding(
             check="many-small-kernels",
             share_of_step=share,
-            evidence=[*evidence],
+            evidence=evidence,
             location=None,
             severity="high",
         )
     ]
+
+
+def _launching_share(trace: TraceStatistics) -> float:
+    """Share of the step in which the host launches or runs Python, and no kernel runs.
+
+    What it spends blocked in copies and synchronisation is left out: that has other causes.
+    """
+    shares, step_s = trace.shares, trace.step_s or 1.0
+    host = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
+    blocked = ((trace.blocking_copy_s or 0.0) + (trace.sync_s or 0.0)) / step_s
+    return host - min(blocked, shares.runtime or 0.0)
 
 
 FIRES = [
@@ -88,10 +104,24 @@ FIRES = [
             "short_kernels_share": 0.9,
             "gpu_busy_share": 0.1,
             "kernels_per_step": 800.0,
+            "shares": {"gpu": 0.1, "cpu": 0.5, "runtime": 0.2, "other": 0.2},
         }
     },
 ]
 QUIET = [
+    {
+        # Blocked in copies: the GPU is idle, but not for want of launches.
+        "trace": {
+            "path": "t",
+            "steps": 4,
+            "step_s": 0.01,
+            "has_device": True,
+            "short_kernels_share": 0.6,
+            "gpu_busy_share": 0.3,
+            "blocking_copy_s": 0.006,
+            "shares": {"gpu": 0.3, "cpu": 0.1, "runtime": 0.55, "other": 0.05},
+        }
+    },
     {
         "trace": {
             "path": "t",
@@ -102,5 +132,5 @@ QUIET = [
             "operator_median_us": 400.0,
             "operator_calls_per_step": 60.0,
         }
-    }
+    },
 ]

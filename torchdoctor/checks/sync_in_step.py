@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.records import Finding, Recording, TraceStatistics
 
 UNDER = "cpu"
 THRESHOLD = 0.05
@@ -33,7 +33,8 @@ def look(recording: Recording) -> list[Finding]:
     trace = recording.trace
     if trace is None or trace.sync_s is None or not trace.step_s or not trace.syncs_per_step:
         return []
-    share = trace.sync_s / trace.step_s
+    blocked = trace.sync_s / trace.step_s
+    share = min(blocked, _idle_share(trace))
     if share < THRESHOLD:
         return []
     return [
@@ -42,7 +43,7 @@ def look(recording: Recording) -> list[Finding]:
             share_of_step=share,
             evidence=[
                 f"{trace.syncs_per_step:.1f} synchronisations a step block the host "
-                f"{share:.0%} of it."
+                f"{blocked:.0%} of it; what the GPU then waits for it is at most {share:.0%}."
             ],
             location=None,
             severity="moderate",
@@ -50,9 +51,17 @@ def look(recording: Recording) -> list[Finding]:
     ]
 
 
-FIRES = [
-    {"trace": {"path": "t", "steps": 4, "step_s": 0.01, "sync_s": 0.004, "syncs_per_step": 3.0}}
-]
+def _idle_share(trace: TraceStatistics) -> float:
+    """Share of the step in which the GPU waits for the host, other than for data."""
+    shares = trace.shares
+    return (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
+
+
+_TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
+_IDLE = {"gpu": 0.5, "cpu": 0.3, "runtime": 0.1, "other": 0.1}
+_BUSY = {"gpu": 0.99, "cpu": 0.01, "runtime": 0.0, "other": 0.0}
+FIRES = [{"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE}}]
 QUIET = [
-    {"trace": {"path": "t", "steps": 4, "step_s": 0.01, "sync_s": 0.0001, "syncs_per_step": 1.0}}
+    {"trace": {**_TRACE, "sync_s": 0.0001, "syncs_per_step": 1.0, "shares": _IDLE}},
+    {"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _BUSY}},
 ]
