@@ -7,16 +7,17 @@ nothing about fixes; a trial hands it the fixes to switch on.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.recording.events import Events, read_channel
 from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
+from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_timing import launch_timing
+from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS, ObservationWatch
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.sensors import Sensors
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, find_boundary
@@ -32,10 +33,6 @@ from torchdoctor.records import (
     Workload,
 )
 
-_LOOK_EVERY_S = 0.5
-_ENOUGH_STEPS = 40
-_FEW_STEPS = 12
-_FEWEST_STEPS = 3
 _PROFILED_STEPS = 4
 
 Fix = tuple[str, Path, dict[str, Any]]  # id, file, settings
@@ -52,6 +49,7 @@ class Observation:
     wall_s: float
     start_s: float  # until the first boundary
     doubts: list[str] = field(default_factory=list)
+    interrupted: bool = False  # by Ctrl-C; what was seen until then counts
 
 
 class Recorder:
@@ -98,19 +96,24 @@ class Recorder:
         """
         folder = self._new_folder("observe")
         plan = self._plan(folder, "observe", sample_stacks=True)
-        watch = _Watch(step_on, enough_s, most_s)
+        watch = ObservationWatch(step_on, enough_s, most_s)
         sensors = Sensors()
         result = self._launch(plan, folder, self.timeout_s + most_s, watch, sensors)
         columns = sensors.stop()
         events, facts, doubts = read_channel(folder / "channel")
         found = find_boundary(events, facts, step_on)
-        self._raise_where_unusable(result, events, found, watch)
+        interrupted = result.ended == "interrupted"
+        if interrupted and isinstance(found, NoSteps):
+            raise KeyboardInterrupt
+        self._raise_where_unusable(result, events, found)
         assert isinstance(found, StepsFound)
         trainers = [events[pid] for pid in found.trainers]
         ended = result.ended == "exited"
         try:
             steps = step_statistics(trainers, found, program_ended=ended)
         except ValueError:
+            if interrupted:
+                raise KeyboardInterrupt from None
             raise NoStepFound(
                 "Only one training step was seen before the program ended; give it more data "
                 "or steps, or say with --step-on what a step is."
@@ -126,10 +129,11 @@ class Recorder:
             found=found,
             steps=steps,
             processes=_ordered(facts, found.trainers),
-            sensors=columns.statistics(begin, end),
+            sensors=columns.statistics(begin, end, main_pid=found.trainers[0]),
             wall_s=result.wall_s,
             start_s=first,
             doubts=doubts,
+            interrupted=interrupted,
         )
 
     def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> TraceStatistics:
@@ -151,10 +155,12 @@ class Recorder:
             profile={**window, "with_stack": False, "record_shapes": True},
         )
         result = self._launch(plan, folder, timeout_s)
+        if result.ended == "interrupted":
+            raise KeyboardInterrupt
         traces = sorted((folder / "channel").glob("trace-*.json.gz"))
         if not traces:
             raise ProgramFailed(
-                f"The profiler window gave no trace ({_how_it_ended(result)}).", result.exit_code
+                f"The profiler window gave no trace ({how_it_ended(result)}).", result.exit_code
             )
         largest = max(traces, key=lambda path: path.stat().st_size)
         return read_and_summarise([largest])[0]
@@ -188,7 +194,7 @@ class Recorder:
         result = self._launch(plan, folder, timeout_s, None, sensors)
         columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
-        return _with_ending(timing, result, columns.peak_memory_bytes())
+        return with_ending(timing, result, columns.peak_memory_bytes())
 
     def _new_folder(self, name: str) -> Path:
         self._launches += 1
@@ -248,20 +254,19 @@ class Recorder:
         result: LaunchResult,
         events: dict[int, Events],
         found: StepsFound | NoSteps,
-        watch: _Watch,
     ) -> None:
         steps = 0
         if isinstance(found, StepsFound):
             steps = len(step_durations(events[found.trainers[0]], found))
         failed = result.ended == "exited" and result.exit_code != 0
-        if failed and steps < _FEW_STEPS:
+        if failed and steps < FEW_STEPS:
             raise ProgramFailed(
-                f"The program failed before it could be measured ({_how_it_ended(result)}, after "
+                f"The program failed before it could be measured ({how_it_ended(result)}, after "
                 f"{steps} whole training steps). Its own output ends with:\n\n"
                 f"{result.output_tail.strip()}\n\nMake it run without torchdoctor first.",
                 result.exit_code,
             )
-        if result.ended == "timed-out" and steps < _FEWEST_STEPS:
+        if result.ended == "timed-out" and steps < FEWEST_STEPS:
             seen = found.reason if isinstance(found, NoSteps) else f"{steps} training steps"
             raise TimedOut(
                 f"Stopped after {result.wall_s:.0f} s without enough training steps (seen: "
@@ -274,37 +279,6 @@ class Recorder:
             )
 
 
-class _Watch:
-    """Decides when the observing launch has shown enough."""
-
-    def __init__(self, step_on: str | None, enough_s: float, most_s: float) -> None:
-        self._step_on = step_on
-        self._enough_s = enough_s
-        self._most_s = most_s
-        self._next_look = 0.0
-
-    def __call__(self, running: RunningLaunch) -> bool:
-        now = time.monotonic()
-        if now < self._next_look:
-            return False
-        self._next_look = now + _LOOK_EVERY_S
-        events, facts, _ = read_channel(running.channel)
-        found = find_boundary(events, facts, self._step_on)
-        if isinstance(found, NoSteps):
-            return False
-        durations = step_durations(events[found.trainers[0]], found)
-        # Reading grows with the log: look less often at a program with very many events.
-        self._next_look += 10 * (time.monotonic() - now)
-        return self._enough(len(durations), float(durations.sum()))
-
-    def _enough(self, steps: int, stepping_s: float) -> bool:
-        if steps >= _ENOUGH_STEPS and stepping_s >= self._enough_s:
-            return True
-        if steps >= _FEW_STEPS and stepping_s >= 2 * self._enough_s:
-            return True
-        return steps >= _FEWEST_STEPS and stepping_s >= self._most_s
-
-
 def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:
     """Seconds from the launch's start to the first iteration: what every launch pays again."""
     total = float(step_durations(trainer, found).sum())
@@ -314,42 +288,3 @@ def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> fl
 def _ordered(facts: dict[int, ProcessFacts], trainers: Sequence[int]) -> list[ProcessFacts]:
     first = [facts[pid] for pid in trainers if pid in facts]
     return first + [fact for pid, fact in sorted(facts.items()) if pid not in trainers]
-
-
-def _how_it_ended(result: LaunchResult) -> str:
-    if result.ended == "timed-out":
-        return f"stopped after {result.wall_s:.0f} s"
-    if result.exit_code is not None and result.exit_code < 0:
-        return f"killed by signal {-result.exit_code}"
-    return f"exit code {result.exit_code}"
-
-
-def _with_ending(
-    timing: LaunchTiming, result: LaunchResult, peak_memory_bytes: int | None
-) -> LaunchTiming:
-    """Add how the launch ended, and why where it gave no measurement."""
-    more: dict[str, Any] = {"wall_s": result.wall_s}
-    if not timing.gpu_memory and peak_memory_bytes is not None:
-        more["peak_memory_bytes"] = peak_memory_bytes
-    if timing.ended == "measured":
-        return replace(timing, **more)
-    if result.ended == "timed-out":
-        return replace(
-            timing,
-            ended="timed-out",
-            reason=f"It did not finish its window in {result.wall_s:.0f} s.",
-            **more,
-        )
-    if result.ended == "interrupted":
-        return replace(timing, ended="interrupted", reason="Interrupted.", **more)
-    if result.oom_killed or "out of memory" in result.output_tail.lower():
-        return replace(timing, ended="out-of-memory", reason="It ran out of memory.", **more)
-    if result.exit_code == 0 and len(timing.step_s) >= _FEWEST_STEPS:
-        return replace(timing, ended="program-ended", reason=None, **more)
-    return replace(timing, ended="failed", reason=_last_line(result), **more)
-
-
-def _last_line(result: LaunchResult) -> str:
-    lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
-    last = f": {lines[-1][:200]}" if lines else ""
-    return f"The program ended with {_how_it_ended(result)}{last}"
