@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.records import Diagnosis, Finding, Question, Recording
+from torchdoctor.records.lookup import python_between
 
 TREE = ("data-wait", "memcpy-share", "communication-share", "gpu-utilization", "cpu-execution")
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
@@ -78,14 +79,13 @@ def _walk(
         if answer == "yes" and value is not None and found is None:
             found = (check.UNDER, value)
     other = recording.shares.other
+    if other is not None:
+        other = max(other - python_between(recording), 0.0)  # that is asked as CPU execution
+    high = other is not None and other >= _OTHER_THRESHOLD
     path.append(
         Question(
             question="Is anything else high?",
-            answer="not measured"
-            if other is None
-            else "yes"
-            if other >= _OTHER_THRESHOLD
-            else "no",
+            answer="not measured" if other is None else "yes" if high else "no",
             metric="share of the step outside all of the above",
             value=other,
             threshold=_OTHER_THRESHOLD,
@@ -94,7 +94,7 @@ def _walk(
     )
     if found is not None:
         return path, *found
-    if other is not None and other >= _OTHER_THRESHOLD:
+    if high:
         return path, "other", other
     return path, "none", None
 

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 UNDER = "communication"
 QUESTION = "Is communication time high?"
 METRIC = "exposed share of the step spent communicating"
-THRESHOLD = 0.10
-THRESHOLD_SOURCE = "TensorBoard profiler plugin: 10 %"
+THRESHOLD = 0.20
+MODERATE = 0.10
+THRESHOLD_SOURCE = "torchdoctor: the same bound as for data; TensorBoard's plugin warns at 10 %"
 
 
 def measure(recording: Recording) -> float | None:
@@ -44,7 +45,7 @@ def look(recording: Recording) -> list[Finding]:
     from torchdoctor.records import Finding
 
     share = measure(recording)
-    if share is None or share < THRESHOLD:
+    if share is None or share < MODERATE:
         return []
     evidence = [f"Exposed communication takes {share:.0%} of each step."]
     backend = recording.main.backend
@@ -52,7 +53,10 @@ def look(recording: Recording) -> list[Finding]:
         evidence.append(f"The backend is {backend}; between GPUs, NCCL is the fast one.")
     return [
         Finding(
-            check="communication-share", share_of_step=share, evidence=evidence, severity="high"
+            check="communication-share",
+            share_of_step=share,
+            evidence=evidence,
+            severity="high" if share >= THRESHOLD else "moderate",
         )
     ]
 

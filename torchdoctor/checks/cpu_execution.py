@@ -33,6 +33,8 @@ THRESHOLD_SOURCE = "torchdoctor: of eight real traces, host-bound ones lie above
 
 def measure(recording: Recording) -> float | None:
     """Share of the step, 0 to 1."""
+    from torchdoctor.records.lookup import python_between
+
     shares = recording.shares
     if shares.cpu is None:
         return None
@@ -40,7 +42,7 @@ def measure(recording: Recording) -> float | None:
         # The host's own phases say nothing here: it launches kernels and does not wait for them.
         busy = recording.sensors.gpu_utilization
         return None if busy is None else max(1.0 - busy - (shares.data_loader or 0.0), 0.0)
-    return shares.cpu + (shares.runtime or 0.0)
+    return shares.cpu + (shares.runtime or 0.0) + python_between(recording)
 
 
 def look(recording: Recording) -> list[Finding]:

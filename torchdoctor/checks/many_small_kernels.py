@@ -75,12 +75,13 @@ def look(recording: Recording) -> list[Finding]:
 def _launching_share(trace: TraceStatistics) -> float:
     """Share of the step in which the host launches or runs Python, and no kernel runs.
 
-    What it spends blocked in copies and synchronisation is left out: that has other causes.
+    What it spends blocked in copies and synchronisation is left out, and so is more driver time
+    than the operators and Python around it take: those calls allocate or load, they do not launch.
     """
     shares, step_s = trace.shares, trace.step_s or 1.0
-    host = (shares.cpu or 0.0) + (shares.runtime or 0.0) + (shares.other or 0.0)
+    host = (shares.cpu or 0.0) + (shares.other or 0.0)
     blocked = ((trace.blocking_copy_s or 0.0) + (trace.sync_s or 0.0)) / step_s
-    return host - min(blocked, shares.runtime or 0.0)
+    return host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
 
 
 FIRES = [

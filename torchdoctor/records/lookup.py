@@ -190,8 +190,20 @@ def overhead_share(recording: Recording) -> float | None:
     if not trace.step_s:
         return None
     share = (trace.python_s + trace.small_operator_s) / trace.step_s
-    host = recording.shares.cpu
-    return min(share, host) if host is not None else share
+    if recording.shares.cpu is None:
+        return share
+    return min(share, recording.shares.cpu + python_between(recording))
+
+
+def python_between(recording: Recording) -> float:
+    """On a GPU: share of the step in Python outside any operator, that no device work hides.
+
+    A Kineto trace has no event for it, so it is part of `Shares.other`.
+    """
+    trace, other = recording.trace, recording.shares.other
+    if trace is None or not trace.has_device or not trace.step_s or other is None:
+        return 0.0
+    return min(other, (trace.python_s or 0.0) / trace.step_s)
 
 
 def operator_share(recording: Recording, name: str) -> float | None:

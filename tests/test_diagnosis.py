@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "checks")]
+from illnesses import CPU_ILLNESSES, GPU_ILLNESSES, TUNED
+from partial_recordings import merged, recording
+
+from torchdoctor import catalogue
+from torchdoctor.diagnosis import diagnose
+from torchdoctor.recording.shares import shares, with_inline_preparation
+from torchdoctor.records import BRANCHES, Environment, Recording, Shares, Workload
+
+ILLNESSES = {**CPU_ILLNESSES, **GPU_ILLNESSES}
+PROJECT = Path(__file__).resolve().parents[1]
+TRACES = Path(os.environ.get("TORCHDOCTOR_TRACES", PROJECT.parent / "shared" / "traces"))
+
+
+def observed(partial) -> Recording:
+    """As a run makes it: shares from steps and trace, then inline preparation."""
+    seen = recording(partial)
+    return with_inline_preparation(replace(seen, shares=shares(seen.steps, seen.trace)))
+
+
+def diagnosis(partial):
+    return diagnose(observed(partial), catalogue.checks(), catalogue.fixes())
+
+
+def of_shares(**known):
+    seen = replace(recording(), shares=Shares(**known))
+    return diagnose(seen, catalogue.checks(), catalogue.fixes())
+
+
+@pytest.mark.parametrize("name", ILLNESSES)
+def test_illness(name):
+    partial, bottleneck, detail, others = ILLNESSES[name]
+    answer = diagnosis(partial)
+    assert (answer.bottleneck, answer.detail) == (bottleneck, detail), answer.findings
+    assert others <= {finding.check for finding in answer.findings}
+    assert "%" in answer.sentence
+
+
+@pytest.mark.parametrize("name", ILLNESSES)
+def test_shares_of_an_illness_sum_to_one(name):
+    known = observed(ILLNESSES[name][0]).shares
+    values = [v for v in vars(known).values() if v is not None]
+    assert sum(values) == pytest.approx(1.0)
+    assert min(values) >= 0.0
+
+
+@pytest.mark.parametrize("name", ILLNESSES)
+def test_the_path_says_figure_threshold_and_source(name):
+    path = diagnosis(ILLNESSES[name][0]).path
+    assert len(path) in (5, 6)
+    for question in path:
+        assert question.question.endswith("?")
+        assert question.metric
+        assert question.threshold is not None
+        assert question.source
+        measured = question.answer in ("yes", "no")
+        assert (question.value is not None) == measured
+        if measured:
+            assert (question.answer == "yes") == (question.value >= question.threshold)
+
+
+@pytest.mark.parametrize("name", CPU_ILLNESSES)
+def test_without_a_gpu_its_questions_say_so(name):
+    answers = {q.question: q.answer for q in diagnosis(CPU_ILLNESSES[name][0]).path}
+    assert answers["Is memory copy time high?"] == "no GPU"
+    assert answers["Is GPU utilization high?"] == "no GPU"
+
+
+def test_a_tuned_program_has_nothing_but_its_computation():
+    answer = diagnosis(TUNED)
+    assert (answer.bottleneck, answer.detail) == ("cpu", "compute")
+    assert {finding.check for finding in answer.findings} == {"compute"}
+
+
+def test_the_place_in_the_source_is_kept():
+    answer = diagnosis(CPU_ILLNESSES["inline get_batch"][0])
+    found = next(f for f in answer.findings if f.check == "inline-batch-preparation")
+    assert (found.location.file, found.location.line) == ("/w/train.py", 40)
+
+
+def test_findings_are_ordered_by_severity_and_cost():
+    severity = {"high": 0, "moderate": 1, "advice": 2}
+    for name, (partial, *_) in ILLNESSES.items():
+        findings = diagnosis(partial).findings
+        ranks = [severity[finding.severity] for finding in findings]
+        assert ranks == sorted(ranks), name
+        for rank in set(ranks):
+            costs = [
+                f.share_of_step
+                for f in findings
+                if severity[f.severity] == rank and f.share_of_step is not None
+            ]
+            assert costs == sorted(costs, reverse=True), name
+
+
+def test_findings_name_the_fixes_that_treat_them():
+    answer = diagnosis(CPU_ILLNESSES["slow decode"][0])
+    treats = {ident: set(fix.TREATS) for ident, fix in catalogue.fixes().items()}
+    for finding in answer.findings:
+        assert set(finding.fixes) == {i for i, checks in treats.items() if finding.check in checks}
+    cause = next(f for f in answer.findings if f.check == "loader-cpu-bound")
+    assert "loader-workers" in cause.fixes
+
+
+def test_a_high_wait_goes_before_a_larger_computation():
+    assert of_shares(data_loader=0.33, memcpy=0.01, gpu=0.56, cpu=0.1).bottleneck == "data_loader"
+
+
+def test_a_moderate_wait_does_not():
+    answer = of_shares(data_loader=0.06, cpu=0.94)
+    assert answer.bottleneck == "cpu"
+    assert "data-wait" in {finding.check for finding in answer.findings}
+
+
+def test_a_busy_gpu_goes_before_the_host():
+    assert of_shares(data_loader=0.0, memcpy=0.0, gpu=0.55, cpu=0.45).bottleneck == "gpu"
+
+
+def test_communication_is_asked_with_several_devices_only():
+    alone = of_shares(data_loader=0.0, memcpy=0.0, gpu=0.9, cpu=0.1)
+    assert not any("communication" in q.question.lower() for q in alone.path)
+    waiting = of_shares(data_loader=0.0, memcpy=0.0, communication=0.3, gpu=0.6, cpu=0.1)
+    assert waiting.bottleneck == "communication"
+    assert any("communicat" in q.metric for q in waiting.path)
+
+
+def test_other_is_the_last_question():
+    answer = of_shares(data_loader=0.05, cpu=0.25, other=0.7)
+    assert answer.bottleneck == "other"
+    assert answer.path[-1].answer == "yes"
+
+
+def test_nothing_measured_is_no_bottleneck():
+    answer = diagnose(recording({"steps": None}), catalogue.checks())
+    assert answer.bottleneck == "none"
+    assert answer.detail is None
+    assert "not measured" in {question.answer for question in answer.path}
+
+
+def test_bottlenecks_are_the_contracts():
+    assert {illness[1] for illness in ILLNESSES.values()} <= {*BRANCHES, "none"}
+
+
+def test_on_a_gpu_without_a_trace_nvml_answers():
+    gpu = {"processes": [{"pid": 1, "models": [{"ident": 0, "device": "cuda:0"}]}]}
+    phases = {"steps": {"forward_s": 0.004, "backward_s": 0.005, "other_s": 0.001}}
+    busy = diagnosis(merged({**phases, "sensors": {"gpu_utilization": 0.9}}, gpu))
+    assert busy.bottleneck == "gpu"
+    idle = diagnosis(merged({**phases, "sensors": {"gpu_utilization": 0.2}}, gpu))
+    assert idle.bottleneck == "cpu"
+    unknown = diagnosis(merged(phases, gpu))
+    assert {q.answer for q in unknown.path if "GPU" in q.question} == {"not measured"}
+
+
+# The column "truth" of the traces' own page.
+TRUTH = {
+    "v100_resnet50_workers0": "data_loader",
+    "v100_resnet50_workers4": "gpu",
+    "v100_resnet50_list_root": "data_loader",
+    "v100_memcpy_second": "gpu",
+    "a100_blocking_memcpy": "memcpy",
+    "a100_cpu_bound_ddp": "cpu",
+    "h100_owlv2_data_loader": "data_loader",
+    "h100_bert_launch_bound": "cpu",
+}
+
+
+@pytest.mark.skipif(
+    not TRACES.is_dir(),
+    reason=f"no recorded traces in {TRACES} (set TORCHDOCTOR_TRACES to their folder)",
+)
+@pytest.mark.parametrize("name", TRUTH)
+def test_recorded_gpu_traces(name):
+    from torchdoctor.recording.trace_summary import read_and_summarise
+
+    trace = read_and_summarise([TRACES / f"{name}.json.gz"])[0]
+    seen = Recording(
+        workload=Workload(command=[], cwd="/"),
+        environment=Environment(),
+        trace=trace,
+        shares=shares(None, trace),
+    )
+    answer = diagnose(seen, catalogue.checks(), catalogue.fixes())
+    assert answer.bottleneck == TRUTH[name], answer.path
+    if name == "h100_bert_launch_bound":
+        assert answer.detail == "many-small-kernels"
+    if name == "a100_blocking_memcpy":
+        assert answer.detail == "pageable-copies"
+    if name == "v100_memcpy_second":
+        # Copies are the next: of the waits the only one that is worth a finding.
+        assert "memcpy-share" in {finding.check for finding in answer.findings}
