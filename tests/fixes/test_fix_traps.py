@@ -101,14 +101,16 @@ class Net(torch.nn.Module):
         return self.norm(self.conv(x)).relu()
 
 net = Net()
-optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+# A root that torch itself defines, with a child of the root's own class.
+root = torch.nn.Sequential(net, torch.nn.Sequential(torch.nn.Conv2d(4, 4, 1)))
+optimizer = torch.optim.AdamW(root.parameters(), lr=0.1)
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(12, 3, 8, 8)), 4)
 for (x,) in data:
-    loss = net(x).square().mean()
+    loss = root(x).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-print(net.conv.bias is None, net._compiled_call_impl is not None, "%.2f" % loss.item())
+print(net.conv.bias is None, root._compiled_call_impl is not None, "%.2f" % loss.item())
 import torch._dynamo
 print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """

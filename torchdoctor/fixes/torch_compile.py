@@ -176,8 +176,18 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 EXAMPLE = """
 import torch
 
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.linear(x)) * 2
+
+
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 1))
+model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data = torch.utils.data.TensorDataset(torch.randn(8, 4))
 for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
@@ -189,7 +199,7 @@ import torch._dynamo
 print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
 """
 EXAMPLE_SETTINGS = {"mode": "default"}
-EXAMPLE_WITHOUT = """compiled: False still a Sequential
+EXAMPLE_WITHOUT = """compiled: False still a Net
 graphs: 0"""
-EXAMPLE_WITH = """compiled: True still a Sequential
+EXAMPLE_WITH = """compiled: True still a Net
 graphs: 1"""

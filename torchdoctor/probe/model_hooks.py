@@ -65,9 +65,8 @@ class Models:
         if cls in self._wrapped:
             return
         self._wrapped.add(cls)
-        old = cls.__call__
-        cls.__call__ = _make_call(self._session, self, old)
-        _keep_from_dynamo(self._session.torch, cls.__call__)
+        cls.__call__ = _make_call(self._session, self, cls.__call__)
+        _keep_from_dynamo(self._session.torch, cls.__call__.__code__)
 
     def root_of(self, module):
         """The `_Root` of this very module, or None."""
@@ -145,6 +144,7 @@ def _is_module(cls, module_class):
 
 def _make_call(session, models, old):
     torch = session.torch
+    compiling = torch.compiler.is_dynamo_compiling
 
     def begin(module, args, kwargs):
         root = models.root_of(module)
@@ -179,7 +179,9 @@ def _make_call(session, models, old):
 
     @functools.wraps(old)
     def __call__(self, *args, **kwargs):
-        if models.depth or not session.on:
+        # Where dynamo traces through here (a child of a root's class, inside a compiled module),
+        # the question is a constant: nothing of ours stays in the graph, and nothing breaks it.
+        if compiling() or models.depth or not session.on:
             return old(self, *args, **kwargs)
         state = begin(self, args, kwargs)
         if state is None:
@@ -207,9 +209,18 @@ def _cpu_autocast(torch):
         return torch.is_autocast_cpu_enabled()
 
 
-def _keep_from_dynamo(torch, function):
-    """Compiled code must begin below our wrapper, not in it."""
+def _keep_from_dynamo(torch, code):
+    """No compilation begins at our frame; tracing through it stays possible.
+
+    `torch.compiler.disable` would forbid both, and so break the graph of a compiled parent.
+    """
     try:
-        torch._C._dynamo.eval_frame.skip_code(function.__code__)
-    except Exception:
-        function._torchdynamo_disable = True
+        dynamo = torch._C._dynamo.eval_frame
+        if hasattr(dynamo, "skip_code"):
+            dynamo.skip_code(code)
+        else:
+            action = dynamo._FrameAction
+            strategy = dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT)
+            dynamo.set_code_exec_strategy(code, strategy)
+    except (AttributeError, TypeError):
+        pass  # a torch with neither: what it compiles at our frame it would compile below it

@@ -84,7 +84,7 @@ class Program:
         """The fix took effect."""
         self.details.update(details)
         if self.state == "pending":
-            self.state = "applied"
+            self.state, self.reason = "applied", None  # the reason was why it was pending
 
     def set_reason(self, text):
         """Why the fix is in the state that it is in."""
