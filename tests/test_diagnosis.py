@@ -1,13 +1,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "checks")]
 from illnesses import CPU_ILLNESSES, GPU_ILLNESSES, TUNED
 from partial_recordings import merged, recording
 
