@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-
 from event_sequences import Script
+
 from torchdoctor.probe import step_log
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
 from torchdoctor.records import LoaderFacts, Location, OptimizerFacts, ProcessFacts

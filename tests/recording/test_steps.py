@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from event_sequences import Script
+
 from torchdoctor.probe import step_log
 from torchdoctor.recording.events import read_events
 from torchdoctor.recording.phases import PHASES

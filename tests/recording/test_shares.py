@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from partial_recordings import recording
+
+from torchdoctor.recording.shares import share_doubts, shares, with_inline_preparation
+from torchdoctor.records import Shares, TraceStatistics
+
+ON_GPU = {"gpu": 0.5, "memcpy": 0.0, "memset": 0.0, "communication": 0.0, "runtime": 0.1}
+
+
+def steps(**more):
+    return recording({"steps": more}).steps
+
+
+def gpu_trace(step_s=0.010, **known):
+    values = {**ON_GPU, "data_loader": 0.2, "cpu": 0.2, "other": 0.0, **known}
+    return TraceStatistics(
+        path="t", steps=4, step_s=step_s, has_device=True, shares=Shares(**values)
+    )
+
+
+def total(known):
+    return sum(value for value in vars(known).values() if value is not None)
+
+
+def test_on_a_cpu_the_phases_count():
+    known = shares(steps(data_wait_s=0.003, forward_s=0.002, backward_s=0.003, other_s=0.002), None)
+    assert known.data_loader == pytest.approx(0.3)
+    assert known.cpu == pytest.approx(0.5)
+    assert known.other == pytest.approx(0.2)
+    assert (known.gpu, known.memcpy, known.communication) == (None, None, None)
+
+
+def test_operators_outside_any_phase_are_cpu():
+    trace = TraceStatistics(
+        path="t", steps=4, step_s=0.012, compute_s=0.008, small_operator_s=0.0016
+    )
+    known = shares(steps(data_wait_s=0.001, backward_s=0.004, other_s=0.005), trace)
+    assert known.cpu == pytest.approx(0.8)
+    assert total(known) == pytest.approx(1.0)
+
+
+def test_collectives_on_a_cpu_are_no_computation():
+    trace = TraceStatistics(path="t", steps=4, step_s=0.01, shares=Shares(communication=0.4))
+    known = shares(steps(forward_s=0.003, backward_s=0.007), trace)
+    assert known.communication == pytest.approx(0.4)
+    assert known.cpu == pytest.approx(0.6)
+
+
+def test_on_a_gpu_the_trace_counts():
+    trace = gpu_trace()
+    seen = steps(data_wait_s=0.0025)
+    assert shares(seen, trace) == trace.shares
+    assert share_doubts(seen, trace) == []
+    assert shares(None, trace) == trace.shares
+
+
+def test_a_wait_that_the_profiler_made_longer_is_corrected():
+    # Unprofiled, a step of 10 ms waits 0.4 ms; the profiled one 20 % of 20 ms.
+    trace, seen = gpu_trace(step_s=0.020, gpu=0.3, cpu=0.4), steps(data_wait_s=0.0004)
+    known = shares(seen, trace)
+    assert known.data_loader == pytest.approx(0.04)
+    assert total(known) == pytest.approx(1.0)
+    assert known.gpu / known.cpu == pytest.approx(0.3 / 0.4)
+    assert "4%" in share_doubts(seen, trace)[0]
+
+
+def test_a_wait_that_the_profiler_hid_is_corrected():
+    # 6 ms of each 10 ms step are waited for, and the device works 2 ms of it.
+    trace = gpu_trace(step_s=0.020, gpu=0.1, data_loader=0.1, cpu=0.7)
+    assert shares(steps(data_wait_s=0.006), trace).data_loader == pytest.approx(0.6)
+
+
+def test_a_wait_behind_a_busy_gpu_is_none():
+    # The host waits 8 ms for data, but the kernels take 9.5 of 10 ms: hardly any is exposed.
+    trace = gpu_trace(gpu=0.95, data_loader=0.01, cpu=0.0, runtime=0.04)
+    assert shares(steps(data_wait_s=0.008), trace) == trace.shares
+
+
+def test_nothing_measured():
+    assert shares(None, None) == Shares()
+    assert shares(steps(mean_s=0.0), None) == Shares()
+
+
+STACK = {
+    "location": {"file": "/w/train.py", "line": 40, "function": "main"},
+    "phase": "after_step",
+    "count": 30,
+    "leaf": "w/train.py main",
+}
+
+
+def with_stacks(*rows, shares=None, **more):
+    seen = recording(
+        {
+            "steps": {
+                "boundary": {"kind": "optimizer"},
+                "before_forward_s": 0.006,
+                **more.pop("steps", {}),
+            },
+            "processes": [{"pid": 1, "stacks": [{**STACK, **row} for row in rows], **more}],
+        }
+    )
+    return replace(seen, shares=shares or Shares(data_loader=0.0, cpu=0.35, other=0.65))
+
+
+def test_inline_preparation_moves_to_the_data_loader():
+    seen = with_inline_preparation(with_stacks({"text": "x = make(rows)"})).shares
+    assert seen.data_loader == pytest.approx(0.6)
+    assert seen.other == pytest.approx(0.05)
+    assert seen.cpu == pytest.approx(0.35)
+
+
+def test_what_the_trace_saw_of_it_in_operators_moves_too():
+    known = Shares(data_loader=0.0, cpu=0.9, other=0.1)
+    seen = with_inline_preparation(with_stacks({"text": "x = make(rows)"}, shares=known)).shares
+    assert seen.data_loader == pytest.approx(0.6)
+    assert (seen.other, seen.cpu) == (0.0, pytest.approx(0.4))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "total += loss.item()",
+        "optimizer.zero_grad()",
+        "print(step, loss)",
+        "scheduler.step()",
+        "logger.info(loss)",
+        "p.grad = None",
+        "torch.save(model.state_dict(), path)",
+    ],
+)
+def test_lines_that_prepare_no_batch_do_not_count(text):
+    seen = with_stacks({"text": text, "count": 90}, {"text": "x = make(rows)", "count": 10})
+    assert with_inline_preparation(seen).shares.data_loader == pytest.approx(0.06)
+
+
+def test_a_library_function_below_such_a_line_counts():
+    seen = with_stacks({"text": "print(make(rows))", "leaf": "PIL/Image.py decode"})
+    assert with_inline_preparation(seen).shares.data_loader == pytest.approx(0.6)
+
+
+def test_a_copy_counts_only_where_it_copies_nothing():
+    text = {"text": "x = torch.stack(rows).to(device)"}
+    assert with_inline_preparation(with_stacks(text)).shares.data_loader == pytest.approx(0.6)
+    on_gpu = with_stacks(text, models=[{"ident": 0, "device": "cuda:0"}])
+    assert with_inline_preparation(on_gpu).shares.data_loader == 0.0
+
+
+def test_with_a_loader_only_the_time_after_a_fetch_counts():
+    loader = {"boundary": {"kind": "loader"}}
+    logging = with_stacks({"text": "save(x)"}, steps=loader)
+    after = with_stacks({"text": "x = augment(x)", "phase": "before_forward"}, steps=loader)
+    # No sample after a fetch, and a loader feeds the loop: nothing says that a batch is prepared.
+    loaders = [{"ident": 0, "batches": 100}]
+    logging = replace(logging, processes=[replace(logging.main, loaders=_loaders(loaders))])
+    assert with_inline_preparation(logging).shares.data_loader == 0.0
+    assert with_inline_preparation(after).shares.data_loader == pytest.approx(0.6)
+
+
+def _loaders(rows):
+    return recording({"processes": [{"pid": 1, "loaders": rows}]}).main.loaders
