@@ -1,0 +1,59 @@
+"""Findings as SARIF 2.1.0, for code scanning: one result for each finding with a place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePath
+from typing import Any
+
+from torchdoctor.records import Finding, Report
+from torchdoctor.reports.figures import clean, relative
+
+_LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def render(report: Report) -> str:
+    """The findings as a SARIF log, ending with a newline."""
+    findings = report.diagnosis.findings
+    rules = [
+        {"id": ident, "shortDescription": {"text": ident.replace("-", " ")}}
+        for ident in dict.fromkeys(finding.check for finding in findings)
+    ]
+    driver = {
+        "name": "torchdoctor",
+        "version": report.torchdoctor_version or "0",
+        "rules": rules,
+    }
+    log = {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "results": [_result(finding, report.workload.cwd) for finding in findings],
+            }
+        ],
+    }
+    return json.dumps(log, indent=2) + "\n"
+
+
+def _result(finding: Finding, cwd: str) -> dict[str, Any]:
+    text = clean(" ".join(finding.evidence)) or finding.check
+    result: dict[str, Any] = {
+        "ruleId": finding.check,
+        "level": _LEVELS.get(finding.severity, "note"),
+        "message": {"text": text},
+    }
+    if finding.location is not None:
+        path = relative(finding.location.file, cwd)
+        absolute = PurePath(path).is_absolute()
+        result["locations"] = [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {"uri": PurePath(path).as_uri() if absolute else path},
+                    "region": {"startLine": max(finding.location.line, 1)},
+                }
+            }
+        ]
+    return result
