@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from probed import Probed, run_probed
-from test_fidelity import write
+
 from torchdoctor.probe import step_log
 
 pytestmark = pytest.mark.slow
