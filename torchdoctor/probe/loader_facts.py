@@ -14,7 +14,8 @@ class Known:
     def __init__(self, loader, location):
         self._loader = weakref.ref(loader)
         self._location = location
-        self._described = {}
+        # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
+        self._described = _describe(loader)
         self.iterators = self.batches = self.samples = 0
         self._walls, self._cpus, self._sizes = [], [], []
         self._shapes = []
@@ -32,7 +33,7 @@ class Known:
         """The loader as a row of the process facts."""
         loader = self._loader()
         if loader is not None:
-            self._described = _describe(loader)
+            self._described = _describe(loader)  # a framework may have changed it since
         row = {
             **self._described,
             "ident": ident,

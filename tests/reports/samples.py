@@ -1,0 +1,581 @@
+"""Realistic reports, one for each way a run can end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchdoctor.records import (
+    Baseline,
+    Boundary,
+    Ceiling,
+    ContainerLimits,
+    Diagnosis,
+    Environment,
+    Finding,
+    Gpu,
+    Interval,
+    Location,
+    Overhead,
+    Question,
+    Recommendation,
+    RecommendedFix,
+    Report,
+    SensorStatistics,
+    Shares,
+    StepStatistics,
+    StepTime,
+    Trial,
+    WorkloadRecord,
+)
+
+HOME = "/home/ada/projects/flowers"
+CPU_MACHINE = Environment(
+    torch="2.6.0+cpu",
+    python="3.11.7",
+    platform="Linux-6.1-x86_64",
+    cpu="AMD EPYC 7763 64-Core Processor",
+    cpu_cores=64,
+    usable_cpus=4.0,
+    cpu_features=["avx2"],
+    memory_bytes=16_000_000_000,
+    container=ContainerLimits(cpu_quota=4.0, memory_bytes=16_000_000_000, shm_bytes=64_000_000),
+    sandbox="overlay",
+)
+GPU_MACHINE = Environment(
+    torch="2.6.0+cu124",
+    python="3.12.3",
+    platform="Linux-6.5-x86_64",
+    cpu="Intel(R) Xeon(R) Platinum 8462Y+",
+    cpu_cores=64,
+    usable_cpus=32.0,
+    memory_bytes=512_000_000_000,
+    gpus=[
+        Gpu(
+            index=index,
+            name="NVIDIA H100 80GB HBM3",
+            memory_bytes=85_899_345_920,
+            compute_capability="9.0",
+        )
+        for index in range(2)
+    ],
+    driver="550.54.15",
+    cuda="12.4",
+    sandbox="overlay",
+)
+
+
+def between(estimate: float, low: float, high: float) -> Interval:
+    return Interval(estimate=estimate, low=low, high=high)
+
+
+def steps(mean_s: float, **shares: float) -> StepStatistics:
+    """Steps whose phases are these shares of the mean, e.g. data_wait=0.78."""
+    return StepStatistics(
+        boundary=Boundary(kind="loader"),
+        how_found=(
+            "A step is one batch of the DataLoader made at train.py:31: each has one backward "
+            "and one optimizer step."
+        ),
+        steps=50,
+        warmup_steps=10,
+        median_s=mean_s,
+        mean_s=mean_s,
+        p10_s=mean_s * 0.9,
+        p90_s=mean_s * 1.1,
+        **{f"{name}_s": share * mean_s for name, share in shares.items()},
+    )
+
+
+LOADER_EDIT = """\
+--- a/train.py
++++ b/train.py
+@@ -28,7 +28,8 @@ def main() -> None:
+     dataset = Flowers(root, transform=augment)
+     sampler = RandomSampler(dataset)
+
+-    loader = DataLoader(dataset, batch_size=32, sampler=sampler)
++    loader = DataLoader(dataset, batch_size=32, sampler=sampler, num_workers=4,
++                        persistent_workers=True)
+
+     model = resnet18(num_classes=102)
+     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+"""
+
+
+def loader_bound() -> Report:
+    """Data loading on a CPU machine: the plain, good case."""
+    return Report(
+        torchdoctor_version="0.1.0",
+        created="2025-06-01T12:00:00Z",
+        workload=WorkloadRecord(command=["train.py", "--epochs", "3"], cwd=HOME),
+        environment=CPU_MACHINE,
+        baseline=Baseline(
+            step_time_s=StepTime(median=0.4123, p10=0.3981, p90=0.4554, steps=50, mean=0.4188),
+            samples_per_s=77.6,
+            shares=Shares(data_loader=0.78, cpu=0.205, other=0.015),
+            peak_memory_bytes=1_320_000_000,
+            launches_s=[0.41, 0.42, 0.41, 0.43],
+        ),
+        diagnosis=Diagnosis(
+            bottleneck="data_loader",
+            detail="loader-cpu-bound",
+            sentence="Training waits for data 78 % of each step.",
+            path=[
+                Question(
+                    question="Is data loader time high?",
+                    answer="yes",
+                    metric="share of the step spent waiting for data",
+                    value=0.78,
+                    threshold=0.2,
+                    source="XProf input pipeline analyzer",
+                )
+            ],
+            findings=[
+                Finding(
+                    check="loader-cpu-bound",
+                    share_of_step=0.78,
+                    severity="high",
+                    evidence=[
+                        "Fetching a batch keeps one CPU busy for 98 % of its time, "
+                        "while 3 of 4 usable CPUs idle.",
+                        "One sample takes 10.2 ms to load and decode.",
+                    ],
+                    location=Location(file=f"{HOME}/train.py", line=31, function="main"),
+                    fixes=["loader-workers"],
+                ),
+                Finding(
+                    check="single-tensor-optimizer",
+                    share_of_step=0.031,
+                    evidence=["SGD updates 62 tensors one by one."],
+                    location=Location(file=f"{HOME}/train.py", line=34),
+                    fixes=["fused-optimizer"],
+                ),
+            ],
+        ),
+        trials=[
+            Trial(
+                fix="loader-workers",
+                settings={"num_workers": 2},
+                speedup=between(1.832, 1.788, 1.877),
+                verdict="faster",
+                numerics="identical",
+                risk=1,
+                memory_change_bytes=212_000_000,
+                cost_s=41.0,
+                pairs=6,
+            ),
+            Trial(
+                fix="loader-workers",
+                settings={"num_workers": 4},
+                speedup=between(3.098, 2.904, 3.305),
+                verdict="faster",
+                numerics="identical",
+                risk=1,
+                memory_change_bytes=421_000_000,
+                cost_s=33.0,
+                pairs=6,
+            ),
+            Trial(
+                fix="fused-optimizer",
+                speedup=between(1.006, 0.991, 1.021),
+                verdict="same",
+                numerics="within-rounding",
+                risk=1,
+                memory_change_bytes=0,
+                cost_s=28.0,
+                pairs=2,
+            ),
+            Trial(
+                fix="torch-compile",
+                settings={"mode": "default"},
+                speedup=between(0.948, 0.921, 0.976),
+                verdict="slower",
+                numerics="within-rounding",
+                risk=1,
+                memory_change_bytes=350_000_000,
+                cost_s=52.0,
+                pairs=2,
+                setup_s=38.4,
+            ),
+            Trial(fix="pin-memory", verdict="refused", reason="There is no GPU"),
+            Trial(fix="tf32", verdict="refused", reason="There is no GPU"),
+            Trial(fix="cudnn-benchmark", verdict="refused", reason="There is no GPU"),
+            Trial(
+                fix="no-grad-evaluation",
+                verdict="refused",
+                reason="The program never evaluated while it was watched",
+            ),
+        ],
+        recommendation=Recommendation(
+            fixes=[
+                RecommendedFix(
+                    fix="loader-workers",
+                    settings={"num_workers": 4},
+                    edit=LOADER_EDIT,
+                    location=Location(file=f"{HOME}/train.py", line=31),
+                )
+            ],
+            speedup=between(3.098, 2.904, 3.305),
+            numerics="identical",
+            peak_memory_bytes=1_741_000_000,
+            pairs=6,
+        ),
+        noise_floor=between(1.001, 0.989, 1.013),
+        overhead=Overhead(
+            probe_us_per_step=11.3,
+            probe_share=0.00003,
+            profiler_window="The profiler ran for 4 steps in a launch of its own.",
+        ),
+        steps=steps(0.4188, data_wait=0.78, forward=0.07, backward=0.105, optimizer=0.031),
+        sensors=SensorStatistics(samples=210, window_s=21.0, cpu_share=0.27, program_cpus=1.04),
+        doubts=["/dev/shm holds 64 MB: more than 4 workers may run out of shared memory."],
+        run_folder=f"{HOME}/torchdoctor-runs/2025-06-01T12-00-00",
+        reproduce=[
+            "torchdoctor run --budget 5m train.py --epochs 3",
+            "torchdoctor run --fixes loader-workers train.py --epochs 3",
+        ],
+    )
+
+
+def compute_bound() -> Report:
+    """Two H100, several fixes that stack, long settings and paths."""
+    model = f"{HOME}/src/flowers/models/encoders/vision_transformer_with_registers.py"
+    return Report(
+        torchdoctor_version="0.1.0",
+        created="2025-06-02T08:30:00Z",
+        workload=WorkloadRecord(
+            command=["torchrun", "--nproc-per-node", "2", "-m", "flowers.pretrain"], cwd=HOME
+        ),
+        environment=GPU_MACHINE,
+        baseline=Baseline(
+            step_time_s=StepTime(median=0.2114, p10=0.2098, p90=0.2140, steps=80, mean=0.212),
+            samples_per_s=2419.0,
+            shares=Shares(
+                gpu=0.861,
+                memcpy=0.012,
+                memset=0.001,
+                communication=0.048,
+                runtime=0.021,
+                data_loader=0.006,
+                cpu=0.043,
+                other=0.008,
+            ),
+            peak_memory_bytes=41_200_000_000,
+        ),
+        diagnosis=Diagnosis(
+            bottleneck="gpu",
+            detail="low-precision-unused",
+            sentence="The GPUs compute 86 % of each step, in float32.",
+            path=[
+                _no("Is data loader time high?", "share of the step spent waiting", 0.006, 0.2),
+                _no("Is memcpy high?", "share of the step in exposed copies", 0.012, 0.05),
+                _no("Is communication high?", "exposed share of the step", 0.048, 0.1),
+                replace(
+                    _no("Is GPU utilization high?", "kernel share of the step", 0.861, 0.5),
+                    answer="yes",
+                    source="TensorBoard profiler plugin",
+                ),
+            ],
+            findings=[
+                Finding(
+                    check="low-precision-unused",
+                    share_of_step=0.62,
+                    severity="high",
+                    evidence=["0 % of matrix multiplication time uses bfloat16 or TF32."],
+                    location=Location(file=model, line=212),
+                    fixes=["mixed-precision", "tf32"],
+                ),
+                Finding(
+                    check="pageable-copies",
+                    share_of_step=0.012,
+                    evidence=["2 copies a step come from pageable memory."],
+                    fixes=["pin-memory"],
+                ),
+            ],
+        ),
+        ceilings={"data_loader": Ceiling(speedup=between(1.008, 0.999, 1.017)), "gpu": None},
+        trials=[
+            Trial(
+                fix="mixed-precision",
+                settings={"dtype": "bfloat16"},
+                speedup=between(1.912, 1.887, 1.937),
+                verdict="faster",
+                numerics="within-seed-noise",
+                risk=2,
+                memory_change_bytes=-11_300_000_000,
+                pairs=6,
+            ),
+            Trial(
+                fix="torch-compile",
+                settings={"mode": "max-autotune", "fullgraph": False, "dynamic": False},
+                speedup=between(1.341, 1.318, 1.365),
+                verdict="faster",
+                numerics="within-rounding",
+                risk=1,
+                memory_change_bytes=1_900_000_000,
+                pairs=6,
+                setup_s=184.0,
+                break_even_steps=3410,
+            ),
+            Trial(
+                fix="tf32",
+                speedup=between(1.522, 1.508, 1.537),
+                verdict="faster",
+                numerics="within-seed-noise",
+                risk=2,
+                memory_change_bytes=0,
+                pairs=6,
+            ),
+            Trial(
+                fix="larger-batch",
+                settings={"batch_size": 1024},
+                speedup=between(1.121, 1.108, 1.134),
+                verdict="faster",
+                numerics="changed",
+                numerics_reason="fewer, larger steps: losses leave the envelope at step 3",
+                risk=3,
+                memory_change_bytes=33_000_000_000,
+                pairs=6,
+            ),
+            Trial(
+                fix="pin-memory",
+                speedup=between(1.009, 0.988, 1.031),
+                verdict="unclear",
+                numerics="identical",
+                memory_change_bytes=0,
+                reason="2 pairs do not decide, and the budget was spent",
+                pairs=2,
+            ),
+            Trial(
+                fix="channels-last",
+                speedup=between(0.999, 0.994, 1.004),
+                verdict="same",
+                numerics="within-rounding",
+                risk=1,
+                memory_change_bytes=0,
+                pairs=2,
+            ),
+            Trial(
+                fix="loader-workers",
+                settings={"num_workers": 16},
+                verdict="failed",
+                reason="DataLoader worker (pid 4711) was killed by signal 9: out of memory",
+            ),
+            Trial(
+                fix="no-grad-evaluation",
+                verdict="refused",
+                reason="Evaluation already runs without gradients",
+            ),
+        ],
+        recommendation=Recommendation(
+            fixes=[
+                RecommendedFix(
+                    fix="mixed-precision",
+                    settings={"dtype": "bfloat16"},
+                    instruction=(
+                        'with torch.autocast("cuda", dtype=torch.bfloat16):\n'
+                        "    loss = model(images, labels)"
+                    ),
+                    location=Location(file=model, line=212),
+                ),
+                RecommendedFix(
+                    fix="torch-compile",
+                    settings={"mode": "max-autotune", "fullgraph": False, "dynamic": False},
+                    instruction=(
+                        'model.compile(mode="max-autotune", fullgraph=False, dynamic=False)'
+                        "  # before the first step"
+                    ),
+                ),
+            ],
+            speedup=between(2.613, 2.531, 2.698),
+            numerics="within-seed-noise",
+            peak_memory_bytes=31_400_000_000,
+            pairs=6,
+            also_offered=[
+                RecommendedFix(
+                    fix="pad-to-multiple",
+                    instruction="nn.Linear(768, 50304)  # was 50257: a multiple of 64",
+                    location=Location(file=model, line=88),
+                )
+            ],
+        ),
+        noise_floor=between(1.000, 0.995, 1.005),
+        overhead=Overhead(probe_us_per_step=14.0, probe_share=0.00007),
+        steps=replace(
+            steps(0.212, data_wait=0.006, h2d_copy=0.012, forward=0.31, backward=0.6),
+            trainers=2,
+        ),
+        doubts=[
+            "Losses are compared over 90 steps; what bfloat16 does after days of training "
+            "cannot be seen in them."
+        ],
+        run_folder="torchdoctor-runs/2025-06-02T08-30-00",
+        reproduce=[
+            "torchdoctor run --budget 20m --allow-training-changes --fixes "
+            "mixed-precision,torch-compile,tf32 -- torchrun --nproc-per-node 2 -m flowers.pretrain"
+        ],
+    )
+
+
+def _no(question: str, metric: str, value: float, threshold: float) -> Question:
+    return Question(
+        question=question,
+        answer="no",
+        metric=metric,
+        value=value,
+        threshold=threshold,
+        source="XProf",
+    )
+
+
+def nothing_found() -> Report:
+    """A tuned program: no bottleneck, and nothing helped."""
+    return Report(
+        torchdoctor_version="0.1.0",
+        workload=WorkloadRecord(command=["tuned.py"], cwd=HOME),
+        environment=CPU_MACHINE,
+        baseline=Baseline(
+            step_time_s=StepTime(median=0.0213, p10=0.0209, p90=0.0221, steps=200),
+            samples_per_s=3004.0,
+            shares=Shares(data_loader=0.004, cpu=0.98, other=0.016),
+        ),
+        diagnosis=Diagnosis(
+            bottleneck="none",
+            path=[
+                _no("Is data loader time high?", "share of the step spent waiting", 0.004, 0.2),
+                Question(
+                    question="Is GPU utilization high?",
+                    answer="no GPU",
+                    metric="kernel share of the step",
+                    value=None,
+                    threshold=None,
+                    source="",
+                ),
+                Question(
+                    question="Is CPU overhead high?",
+                    answer="no",
+                    metric="host time outside large operators, share of the step",
+                    value=0.1996,
+                    threshold=0.2,
+                    source="measured on the sample workloads",
+                ),
+            ],
+        ),
+        trials=[
+            Trial(
+                fix="fused-optimizer",
+                speedup=between(1.003, 0.99, 1.016),
+                verdict="same",
+                numerics="within-rounding",
+                risk=1,
+                memory_change_bytes=0,
+            ),
+            Trial(
+                fix="cpu-threads",
+                settings={"threads": 2},
+                speedup=between(0.82, 0.79, 0.85),
+                verdict="slower",
+                numerics="within-rounding",
+                risk=1,
+                memory_change_bytes=0,
+            ),
+        ],
+        noise_floor=between(0.999, 0.991, 1.007),
+        overhead=Overhead(probe_us_per_step=9.0, probe_share=0.0004),
+        run_folder="torchdoctor-runs/tuned",
+        reproduce=["torchdoctor run tuned.py"],
+    )
+
+
+def interrupted() -> Report:
+    """Ctrl-C after two trials: no recommendation measured, one fix already proven."""
+    whole = loader_bound()
+    return replace(
+        whole,
+        trials=[whole.trials[1], replace(whole.trials[2], verdict="unclear", reason="1 pair")],
+        recommendation=Recommendation(),
+        noise_floor=None,
+        interrupted=True,
+        doubts=["The run was interrupted: no A/A candidate was measured."],
+    )
+
+
+def diagnosed_only() -> Report:
+    """--no-fixes: steps by phase, no trace, no trials."""
+    whole = loader_bound()
+    return replace(
+        whole,
+        baseline=replace(whole.baseline, shares=Shares()),
+        trials=[],
+        no_trials_reason="No fix was tried, as --no-fixes asks.",
+        recommendation=Recommendation(),
+        noise_floor=None,
+        doubts=[],
+        reproduce=["torchdoctor run --no-fixes train.py --epochs 3"],
+    )
+
+
+def refused_heavy() -> Report:
+    """Hardly anything applies; texts from the program that try to break the layout."""
+    reason = "The dataset is an IterableDataset that does not shard itself by worker"
+    return Report(
+        torchdoctor_version="0.1.0",
+        workload=WorkloadRecord(command=["python", "-m", "stream", "--path", "a b"], cwd=HOME),
+        environment=CPU_MACHINE,
+        baseline=Baseline(
+            step_time_s=StepTime(median=0.000093, p10=0.00009, p90=0.0001, steps=50),
+            shares=Shares(data_loader=0.31, cpu=0.6, other=0.09),
+        ),
+        diagnosis=Diagnosis(
+            bottleneck="data_loader",
+            path=[
+                Question(
+                    question="Is data loader time high?",
+                    answer="yes",
+                    metric="share of the step spent waiting for data",
+                    value=0.31,
+                    threshold=0.2,
+                    source="XProf",
+                )
+            ],
+            findings=[
+                Finding(
+                    check="data-wait",
+                    share_of_step=0.31,
+                    severity="moderate",
+                    evidence=["Read \x1b[31m<b>[red]|weird|[/red]</b>\x1b[0m in `stream.py`."],
+                    location=Location(file=f"{HOME}/{'deep/' * 16}stream.py", line=7),
+                )
+            ],
+        ),
+        trials=[
+            *(
+                Trial(fix=fix, verdict="refused", reason=reason)
+                for fix in ("loader-workers", "persistent-workers", "prefetch-factor")
+            ),
+            *(
+                Trial(fix=fix, verdict="refused", reason="There is no GPU")
+                for fix in ("pin-memory", "tf32", "cudnn-benchmark", "channels-last")
+            ),
+            Trial(
+                fix="torch-compile",
+                settings={"mode": "default"},
+                verdict="failed",
+                reason="RuntimeError: [Errno 2] no C++ compiler was found",
+            ),
+        ],
+        noise_floor=between(1.052, 1.021, 1.084),
+        doubts=["The A/A candidate excludes 1: the machine was too noisy."],
+        run_folder="torchdoctor-runs/" + "very-long-name-" * 6,
+        reproduce=["torchdoctor run -- python -m stream --path 'a b'"],
+    )
+
+
+SAMPLES = {
+    "loader_bound": loader_bound,
+    "compute_bound": compute_bound,
+    "nothing_found": nothing_found,
+    "interrupted": interrupted,
+    "diagnosed_only": diagnosed_only,
+    "refused_heavy": refused_heavy,
+}

@@ -1,0 +1,126 @@
+"""Every format shows every kind of report, and says nothing that was not measured."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import pytest
+from samples import SAMPLES
+
+from torchdoctor.errors import UsageError
+from torchdoctor.record_files import decode_report, encode_report, read_report, report_schema
+from torchdoctor.records import ProgressEvent
+from torchdoctor.reports import html, json_report, markdown, sarif, terminal
+from torchdoctor.reports.progress import line
+
+REPORTS = [pytest.param(make(), id=name) for name, make in SAMPLES.items()]
+SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"
+
+
+class _Balanced(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("report", REPORTS)
+@pytest.mark.parametrize("width", [60, 80])
+def test_terminal_report_fits_the_width_and_has_no_trailing_spaces(report, width) -> None:
+    text = terminal.render(report, width)
+    assert all(len(line) <= width for line in text.splitlines())
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_terminal_report_begins_with_the_verdict_and_names_each_trial(report) -> None:
+    text = " ".join(terminal.render(report).split())
+    assert report.diagnosis.sentence.split(".")[0] in text or "Nothing" in text
+    for trial in report.trials:
+        assert trial.fix.split(" + ")[0] in text
+    for doubt in report.doubts:
+        assert " ".join(doubt.split())[:30] in text
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_json_is_read_back_the_same_and_valid(report) -> None:
+    data = encode_report(report)
+    assert encode_report(decode_report(data)) == data
+    jsonschema.validate(json.loads(json_report.render(report)), report_schema())
+
+
+def test_schema_in_docs_is_current() -> None:
+    assert json.loads(SCHEMA.read_text(encoding="utf-8")) == report_schema()
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_html_is_balanced_and_loads_nothing(report) -> None:
+    page = html.render(report)
+    parser = _Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert "src=" not in page
+    assert "<link" not in page
+
+
+def test_html_escapes_what_the_program_is_called() -> None:
+    report = next(iter(SAMPLES.values()))()
+    text = json.loads(encode_report(report))
+    text["doubts"] = ["<script>alert(1)</script>"]
+    page = html.render(decode_report(json.dumps(text)))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_sarif_has_a_result_for_each_finding_with_relative_paths(report) -> None:
+    log = json.loads(sarif.render(report))
+    results = log["runs"][0]["results"]
+    assert len(results) == len(report.diagnosis.findings)
+    for result in results:
+        for location in result.get("locations", []):
+            uri = location["physicalLocation"]["artifactLocation"]["uri"]
+            assert not uri.startswith("/")
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_markdown_tables_have_as_many_cells_as_columns(report) -> None:
+    columns = None
+    for row in markdown.render(report).splitlines():
+        if not row.startswith("|"):
+            columns = None
+            continue
+        cells = row.replace("\\|", "").count("|")
+        columns = columns or cells
+        assert cells == columns
+
+
+def test_a_file_that_is_no_report_is_a_usage_error(tmp_path: Path) -> None:
+    for name, text in {"empty": "", "other": '{"a": 1}', "damaged": '{"schema_version": '}.items():
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UsageError):
+            read_report(path)
+    with pytest.raises(UsageError):
+        read_report(tmp_path / "missing.json")
+
+
+def test_progress_says_what_is_tried_and_the_time() -> None:
+    text = line(
+        ProgressEvent(
+            phase="screen",
+            message="cpu-threads",
+            launches_done=3,
+            launches_planned=9,
+            elapsed_s=65,
+            budget_s=300,
+        )
+    )
+    assert text == "[1 min 5 s of 5 min] screen 3/9: cpu-threads"

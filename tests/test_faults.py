@@ -1,0 +1,210 @@
+"""Bad input and programs that fail: one clear sentence, the documented exit code, nothing lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LOOP = """
+import sys, time, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100000):
+    loss = model(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.002)
+    {body}
+"""
+
+
+def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=200,
+        **more,
+    )
+
+
+def script(folder: Path, body: str = "pass", source: str | None = None) -> str:
+    path = folder / "train.py"
+    path.write_text(source if source is not None else LOOP.replace("{body}", body))
+    return path.name
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    options = ("--quiet", "--no-fixes", "--budget", "20s", "--output", "out")
+    return torchdoctor(folder, "run", *options, *arguments)
+
+
+def says_one_sentence(result: subprocess.CompletedProcess, code: int) -> str:
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("torchdoctor: ")
+    return result.stderr
+
+
+def test_help_answers_without_torch(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "torchdoctor.cli", "run", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    modules = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
+    assert "torchdoctor.cli" in result.stderr or modules
+    assert not modules & {"torch", "numpy", "scipy", "msgspec", "libcst", "psutil"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["missing.py"],
+        ["."],
+        ["--budget", "soon", "train.py"],
+        ["--fixes", "no-such-fix", "train.py"],
+        ["--step-on", "moon", "train.py"],
+        ["--json", "no/such/folder/report.json", "train.py"],
+        ["no-such-command-at-all"],
+    ],
+)
+def test_bad_command_line_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
+    script(tmp_path)
+    says_one_sentence(torchdoctor(tmp_path, "run", *arguments), 2)
+
+
+def test_a_file_that_is_not_python_is_a_usage_error(tmp_path: Path) -> None:
+    says_one_sentence(run(tmp_path, script(tmp_path, source="this is ( no Python\n")), 2)
+
+
+def test_isolated_python_is_said(tmp_path: Path) -> None:
+    result = torchdoctor(tmp_path, "run", "--", sys.executable, "-I", script(tmp_path))
+    assert "-I" in says_one_sentence(result, 2)
+
+
+def test_crash_at_step_four_shows_the_programs_own_traceback(tmp_path: Path) -> None:
+    result = run(tmp_path, script(tmp_path, "if step == 3: raise ValueError('bad label')"))
+    assert result.returncode == 3
+    assert "ValueError: bad label" in result.stderr
+    assert "train.py" in result.stderr
+    assert "torchdoctor/probe" not in result.stderr
+
+
+def test_a_program_without_training_steps_says_what_to_do(tmp_path: Path) -> None:
+    source = "import torch\nmodel = torch.nn.Linear(2, 2)\nmodel(torch.ones(1, 2))\n"
+    message = says_one_sentence(run(tmp_path, script(tmp_path, source=source)), 4)
+    assert "torchdoctor.step()" in message
+
+
+def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
+    source = (
+        "import signal, time, torch\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "while True:\n    try:\n        time.sleep(600)\n    except BaseException:\n        pass\n"
+    )
+    name = script(tmp_path, source=source)
+    result = run(tmp_path, "--timeout", "6s", name)
+    assert result.returncode == 5, result.stderr
+    assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
+
+
+@pytest.mark.slow
+def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("step,loss\n")
+    body = "open('log.csv', 'a').write('x'); torch.save(model.state_dict(), 'model.pt')"
+    name = script(tmp_path, body)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    result = run(tmp_path, name)
+    assert result.returncode == 0, result.stderr
+    after = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    assert after == before
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    schema = json.loads((ROOT / "docs" / "report.schema.json").read_text())
+    jsonschema.validate(report, schema)
+    assert report["diagnosis"]["path"]
+    assert report["baseline"]["step_time_s"]["median"] > 0.002
+    shares = [x for x in report["baseline"]["shares"].values() if x is not None]
+    assert sum(shares) == pytest.approx(1.0, abs=0.01)
+    for form in ("terminal", "markdown", "html", "json", "sarif"):
+        shown = torchdoctor(tmp_path, "report", "out/report.json", "--format", form)
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    name = script(tmp_path)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchdoctor.cli", "run", "--output", "out", name],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while len(list(tmp_path.glob("out/launches/*"))) < 4 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["interrupted"] is True
+    assert report["steps"]["steps"] > 0
+    assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
+
+
+@pytest.mark.slow
+def test_a_slow_loader_is_found_and_the_fix_is_measured(tmp_path: Path) -> None:
+    source = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100000
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return torch.full((8,), float(index % 7)), torch.tensor([float(index % 3)])
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(Slow(), batch_size=8, shuffle=True):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    name = script(tmp_path, source=source)
+    result = torchdoctor(
+        tmp_path, "run", "--quiet", "--budget", "90s", "--fixes", "loader-workers",
+        "--output", "out", name,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["diagnosis"]["bottleneck"] == "data_loader"
+    assert report["diagnosis"]["detail"] == "loader-io-bound"
+    [fix] = report["recommendation"]["fixes"]
+    assert fix["fix"] == "loader-workers"
+    assert "num_workers=" in fix["edit"]
+    assert report["recommendation"]["speedup"]["low"] > 1.0
+    assert report["recommendation"]["numerics"] == "identical"
