@@ -128,7 +128,9 @@ CPU_ILLNESSES: dict[str, tuple[dict[str, Any], str, str, set[str]]] = {
             "processes": _process(
                 optimizers=[{**_ADAM, "parameters": 400, "foreach": False, "location": _PLACE}]
             ),
-            "trace": _trace(0.6, 0.25, 0.1, operator_calls_per_step=3000.0),
+            "trace": _trace(
+                0.35, 0.33, 0.28, operator_calls_per_step=6800.0, operator_median_us=1.3
+            ),
         },
         "cpu",
         "single-tensor-optimizer",

@@ -158,3 +158,16 @@ def test_device_time_goes_to_the_operator_that_launched_it() -> None:
     # Kernel 400 and, exposed after it, copy 100, memset 20 and collective 80: all launched by mm.
     assert by_name["aten::mm"].device_s == pytest.approx(600e-6)
     assert by_name["aten::add"].device_s == 0.0
+
+
+def test_a_small_operator_that_lost_its_cpu_does_not_compute() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 10_000)
+    for number in range(20):
+        at = 100 + number * 400
+        trace.operator("aten::mul", at, at + (250 if number == 7 else 2), [[4]])
+        trace.operator("aten::addmm", at + 260, at + 330, [[8, 4], [4, 2]])
+    trace.operator("aten::mul", 9000, 9300, [[4096, 4096]])  # the same name, but large inputs
+    found = statistics(trace)
+    assert found.compute_s == pytest.approx((20 * 70 + 300) * 1e-6, rel=0.05)
+    assert found.small_operator_s == pytest.approx((19 * 2 + 250) * 1e-6, rel=0.05)

@@ -10,7 +10,8 @@ How it is measured
 On a GPU: most kernels take under 10 microseconds, and in over 30 % of the step no kernel runs
 while the host launches or runs Python (blocked in a copy or a synchronisation does not count).
 On the CPU: hundreds of operators a step whose median is under 50 microseconds and that
-together take more time than the large ones.
+together take more time than the large ones. What an optimizer's loop over its tensors takes
+is not counted: `single-tensor-optimizer` asks for that.
 
 Not to be confused with
 -----------------------
@@ -51,6 +52,8 @@ def look(recording: Recording) -> list[Finding]:
         ]
     else:
         overhead = overhead_share(recording)
+        if overhead is not None:
+            overhead -= _optimizer_loop_share(recording)
         median, calls = trace.operator_median_us, trace.operator_calls_per_step
         if overhead is None or overhead < THRESHOLD or median is None or calls is None:
             return []
@@ -70,6 +73,16 @@ def look(recording: Recording) -> list[Finding]:
             severity="high",
         )
     ]
+
+
+def _optimizer_loop_share(recording: Recording) -> float:
+    """Share of the step in optimizers that update tensor by tensor: a finding of its own."""
+    from torchdoctor.records.lookup import updates_one_by_one
+
+    steps, optimizers = recording.steps, recording.main.optimizers
+    if steps is None or steps.mean_s <= 0 or not any(map(updates_one_by_one, optimizers)):
+        return 0.0
+    return steps.optimizer_s / steps.mean_s
 
 
 def _launching_share(trace: TraceStatistics) -> float:

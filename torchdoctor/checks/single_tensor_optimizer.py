@@ -30,20 +30,15 @@ THRESHOLD_SOURCE = "torchdoctor: optimizer above 5 % of the step"
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import updates_one_by_one
 
     steps = recording.steps
     if steps is None or steps.mean_s <= 0:
         return []
     share = steps.optimizer_s / steps.mean_s
     for optimizer in recording.main.optimizers:
-        cpu_default = optimizer.device == "cpu" and optimizer.foreach is None
-        single = not optimizer.fused and (optimizer.foreach is False or cpu_default)
-        if (
-            share < THRESHOLD
-            or not single
-            or optimizer.parameters < 10
-            or not optimizer.supports_fused
-        ):
+        few = optimizer.parameters < 10 or not optimizer.supports_fused
+        if share < THRESHOLD or few or not updates_one_by_one(optimizer):
             continue
         name = optimizer.cls.rpartition(".")[2]
         return [

@@ -23,6 +23,7 @@ from torchdoctor.records import Operator
 LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
 _WORKING_SHARE = 0.5
 _WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
+_INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
 _LISTED = 40
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
 
@@ -53,6 +54,7 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
     working &= ~timeline.branches["data_loader"].contain(table.start)
     lengths = (table.end - table.start)[working]
     large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
+    large &= _usual_length(table, working) >= LARGE_OPERATOR_NS / _INTERRUPTED
     in_large = union(table.start[large], table.end[large])
     in_all = union(table.start[working], table.end[working])
     return OperatorSummary(
@@ -94,6 +96,27 @@ def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> NDArray[
         if (handed == inner).all():
             return working & ~inner
         inner = handed
+
+
+def _usual_length(table: Table, working: NDArray[np.bool_]) -> NDArray[Any]:
+    """For each row the median length (ns) of the working operators of its name and input sizes.
+
+    On a machine that others use too, a 2 us operator now and then takes a whole time slice.
+    """
+    rows = np.flatnonzero(working)
+    usual = np.zeros(len(table))
+    if not len(rows):
+        return usual
+    shapes = table["shapes"][rows].astype(np.int64)
+    kind = table.name[rows].astype(np.int64) * (int(shapes.max()) + 2) + shapes + 1
+    length = (table.end - table.start)[rows]
+    order = np.lexsort((length, kind))
+    _, first, group, count = np.unique(
+        kind[order], return_index=True, return_inverse=True, return_counts=True
+    )
+    medians = length[order][first + count // 2]
+    usual[rows[order]] = medians[group.reshape(-1)]
+    return usual
 
 
 def _top_operators(

@@ -6,7 +6,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchdoctor.records.program import LoaderFacts, Location, ModelFacts, StackSample
+from torchdoctor.records.program import (
+    LoaderFacts,
+    Location,
+    ModelFacts,
+    OptimizerFacts,
+    StackSample,
+)
 from torchdoctor.records.recording import Recording
 
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
@@ -204,6 +210,15 @@ def python_between(recording: Recording) -> float:
     if trace is None or not trace.has_device or not trace.step_s or other is None:
         return 0.0
     return min(other, (trace.python_s or 0.0) / trace.step_s)
+
+
+def updates_one_by_one(optimizer: OptimizerFacts) -> bool:
+    """Whether the optimizer goes through its tensors in a Python loop.
+
+    Without being told, torch takes the multi-tensor implementation on a GPU and the loop on a CPU.
+    """
+    by_default = optimizer.device == "cpu" and optimizer.foreach is None
+    return not optimizer.fused and (optimizer.foreach is False or by_default)
 
 
 def operator_share(recording: Recording, name: str) -> float | None:
