@@ -59,7 +59,7 @@ def path_rows(report: Report) -> list[PathRow]:
             figure += f", threshold {quantity(asked.threshold, asked.unit)}"
         basis = clean(asked.metric)
         if asked.source:
-            basis += f"; threshold from {clean(asked.source)}"
+            basis += f"; threshold: {clean(asked.source)}"
         rows.append(
             PathRow(question=clean(asked.question), answer=asked.answer, figure=figure, basis=basis)
         )
@@ -157,8 +157,8 @@ class TrialGroup:
 
 _GROUPS = {
     "faster": "Faster",
-    "changed": "Faster, but training changes",
-    "unclear": "Unclear: the launches do not decide",
+    "changed": "Training changes",
+    "unclear": "Unclear",
     "same": "No difference",
     "slower": "Slower",
 }

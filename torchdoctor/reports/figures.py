@@ -160,3 +160,25 @@ def clean(text: str) -> str:
         character if character == "\n" or unicodedata.category(character)[0] != "C" else " "
         for character in text.expandtabs(4)
     )
+
+
+def shell_lines(command: str, width: int) -> list[str]:
+    """A shell command on several lines that still work when pasted: broken outside quotes only."""
+    words, word, quote = [], "", ""
+    for character in command:
+        if character in "'\"" and quote in ("", character):
+            quote = "" if quote else character
+        if character == " " and not quote:
+            words.append(word)
+            word = ""
+        else:
+            word += character
+    words.append(word)
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) <= width - 2:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+    return lines

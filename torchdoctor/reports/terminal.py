@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -12,10 +13,11 @@ from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import content, wording
-from torchdoctor.reports.figures import fix_with_settings
+from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 
 WIDTH = 80
 _BAR = 60
+_WIDE = 72  # below it, memory and risk give way so that no figure is cut
 _COLOURS = {
     "data_loader": "red",
     "memcpy": "yellow",
@@ -43,6 +45,9 @@ _GROUP_STYLES = {"faster": "green", "changed": "yellow", "slower": "dim", "same"
 
 def print_report(report: Report) -> None:
     """Print to standard output, as wide as the terminal up to 80 columns."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:  # a message or path may hold what the encoding has not
+        reconfigure(errors="replace")
     console = Console()
     console = Console(width=min(console.width, WIDTH), highlight=False, emoji=False)
     _print(console, report)
@@ -68,6 +73,8 @@ def _print(console: Console, report: Report) -> None:
 
 def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     found: list[tuple[str, RenderableType]] = [("", Text(wording.verdict(report), style="bold"))]
+    if report.interrupted:
+        found.append(("", Text("Interrupted: this is what was measured until then.", "yellow")))
 
     def add(title: str, body: RenderableType | None) -> None:
         if body is not None:
@@ -75,14 +82,16 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
 
     add("Why: the path through the tree", _path(report))
     add("Where a step's time goes", _time(report, width))
-    add("What was found", _findings(report))
-    add("What was tried, measured side by side", _trials(report))
+    add("What was found", _findings(report, width))
+    add("What was tried, measured side by side", _trials(report, width))
     add("Not measured", _not_measured(report))
-    add("What to change", _changes(report, report.recommendation.fixes))
+    add("What to change", _changes(report, report.recommendation.fixes, width))
     add("All together", _together(report))
-    add("Also worth doing, not measured", _changes(report, report.recommendation.also_offered))
+    offered = report.recommendation.also_offered
+    add("Also worth doing, not measured", _changes(report, offered, width))
     add("Doubts", _listed(report.doubts))
-    add("How to reproduce", _listed(report.reproduce, bullet="$"))
+    commands = ["\n".join(shell_lines(clean(line), width - 4)) for line in report.reproduce]
+    add("How to reproduce", _listed(commands, bullet="$"))
     add("Measured on", _machine(report))
     return found
 
@@ -91,15 +100,17 @@ def _path(report: Report) -> RenderableType | None:
     rows = content.path_rows(report)
     if not rows:
         return None
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column()
+    question, answer = (max(len(getattr(r, key)) for r in rows) for key in ("question", "answer"))
+    lines: list[RenderableType] = []
     for row in rows:
         style = _ANSWERS.get(row.answer, "")
         figure = "" if row.answer in ("no GPU", "not measured") else row.figure
-        table.add_row(Text(row.question, style=style), Text(row.answer, style=style), Text(figure))
-    return Padding(table, (0, 0, 0, 2))
+        line = Text(f"{row.question:<{question}}  {row.answer:<{answer}}", style=style)
+        line.append(f"  {figure}", style="")
+        lines.append(Padding(line, (0, 0, 0, 2)))
+        if figure:
+            lines.append(Padding(Text(row.basis, style="dim"), (0, 0, 0, 4)))
+    return Group(*lines)
 
 
 def _time(report: Report, width: int) -> RenderableType | None:
@@ -120,7 +131,8 @@ def _time(report: Report, width: int) -> RenderableType | None:
         line.append(f"{row.text:>6}  {row.label}")
         legend.append(line)
     lines: list[RenderableType] = [bar, *legend]
-    for text in (content.phase_line(report), _one_line(report)):
+    phases = content.phase_line(report)
+    for text in (f"by phase: {phases}" if phases else "", _one_line(report)):
         if text:
             lines.append(Padding(Text(text), (0, 0, 0, 2)))
     return Group(*lines)
@@ -129,11 +141,11 @@ def _time(report: Report, width: int) -> RenderableType | None:
 def _one_line(report: Report) -> str:
     parts = [f"step {wording.step_time(report)}" if wording.step_time(report) else ""]
     if report.steps is not None:
-        parts.append(report.steps.how_found)
+        parts.append(clean(report.steps.how_found))
     return "\n".join(part for part in parts if part)
 
 
-def _findings(report: Report) -> RenderableType | None:
+def _findings(report: Report, width: int) -> RenderableType | None:
     rows = content.finding_rows(report)
     if not rows:
         return None
@@ -141,39 +153,48 @@ def _findings(report: Report) -> RenderableType | None:
     for row in rows:
         head = Text("  ")
         head.append(row.check, style="bold" if row.severity == "high" else "")
-        for part in (row.share, row.where):
-            if part:
-                head.append(f"  {part}")
+        if row.share:
+            head.append(f"  {row.share}")
+        if row.where and len(head) + 2 + len(row.where) <= width:
+            head.append(f"  {row.where}")
         lines.append(head)
+        if row.where and row.where not in head.plain:
+            lines.append(Text(f"    {shorten_left(row.where, width - 4)}"))
         lines += [Padding(Text(sentence, style="dim"), (0, 0, 0, 4)) for sentence in row.evidence]
     return Group(*lines)
 
 
-def _trials(report: Report) -> RenderableType | None:
+def _trials(report: Report, width: int) -> RenderableType | None:
     groups = content.trial_groups(report)
     if not groups:
         return Text(f"  {wording.untried(report)}") if report.no_trials_reason else None
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    for name in ("fix", "speed-up (95 %)", "training", "memory", "risk"):
-        table.add_column(name, justify="right" if name in ("memory", "risk") else "left")
-    for group in groups:
-        table.add_row(Text(group.title, style="italic"))
-        for row in group.rows:
-            name = f"  {row.fix}" + (f"\n    {row.settings}" if row.settings else "")
-            table.add_row(
-                Text(name),
-                Text(row.speedup, no_wrap=True),
-                Text(row.training),
-                Text(row.memory),
-                Text(row.risk),
-                style=_GROUP_STYLES.get(group.key, ""),
-            )
     notes = [Padding(Text(note), (0, 0, 0, 2)) for note in content.trial_notes(report)]
-    legend = Text(f"{wording.TRAINING_LEGEND}; {wording.RISK_LEGEND}", style="dim")
     noise = wording.noise_floor(report)
     if noise:
         notes.append(Padding(Text(f"{content.A_A}: {noise}.", style="dim"), (0, 0, 0, 2)))
-    return Group(table, *notes, Padding(legend, (0, 0, 0, 2)))
+    if any(group.key != "noise" for group in groups):
+        for legend in (wording.TRAINING_LEGEND, wording.RISK_LEGEND if width >= _WIDE else ""):
+            notes += [Padding(Text(legend, style="dim"), (0, 0, 0, 2))] if legend else []
+    return Group(_trial_table(groups, width), *notes)
+
+
+def _trial_table(groups: list[content.TrialGroup], width: int) -> Table:
+    wide = width >= _WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("fix", overflow="fold")
+    for name in ("speed-up (95 %)", "training", *(("memory", "risk") if wide else ())):
+        table.add_column(
+            name, no_wrap=True, justify="right" if name in ("memory", "risk") else "left"
+        )
+    for group in groups:
+        table.add_row(Text(group.title, style="italic"))
+        for row in group.rows:
+            settings = [Padding(Text(row.settings), (0, 0, 0, 4))] if row.settings else []
+            cells = [Text(row.speedup), Text(row.training)]
+            cells += [Text(row.memory), Text(row.risk)] if wide else []
+            name = Group(Padding(Text(row.fix), (0, 0, 0, 2)), *settings)
+            table.add_row(name, *cells, style=_GROUP_STYLES.get(group.key, ""))
+    return table
 
 
 def _not_measured(report: Report) -> RenderableType | None:
@@ -189,16 +210,19 @@ def _not_measured(report: Report) -> RenderableType | None:
     return Group(*lines)
 
 
-def _changes(report: Report, fixes: list[RecommendedFix]) -> RenderableType | None:
+def _changes(report: Report, fixes: list[RecommendedFix], width: int) -> RenderableType | None:
     rows = content.changes(report, fixes)
     if not rows:
         return None
     lines: list[RenderableType] = []
     for number, row in enumerate(rows, 1):
         head = Text(f"  {number}. {row.title}", style="bold")
-        if row.where:
+        beside = len(head) + 2 + len(row.where) <= width
+        if row.where and beside:
             head.append(f"  {row.where}", style="not bold")
         lines.append(head)
+        if row.where and not beside:
+            lines.append(Text(f"     {shorten_left(row.where, width - 5)}"))
         if row.is_diff:
             code = Syntax(row.code, "diff", background_color="default", word_wrap=True)
             lines.append(Padding(code, (0, 0, 0, 5)))
@@ -222,12 +246,13 @@ def _listed(lines: list[str], bullet: str = "-") -> RenderableType | None:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for line in lines:
-        table.add_row(bullet, Text(line))
+        table.add_row(bullet, Text(clean(line)))
     return Padding(table, (0, 0, 0, 2))
 
 
 def _machine(report: Report) -> RenderableType:
-    lines = [wording.machine(report.environment), wording.overhead(report)]
+    command = " ".join(clean(word) for word in report.workload.command)
+    lines = [command, wording.machine(report.environment), wording.overhead(report)]
     if report.run_folder:
         lines.append(f"Everything that was recorded: {report.run_folder}")
     return Padding(Text("\n".join(line for line in lines if line)), (0, 0, 0, 2))

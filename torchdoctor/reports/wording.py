@@ -74,7 +74,7 @@ def gain(report: Report) -> str:
     """What helps and how much, in one sentence; never "faster" without an interval above 1."""
     fixes, together = report.recommendation.fixes, report.recommendation.speedup
     if fixes and together is not None:
-        names = _listed([fix_with_settings(fix.fix, fix.settings) for fix in fixes])
+        names = _names(fixes)
         return _gain_of(names, together, report.recommendation.numerics)
     best = best_trial(report, fixes)
     if best is not None and best.speedup is not None:
@@ -137,8 +137,11 @@ def untried(report: Report) -> str:
     return "No fix was tried."
 
 
-def _listed(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def _names(fixes: list[RecommendedFix]) -> str:
+    if len(fixes) == 1:
+        return fix_with_settings(fixes[0].fix, fixes[0].settings)
+    names = [clean(fix.fix) for fix in fixes]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def together(report: Report) -> str:
