@@ -1,0 +1,174 @@
+"""Files survive what happens to files: other versions, damage, crashes, figures that are none."""
+
+import dataclasses
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from samples import CPU_MACHINE, between, loader_bound
+
+from torchdoctor import records
+from torchdoctor.errors import UsageError
+from torchdoctor.record_files import (
+    decode_report,
+    encode_report,
+    read_recording,
+    read_report,
+    report_page,
+    report_schema,
+    write_recording,
+    write_report,
+)
+from torchdoctor.records import BRANCHES, Recording, Report, Workload
+from torchdoctor.records.field_notes import CHOICES, NOTES
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def outline(report: Report) -> dict:
+    return json.loads(encode_report(report))
+
+
+def changed(**fields: object) -> str:
+    return json.dumps({**outline(loader_bound()), **fields})
+
+
+def test_a_report_is_read_back_equal(tmp_path: Path) -> None:
+    write_report(loader_bound(), tmp_path / "report.json")
+    assert read_report(tmp_path / "report.json") == loader_bound()
+    assert read_report(tmp_path) == loader_bound()  # a run folder
+
+
+def test_a_recording_is_read_back_equal(tmp_path: Path) -> None:
+    recording = Recording(
+        workload=Workload(command=["train.py"], cwd="/x"), environment=CPU_MACHINE
+    )
+    write_recording(recording, tmp_path / "recording.json")
+    assert read_recording(tmp_path / "recording.json") == recording
+    with pytest.raises(UsageError, match="holds a recording"):
+        read_report(tmp_path / "recording.json")
+
+
+def test_fields_of_a_later_minor_version_are_passed_over() -> None:
+    assert decode_report(changed(schema_version="1.9", novelty={"a": 1})).doubts
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (changed(schema_version="2.0"), "newer torchdoctor"),
+        (changed(schema_version="x"), "no schema version"),
+        (changed(trials=[{"fix": 3}]), "damaged"),
+        (changed()[:-40], "damaged"),
+        ('{"traceEvents": []}', "torchdoctor diagnose"),
+        ("[1]", "not a file that torchdoctor wrote"),
+        ("{}", "not a torchdoctor report"),
+        ("", "empty"),
+        (b"\xff\xfe\x00", "damaged"),
+    ],
+)
+def test_what_is_no_report_is_said_in_one_sentence(data, words) -> None:
+    with pytest.raises(UsageError, match=words):
+        decode_report(data, "a.json")
+
+
+def test_no_nan_and_no_infinity_reach_the_file() -> None:
+    whole = loader_bound()
+    nan = dataclasses.replace(
+        whole.trials[0], speedup=between(1.5, 0.1, math.inf), settings={"x": math.nan}
+    )
+    report = dataclasses.replace(
+        whole,
+        trials=[nan],
+        baseline=dataclasses.replace(whole.baseline, launches_s=[1.0, math.nan, 2.0]),
+    )
+    data = encode_report(report)
+    assert b"NaN" not in data
+    assert b"Infinity" not in data
+    read = decode_report(data)
+    assert read.trials[0].speedup is None
+    assert read.trials[0].settings == {"x": None}
+    assert read.baseline.launches_s == [1.0, 2.0]
+
+
+def test_numpy_values_in_settings_become_plain_numbers() -> None:
+    settings = {"n": numpy.int64(4), "x": numpy.float32(0.5), "list": numpy.arange(2)}
+    trial = dataclasses.replace(loader_bound().trials[0], settings=settings)
+    read = decode_report(encode_report(dataclasses.replace(loader_bound(), trials=[trial])))
+    assert read.trials[0].settings == {"n": 4, "x": 0.5, "list": [0, 1]}
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("old", encoding="utf-8")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match="No space left on device"):
+        write_report(loader_bound(), path)
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_report_is_an_ordinary_file_and_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "report.json"
+    write_report(loader_bound(), path)
+    (tmp_path / "plain").touch()
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+    path.chmod(0o640)
+    write_report(loader_bound(), path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_the_names_of_the_contract_are_there() -> None:
+    report = outline(loader_bound())
+    assert set(report["baseline"]["step_time_s"]) >= {"median", "p10", "p90", "steps"}
+    shares = ["gpu", "memcpy", "memset", "communication", "runtime", "data_loader", "cpu", "other"]
+    assert list(report["baseline"]["shares"]) == shares
+    assert set(report["ceilings"]) == set(BRANCHES)
+    names = {
+        "environment": {"torch", "python", "cpu", "gpus", "driver", "container"},
+        "diagnosis": {"bottleneck", "detail", "path", "findings"},
+        "recommendation": {"fixes", "speedup"},
+    }
+    for part, expected in names.items():
+        assert set(report[part]) >= expected
+    path = {"question", "answer", "metric", "value", "threshold", "source"}
+    assert set(report["diagnosis"]["path"][0]) >= path
+    finding = {"check", "share_of_step", "evidence", "location"}
+    assert set(report["diagnosis"]["findings"][0]) >= finding
+    trial = {"fix", "settings", "speedup", "verdict", "numerics", "risk"}
+    assert set(report["trials"][0]) >= trial | {"peak_memory_bytes", "cost_s", "reason"}
+    assert set(report) >= {"schema_version", "workload", "noise_floor", "overhead"}
+
+
+def test_every_field_and_only_those_have_a_note() -> None:
+    schema = report_schema()["$defs"]
+    assert {kind: set(d["properties"]) for kind, d in schema.items()} == {
+        kind: set(notes) for kind, notes in NOTES.items()
+    }
+    assert all(name in NOTES[kind] for kind, name in CHOICES)
+    assert all(hasattr(records, kind) for kind in NOTES)
+
+
+def test_the_page_in_docs_is_current() -> None:
+    assert (DOCS / "report.md").read_text(encoding="utf-8") == report_page()
+
+
+def test_json_is_rendered_without_torch_rich_or_numpy() -> None:
+    code = (
+        "import sys, torchdoctor.reports.json_report;"
+        "print([m for m in ('torch', 'rich', 'numpy', 'typer') if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

@@ -1,0 +1,86 @@
+"""Figures and sentences: sensible digits, and never "faster" without proof."""
+
+import dataclasses
+import io
+import os
+import shlex
+import sys
+
+import pytest
+from samples import between, loader_bound, refused_heavy
+
+from torchdoctor.records import Location, Recommendation
+from torchdoctor.reports import figures, terminal, wording
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 %"), (0.0001, "<0.1 %"), (0.052, "5.2 %"), (0.78, "78 %"), (None, "not measured")],
+)
+def test_percent(value, text) -> None:
+    assert figures.percent(value) == text
+
+
+def test_a_share_just_below_its_threshold_does_not_look_equal_to_it() -> None:
+    assert figures.percent(0.1996, against=0.2) != figures.percent(0.2)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1.004, "1.004"), (1.0, "1.00"), (1.83, "1.83"), (12.34, "12.3")]
+)
+def test_ratio_of_a_little_gain_does_not_round_to_none(value, text) -> None:
+    assert figures.ratio(value) == text
+
+
+def test_long_paths_keep_their_end() -> None:
+    where = figures.place(Location(file="/a/" + "deep/" * 20 + "train.py", line=41), width=30)
+    assert where.startswith("...")
+    assert where.endswith("train.py:41")
+    assert len(where) <= 30
+
+
+@pytest.mark.parametrize("interval", [between(1.2, 0.99, 1.45), between(0.9, 0.85, 0.95)])
+def test_a_gain_that_is_not_proven_is_never_called_faster(interval) -> None:
+    whole = loader_bound()
+    recommended = dataclasses.replace(whole.recommendation, speedup=interval)
+    assert "faster" not in wording.gain(dataclasses.replace(whole, recommendation=recommended))
+    trial = dataclasses.replace(whole.trials[0], speedup=interval, verdict="faster")
+    alone = dataclasses.replace(whole, trials=[trial], recommendation=Recommendation())
+    assert "runs" not in wording.gain(alone)
+    assert "\nFaster" not in terminal.render(alone)
+
+
+def test_a_fix_that_changes_training_is_not_put_forward() -> None:
+    whole = loader_bound()
+    trial = dataclasses.replace(whole.trials[0], numerics="changed")
+    report = dataclasses.replace(whole, trials=[trial], recommendation=Recommendation())
+    assert trial.fix not in wording.gain(report)
+
+
+def test_a_wrapped_command_means_the_same_to_a_shell() -> None:
+    command = "torchdoctor run -- python -m stream --path 'a b c d e f g h i' --name \"x y\""
+    lines = figures.shell_lines(command, 30)
+    assert len(lines) > 2
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
+
+
+def test_what_the_program_wrote_cannot_steer_the_terminal() -> None:
+    report = dataclasses.replace(refused_heavy(), doubts=["a\x1b[2Jb"], reproduce=["x\x1b[2J"])
+    assert "\x1b" not in terminal.render(report)
+
+
+def test_a_narrow_report_cuts_no_figure() -> None:
+    text = terminal.render(loader_bound(), 60)
+    assert "3.10x (2.90-3.31)" in text
+    assert "…" not in text
+
+
+def test_print_report_survives_an_encoding_that_lacks_a_character(monkeypatch) -> None:
+    report = dataclasses.replace(loader_bound(), doubts=["naïve 模型"])
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    monkeypatch.setitem(os.environ, "NO_COLOR", "1")
+    terminal.print_report(report)
+    sys.stdout.flush()
+    assert b"na?ve ??" in raw.getvalue()
+    assert b"\x1b" not in raw.getvalue()
