@@ -7,10 +7,10 @@ import shlex
 import sys
 
 import pytest
-from samples import between, loader_bound, refused_heavy
+from samples import between, interrupted, loader_bound, refused_heavy
 
 from torchdoctor.records import Location, Recommendation
-from torchdoctor.reports import figures, terminal, wording
+from torchdoctor.reports import figures, html, markdown, terminal, wording
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,9 @@ def test_print_report_survives_an_encoding_that_lacks_a_character(monkeypatch) -
     sys.stdout.flush()
     assert b"na?ve ??" in raw.getvalue()
     assert b"\x1b" not in raw.getvalue()
+
+
+@pytest.mark.parametrize("form", [terminal, markdown, html])
+def test_every_format_says_that_the_run_was_interrupted(form) -> None:
+    assert "interrupted: this is what" in " ".join(form.render(interrupted()).split())
+    assert "interrupted: this is what" not in " ".join(form.render(loader_bound()).split())

@@ -73,8 +73,6 @@ def _print(console: Console, report: Report) -> None:
 
 def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     found: list[tuple[str, RenderableType]] = [("", Text(wording.verdict(report), style="bold"))]
-    if report.interrupted:
-        found.append(("", Text("Interrupted: this is what was measured until then.", "yellow")))
 
     def add(title: str, body: RenderableType | None) -> None:
         if body is not None:

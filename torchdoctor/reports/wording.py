@@ -54,8 +54,9 @@ def proven_faster(interval: Interval | None) -> bool:
 
 
 def verdict(report: Report) -> str:
-    """What slows training, and what helps: one or two sentences."""
-    return " ".join(filter(None, (cause(report), gain(report))))
+    """What slows training, what helps, and whether the run was cut short."""
+    cut = "The run was interrupted: this is what was measured until then."
+    return " ".join(filter(None, (cause(report), gain(report), cut * report.interrupted)))
 
 
 def cause(report: Report) -> str:
@@ -133,7 +134,7 @@ def untried(report: Report) -> str:
     if report.no_trials_reason:
         return clean(report.no_trials_reason.strip())
     if report.interrupted:
-        return "The run was interrupted before a fix was measured."
+        return "No fix was measured."
     return "No fix was tried."
 
 
