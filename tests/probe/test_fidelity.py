@@ -94,7 +94,6 @@ def test_traceback_is_that_of_plain_python(fault: str, project: Path, tmp_path: 
     assert probed.stderr == plain.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="only the default excepthook hides the probe's frames")
 @pytest.mark.slow
 def test_logged_traceback_holds_no_frame_of_the_probe(project: Path, tmp_path: Path) -> None:
     write(

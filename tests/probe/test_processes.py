@@ -48,7 +48,6 @@ def test_loader_workers_log_nothing(context: str, persistent: bool, tmp_path: Pa
     assert run.main["loaders"][0]["num_workers"] == 2
 
 
-@pytest.mark.xfail(strict=True, reason="a worker's first backward writes its facts unchecked")
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_worker_that_differentiates_is_no_trainer(context: str, tmp_path: Path) -> None:
     code = LOADING.replace("CONTEXT", repr(context)).replace("PERSISTENT", "False")
@@ -66,9 +65,6 @@ def test_worker_that_differentiates_is_no_trainer(context: str, tmp_path: Path) 
         "run_all(torch.multiprocessing.get_context('spawn'))",
         pytest.param(
             "run_all(torch.multiprocessing.get_context('fork'))",
-            marks=pytest.mark.xfail(
-                strict=True, reason="a forked child ends by os._exit: no atexit, nothing flushed"
-            ),
         ),
     ],
     ids=["mp.spawn", "spawn", "fork"],

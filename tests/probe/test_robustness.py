@@ -62,12 +62,7 @@ def apply(t, s, program): program.around_forward(lambda m: Bad())
 }
 
 
-UNGUARDED = pytest.mark.xfail(strict=True, reason="a context is entered and left unguarded")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=UNGUARDED if n.startswith("context ") else ()) for n in FAILING]
-)
+@pytest.mark.parametrize("name", list(FAILING))
 def test_state_of_a_fix(name: str, tmp_path: Path) -> None:
     code, state = FAILING[name]
     (tmp_path / "train.py").write_text(TRAIN)

@@ -154,7 +154,6 @@ def test_profiler_window_marks_its_steps(tmp_path: Path) -> None:
     assert any("backward" in n.lower() for n in names)
 
 
-@pytest.mark.xfail(strict=True, reason="the profiler window does not ask whether one is running")
 def test_users_own_profiler_is_not_made_to_fail(tmp_path: Path) -> None:
     loop = """
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:

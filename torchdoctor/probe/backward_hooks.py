@@ -96,8 +96,8 @@ def install(session):
         begin(tensors, kwargs.get("retain_graph"))
         try:
             result = old(tensors, *args, **kwargs)
-        except BaseException:
-            session.hide_frames()
+        except BaseException as error:
+            session.hide_frames(error)
             session.log.add(step_log.BACKWARD_END, 0, -1)
             raise
         end(tensors)

@@ -120,8 +120,8 @@ def _wrap_iter(session, loaders, cls):
         session.log.add(step_log.LOADER_START_BEGIN, ident)
         try:
             iterator = old(self)
-        except BaseException:
-            session.hide_frames()
+        except BaseException as error:
+            session.hide_frames(error)
             raise
         finally:
             session.log.add(step_log.LOADER_START_END, ident)
@@ -181,7 +181,7 @@ def _wrap_next(session, loaders, cls):
         except BaseException as error:
             session.log.add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
             if not isinstance(error, StopIteration):
-                session.hide_frames()
+                session.hide_frames(error)
             raise
         wall_s = time.perf_counter() - clock
         end(ident, batch, wall_s, _cpu_time_s() - cpu if closely else 0.0)

@@ -82,19 +82,16 @@ class Models:
         for program in self._session.programs:
             for make_context, until in program.forward_contexts:
                 context = program.guarded(make_context, module)
-                if context is None:
+                if context is None or program.guarded(_enter, context) is None:
                     continue
-                context.__enter__()
-                (own if until == "forward" else self._open_contexts).append(context)
+                (own if until == "forward" else self._open_contexts).append((program, context))
         return own
 
     def leave_contexts(self):
         """Close the contexts that outlast the forward."""
         while self._open_contexts:
-            try:
-                self._open_contexts.pop().__exit__(None, None, None)
-            except Exception as error:
-                self._session.fail("context", error)
+            program, context = self._open_contexts.pop()
+            program.guarded(context.__exit__, None, None, None)
 
     def facts(self):
         """`models` of the process facts."""
@@ -133,6 +130,11 @@ def install(session):
     """Nothing is hooked before the first batch; then the roots' classes are."""
     session.models = Models(session)
     session.registries.append(session.models)
+
+
+def _enter(context):
+    context.__enter__()
+    return True
 
 
 def _is_module(cls, module_class):
@@ -190,13 +192,13 @@ def _make_call(session, models, old):
         models.depth += 1
         try:
             return old(self, *args, **kwargs)
-        except BaseException:
-            session.hide_frames()
+        except BaseException as error:
+            session.hide_frames(error)
             raise
         finally:
             models.depth -= 1
-            for context in reversed(contexts):
-                context.__exit__(None, None, None)
+            for program, context in reversed(contexts):
+                program.guarded(context.__exit__, None, None, None)
             session.log.add(step_log.FORWARD_END, ident, flags)
 
     return __call__

@@ -77,8 +77,17 @@ class Session:
         """Whether nothing is being timed any more, so that the device may be read."""
         return self.window is not None and self.window.over
 
-    def hide_frames(self):
-        """An exception passes through a wrapper of ours: its traceback shall not show it."""
+    def hide_frames(self, error):
+        """An exception passes through a wrapper of ours, which goes on with a bare `raise`.
+
+        That adds no frame of its own again, except on Python 3.10, so logged tracebacks are clean
+        too; on 3.10 only what the default hook prints is.
+        """
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is not None:
+            error.__traceback__ = trace.tb_next
+        if sys.version_info >= (3, 11):
+            return
         from . import tracebacks
 
         tracebacks.install()
@@ -101,10 +110,18 @@ class Session:
         """A backward or an optimizer step has ended; now and then a good moment to flush."""
         self.learned += 1
         if self.first_step_s is None:
+            self._flush_when_child_ends()
             self.first_step_s = time.perf_counter() - _STARTED_S
             self.write_facts()
         elif time.perf_counter() > self._next_facts_s:
             self.flush()
+
+    def _flush_when_child_ends(self):
+        """multiprocessing ends a forked child by os._exit, after its own finalizers only."""
+        util = sys.modules.get("multiprocessing.util")
+        process = sys.modules.get("multiprocessing.process")
+        if util is not None and process is not None and process.parent_process() is not None:
+            util.Finalize(None, self.at_exit, exitpriority=0)
 
     def _flush_due(self):
         """Four times a second: events only, so that a kill loses little."""
@@ -132,6 +149,8 @@ class Session:
 
     def write_facts(self):
         """Rewrite `process-<pid>.json` atomically."""
+        if not self._may_write():
+            return
         from . import facts
 
         self._next_facts_s = time.perf_counter() + _FACTS_EVERY_S

@@ -136,7 +136,13 @@ class Window:
                 self._export()
 
     def _start_profiler(self, wanted):
-        profiler = self._session.torch.profiler
+        torch = self._session.torch
+        if torch.autograd._profiler_enabled():
+            reason = "the program runs a profiler of its own, so no profiler window was taken"
+            self._session.fail("profiler", RuntimeError(reason))
+            self._finish("profile")
+            return
+        profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if self._session.torch.cuda.is_available():
             activities.append(profiler.ProfilerActivity.CUDA)
