@@ -32,6 +32,7 @@ lint: $(VENV)/.dev
 docs: $(VENV)/.installed
 	$(BIN)/python -m torchdoctor.catalogue docs
 	$(BIN)/python -m torchdoctor.record_files --schema > docs/report.schema.json
+	$(BIN)/python -m torchdoctor.record_files --page > docs/report.md
 
 clean:
 	rm -rf $(VENV) build dist

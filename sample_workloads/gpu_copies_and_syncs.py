@@ -1,9 +1,10 @@
 """Image classifier that copies from ordinary memory and reads results back at every step.
 
-Illness: batches go to the GPU from pageable memory, and .item() makes the CPU wait for the GPU three
-    times a step. Without a GPU there is nothing to copy or wait for: the script says so and trains.
+Illness: batches go to the GPU from pageable memory, and .item() makes the CPU wait for the GPU
+    three times a step. Without a GPU there is nothing to copy or wait for: the script says so and
+    trains.
 Check expected: pageable-copies, sync-in-step; without a GPU: none
-Bottleneck expected: memcpy; without a GPU: none
+Bottleneck expected: memcpy; without a GPU: cpu
 Fix expected: pin-memory; without a GPU: none
 """
 

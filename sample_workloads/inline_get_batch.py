@@ -23,7 +23,7 @@ BATCH = 32
 
 
 def write_tokens(path: Path, count: int = 2_000_000) -> None:
-    """Write `count` uint16 tokens: runs of neighbouring values, so that there is something to learn."""
+    """Write `count` uint16 tokens: runs of neighbouring values, so that it can learn."""
     rng = np.random.default_rng(0)
     tokens = np.cumsum(rng.integers(-2, 3, count)) % VOCABULARY
     tokens.astype(np.uint16).tofile(path)

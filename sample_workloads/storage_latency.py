@@ -51,7 +51,11 @@ def train(folder: Path, steps: int) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = DataLoader(RemoteRecords(folder), batch_size=16, shuffle=True, drop_last=True)
     model = nn.Sequential(
-        nn.Linear(FEATURES, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, CLASSES)
+        nn.Linear(FEATURES, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 512),
+        nn.ReLU(),
+        nn.Linear(512, CLASSES),
     ).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_function = nn.CrossEntropyLoss()

@@ -45,7 +45,7 @@ def main() -> None:
     device = "cuda" if on_gpu else "cpu"
     torch.set_float32_matmul_precision("high")
 
-    # Workers would take cores from the model where there is no GPU; there, the batches cost nothing.
+    # Without a GPU workers would take cores from the model, and the batches cost nothing.
     loader = DataLoader(
         ReadyRows(),
         batch_size=BATCH,
