@@ -11,7 +11,7 @@ from partial_recordings import merged, recording
 from torchdoctor import catalogue
 from torchdoctor.diagnosis import diagnose
 from torchdoctor.recording.shares import shares, with_inline_preparation
-from torchdoctor.records import BRANCHES, Environment, Recording, Shares, Workload
+from torchdoctor.records import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
 
 ILLNESSES = {**CPU_ILLNESSES, **GPU_ILLNESSES}
 PROJECT = Path(__file__).resolve().parents[1]
@@ -76,6 +76,7 @@ def test_a_tuned_program_has_nothing_but_its_computation():
     answer = diagnosis(TUNED)
     assert (answer.bottleneck, answer.detail) == ("cpu", "compute")
     assert {finding.check for finding in answer.findings} == {"compute"}
+    assert answer.findings[0].severity != "high"
 
 
 def test_the_place_in_the_source_is_kept():
@@ -171,12 +172,13 @@ TRUTH = {
 }
 
 
-@pytest.mark.skipif(
+needs_traces = pytest.mark.skipif(
     not TRACES.is_dir(),
     reason=f"no recorded traces in {TRACES} (set TORCHDOCTOR_TRACES to their folder)",
 )
-@pytest.mark.parametrize("name", TRUTH)
-def test_recorded_gpu_traces(name):
+
+
+def of_trace(name) -> Diagnosis:
     from torchdoctor.recording.trace_summary import read_and_summarise
 
     trace = read_and_summarise([TRACES / f"{name}.json.gz"])[0]
@@ -186,7 +188,13 @@ def test_recorded_gpu_traces(name):
         trace=trace,
         shares=shares(None, trace),
     )
-    answer = diagnose(seen, catalogue.checks(), catalogue.fixes())
+    return diagnose(seen, catalogue.checks(), catalogue.fixes())
+
+
+@needs_traces
+@pytest.mark.parametrize("name", TRUTH)
+def test_recorded_gpu_traces(name):
+    answer = of_trace(name)
     assert answer.bottleneck == TRUTH[name], answer.path
     if name == "h100_bert_launch_bound":
         assert answer.detail == "many-small-kernels"
@@ -195,3 +203,18 @@ def test_recorded_gpu_traces(name):
     if name == "v100_memcpy_second":
         # Copies are the next: of the waits the only one that is worth a finding.
         assert "memcpy-share" in {finding.check for finding in answer.findings}
+
+
+@needs_traces
+def test_a_trace_without_steps_is_answered() -> None:
+    answer = of_trace("v100_resnet50_no_steps")
+    assert answer.bottleneck in BRANCHES
+    assert {question.answer for question in answer.path} <= {"yes", "no"}
+
+
+@needs_traces
+def test_a_trace_without_a_gpu_answers_no_gpu_and_never_zero() -> None:
+    path = of_trace("cpu_only").path
+    asked = [question for question in path if question.answer == "no GPU"]
+    assert len(asked) == 2
+    assert {question.value for question in asked} == {None}

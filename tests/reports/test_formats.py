@@ -1,6 +1,7 @@
 """Every format shows every kind of report, and says nothing that was not measured."""
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from samples import SAMPLES
 
 from torchdoctor.errors import UsageError
 from torchdoctor.record_files import decode_report, encode_report, read_report, report_schema
-from torchdoctor.records import ProgressEvent
+from torchdoctor.records import Location, ProgressEvent
 from torchdoctor.reports import html, json_report, markdown, sarif, terminal
 from torchdoctor.reports.progress import line
 
@@ -71,12 +72,14 @@ def test_html_is_balanced_and_loads_nothing(report) -> None:
 
 
 def test_html_escapes_what_the_program_is_called() -> None:
-    report = next(iter(SAMPLES.values()))()
-    text = json.loads(encode_report(report))
-    text["doubts"] = ["<script>alert(1)</script>"]
-    page = html.render(decode_report(json.dumps(text)))
+    evil = "<script>alert(1)</script>"
+    text = encode_report(SAMPLES["loader_bound"]()).decode().replace("train.py", f"{evil}.py")
+    report = decode_report(text)
+    report = replace(report, doubts=[evil])
+    assert evil in report.diagnosis.findings[0].location.file
+    page = html.render(report)
     assert "<script>" not in page
-    assert "&lt;script&gt;" in page
+    assert page.count("&lt;script&gt;") > 5
 
 
 @pytest.mark.parametrize("report", REPORTS)
@@ -88,6 +91,35 @@ def test_sarif_has_a_result_for_each_finding_with_relative_paths(report) -> None
         for location in result.get("locations", []):
             uri = location["physicalLocation"]["artifactLocation"]["uri"]
             assert not uri.startswith("/")
+    rules = {rule["id"] for rule in log["runs"][0]["tool"]["driver"]["rules"]}
+    assert log["version"] == "2.1.0"
+    assert {result["ruleId"] for result in results} == rules
+    for result, finding in zip(results, report.diagnosis.findings, strict=True):
+        assert result["level"] == ("note" if finding.severity == "advice" else "warning")
+        assert result["properties"]["severity"] == finding.severity
+        assert ("locations" in result) == (finding.location is not None)
+
+
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("/w/src/my train#1.py", "src/my%20train%231.py"),
+        ("/w/a:b.py", "a%3Ab.py"),
+        ("/elsewhere/a b.py", "file:///elsewhere/a%20b.py"),
+    ],
+)
+def test_sarif_places_are_uris_and_lines(file, uri) -> None:
+    report = SAMPLES["loader_bound"]()
+    finding = replace(report.diagnosis.findings[0], location=Location(file=file, line=7))
+    report = replace(
+        report,
+        workload=replace(report.workload, cwd="/w"),
+        diagnosis=replace(report.diagnosis, findings=[finding]),
+    )
+    [result] = json.loads(sarif.render(report))["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == uri
+    assert place["region"] == {"startLine": 7}
 
 
 @pytest.mark.parametrize("report", REPORTS)

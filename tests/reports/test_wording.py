@@ -86,6 +86,15 @@ def test_print_report_survives_an_encoding_that_lacks_a_character(monkeypatch) -
     assert b"\x1b" not in raw.getvalue()
 
 
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_a_piped_report_is_plain_text(columns, monkeypatch, capsys) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", columns)
+    terminal.print_report(loader_bound())
+    assert capsys.readouterr().out == terminal.render(loader_bound(), min(int(columns), 80))
+
+
 @pytest.mark.parametrize("form", [terminal, markdown, html])
 def test_every_format_says_that_the_run_was_interrupted(form) -> None:
     assert "interrupted: this is what" in " ".join(form.render(interrupted()).split())

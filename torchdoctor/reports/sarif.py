@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import quote
 
 from torchdoctor.records import Finding, Report
 from torchdoctor.reports.figures import clean, relative
@@ -44,6 +45,8 @@ def _result(finding: Finding, cwd: str) -> dict[str, Any]:
         "ruleId": finding.check,
         "level": _LEVELS.get(finding.severity, "note"),
         "message": {"text": text},
+        # SARIF has no level between these: an "error" would fail a build for being slow.
+        "properties": {"severity": finding.severity, "share_of_step": finding.share_of_step},
     }
     if finding.location is not None:
         path = relative(finding.location.file, cwd)
@@ -51,7 +54,9 @@ def _result(finding: Finding, cwd: str) -> dict[str, Any]:
         result["locations"] = [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": PurePath(path).as_uri() if absolute else path},
+                    "artifactLocation": {
+                        "uri": PurePath(path).as_uri() if absolute else quote(path)
+                    },
                     "region": {"startLine": max(finding.location.line, 1)},
                 }
             }

@@ -49,8 +49,11 @@ def print_report(report: Report) -> None:
     if reconfigure is not None:  # a message or path may hold what the encoding has not
         reconfigure(errors="replace")
     console = Console()
-    console = Console(width=min(console.width, WIDTH), highlight=False, emoji=False)
-    _print(console, report)
+    width = min(console.width, WIDTH)
+    if console.is_terminal:
+        _print(Console(width=width, highlight=False, emoji=False), report)
+    else:  # rich fills lines up with spaces, which a file or pipe should not get
+        sys.stdout.write(render(report, width))
 
 
 def render(report: Report, width: int = WIDTH) -> str:
