@@ -26,14 +26,15 @@ ORDER = [
     "report_assembly",
     "machine",
     "checkup",
+    "commands",
     "cli",
 ]
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
 # A file, or a room with all its files.
 ONLY_IN = {
     "torch": {"fixes"},  # there inside functions, which the user's process calls
-    "rich": {"reports/terminal.py", "cli.py"},
-    "typer": {"cli.py"},
+    "rich": {"reports/terminal.py"},
+    "typer": {"commands", "cli.py"},
     "psutil": {"recording"},
     "pynvml": {"recording"},
 }

@@ -1,0 +1,1 @@
+"""The commands, one file each: arguments in, text out. They decide nothing."""

@@ -1,0 +1,93 @@
+"""`torchdoctor run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchdoctor.commands.arguments import check_writable, ids, parse_duration
+from torchdoctor.commands.output import show, write
+
+HELP = (
+    "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
+    "torchdoctor run \\[options] train.py \\[its arguments]\n\n"
+    "torchdoctor run \\[options] -- any command (torchrun ..., python -m pkg ...)"
+)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The script, or after -- any command.")],
+    budget: Annotated[str, typer.Option(help="Time for everything, e.g. 90s, 5m, 1h.")] = "5m",
+    json: Annotated[Path | None, typer.Option(help="Also write the report as JSON here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Folder for all it writes (default torchdoctor-runs/<time>/)."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=5, help="Measured steps per launch (default: chosen).")
+    ] = None,
+    warmup: Annotated[
+        int | None, typer.Option(min=0, help="Warm-up steps per launch (default: chosen).")
+    ] = None,
+    fixes: Annotated[
+        str | None, typer.Option(help="Try only these fixes, comma-separated.")
+    ] = None,
+    skip: Annotated[str | None, typer.Option(help="Do not try these fixes.")] = None,
+    no_fixes: Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")] = False,
+    allow_training_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-training-changes",
+            help="Also try fixes that change training (a larger batch), judged per sample.",
+        ),
+    ] = False,
+    step_on: Annotated[
+        str | None,
+        typer.Option(help="What a step is: loader, optimizer, backward or explicit."),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(help="Longest time to wait for the first training steps.")
+    ] = "10m",
+    seed: Annotated[
+        int, typer.Option(help="Seed for a program that sets none, so that runs compare.")
+    ] = 0,
+    python: Annotated[
+        str | None, typer.Option(help="The Python that runs the script (default: the active one).")
+    ] = None,
+    no_sandbox: Annotated[
+        bool,
+        typer.Option("--no-sandbox", help="Let the program write to your files, every launch."),
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
+) -> None:
+    """Observe, diagnose, try fixes, rank."""
+    from torchdoctor.checkup import RunSettings, checkup
+    from torchdoctor.recording.launch import workload_of
+    from torchdoctor.reports.progress import Progress
+
+    settings = RunSettings(
+        budget_s=parse_duration(budget),
+        timeout_s=parse_duration(timeout),
+        output=output,
+        steps=steps,
+        warmup=warmup,
+        fixes=ids(fixes),
+        skip=ids(skip) or [],
+        no_fixes=no_fixes,
+        allow_training_changes=allow_training_changes,
+        step_on=step_on,
+        seed=seed,
+        sandbox=not no_sandbox,
+    )
+    for path in (json, html):
+        check_writable(path)
+    workload = workload_of(command, python=python)
+    with Progress(quiet=quiet) as progress:
+        report = checkup(workload, settings, progress=progress.update)
+    write(report, json, html)
+    show(report)
+    if report.interrupted:
+        raise typer.Exit(130)
