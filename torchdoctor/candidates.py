@@ -37,7 +37,11 @@ _SHARES = {
 
 
 class FixModule(Protocol):
-    """The part of a fix file that is read here. `SETUP_S` (one-time cost) is optional."""
+    """The part of a fix file that is read here.
+
+    Optional: `SETUP_S` (one-time cost), and `INCLUDES` (fixes that it applies as well: it goes
+    before them, since it can only give more).
+    """
 
     TREATS: tuple[str, ...]
     KEEPS_RESULTS: str
@@ -110,7 +114,13 @@ def candidates(
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         for number, settings in enumerate(tried):
             # A second setting waits until the next tier's first ones had their turn.
-            rank = (prospect.tier + number, -(ceiling or 1.0), cost_s, len(ranked))
+            rank = (
+                prospect.tier + number,
+                -(ceiling or 1.0),
+                cost_s,
+                0 if getattr(module, "INCLUDES", ()) else 1,
+                len(ranked),
+            )
             ranked.append((rank, replace(one, settings=dict(settings))))
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])], refused
 

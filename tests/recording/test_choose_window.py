@@ -36,6 +36,9 @@ def test_a_small_budget_shortens_the_window():
     window = choose_window(observed(0.3), budget_s=120)
     assert window.max_window_s == 4.0
     assert window.measure_steps == 13
+    # More and shorter launches say more than few long ones: launches are the samples.
+    assert choose_window(observed(0.01), budget_s=70).measure_steps == 117
+    assert choose_window(observed(0.01), budget_s=600).measure_steps == 250
 
 
 def test_whole_cycles():

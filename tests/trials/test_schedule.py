@@ -8,6 +8,7 @@ from torchdoctor.trials.schedule import (
     Screened,
     Screening,
     choose_finalists,
+    hopeless,
     plan_confirmation,
     plan_screening,
 )
@@ -27,9 +28,9 @@ def test_a_budget_runs_on_its_own_clock():
         (math.inf, Screening(candidates=8, rounds=2)),
         (2 * 10 + 24 + 2, Screening(candidates=8, rounds=2)),
         (10 + 24 + 2, Screening(candidates=8, rounds=1)),
-        (10 + 8 + 2, Screening(candidates=8, rounds=1)),
-        (6 + 8 + 2, Screening(candidates=4, rounds=1)),
-        (3 + 8 + 2, Screening(candidates=0, rounds=0)),
+        (10 + 8, Screening(candidates=8, rounds=1)),
+        (6 + 8, Screening(candidates=4, rounds=1)),
+        (3 + 8, Screening(candidates=0, rounds=0)),
     ],
 )
 def test_screening_leaves_time_to_confirm(left_s, expected):
@@ -89,3 +90,18 @@ def test_nobody_goes_on_where_the_noise_is_small_and_nobody_looks_faster():
 def test_the_first_goes_on_where_noise_could_hide_a_gain():
     noisy = [screened("a", 0.1, -0.09), screened("b", -0.2, 0.1), screened("c", -0.1, 0.05)]
     assert choose_finalists(noisy) == ["a"]
+
+
+def test_a_launch_that_somebody_elses_load_halved_is_not_dropped():
+    """The mean of one launch was hit, most of its steps were not."""
+    hit = Screened(key="good", fix="good", differences=[-0.6], other=[0.25])
+    null = Screened(key="null", fix="null", differences=[-0.02], other=[-0.01])
+    assert choose_finalists([null, hit]) == ["good"]
+
+
+def test_pairs_end_early_only_where_they_cannot_show_a_gain_any_more():
+    assert hopeless([-0.02, -0.01], 6)
+    assert hopeless([-0.5, 0.1], 6)
+    assert not hopeless([-0.05, 0.1], 6)  # the noise is as large as a gain
+    assert not hopeless([-0.02], 6)  # one pair says nothing
+    assert not hopeless([-0.02, -0.01], 2)  # nothing left to save

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 TREATS = ("workers-respawned", "data-wait")
 KEEPS_RESULTS = "within rounding"
 WHEN = "launch"
+INCLUDES = ("loader-workers",)  # where the loader has no workers yet
 
 
 def refuses(recording: Recording) -> str | None:

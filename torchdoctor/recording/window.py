@@ -10,9 +10,10 @@ from torchdoctor.recording.steps import LEAST_WARMUP
 from torchdoctor.records import LoaderFacts, StepStatistics
 
 LEAST_STEPS = 30
-LEAST_S = 2.5
+LEAST_S, SHORTEST_S = 2.5, 1.0
 MOST_S = 20.0
-_LAUNCHES = 30  # a budget should pay for about so many windows
+_LAUNCHES = 30  # a budget should pay for about so many of the longest windows
+_SHORT_LAUNCHES = 60  # and, where it is small, for so many of the shortest: pairs tell more
 _WARMUP_SHARE = 0.25  # of a short program's iterations
 _DEFAULT_PREFETCH = 2
 
@@ -40,18 +41,20 @@ def choose_window(
             drained within the warm-up, or a window would measure a stock and not a rate.
 
     Returns:
-        At least 10 warm-up iterations, at least 30 measured ones and 2.5 s, and whole cycles
-        where a cycle fits, all as far as the program has that many iterations.
+        At least 10 warm-up iterations, at least 30 measured ones and 2.5 s (1 s where the
+        budget is small), and whole cycles where a cycle fits, all as far as the program has that
+        many iterations.
     """
-    longest = MOST_S
+    longest, least = MOST_S, LEAST_S
     if budget_s is not None:
         longest = min(MOST_S, max(LEAST_S, budget_s / _LAUNCHES))
+        least = min(LEAST_S, max(SHORTEST_S, budget_s / _SHORT_LAUNCHES))
     warmup = max(LEAST_WARMUP, observed.settled_after or 0)
     # Iterations with prefetched batches cost less waiting, so they must not be in the window.
     stock = _prefetched(observed, loaders)
     step_s = max(observed.mean_s, 1e-6)
     warmup = max(warmup, min(stock, int(longest / step_s)))
-    steps = max(LEAST_STEPS, math.ceil(LEAST_S / step_s))
+    steps = max(LEAST_STEPS, math.ceil(least / step_s))
     steps = _whole_cycles(steps, observed.cycle_steps, step_s, longest)
     steps = min(steps, max(LEAST_WARMUP, int(longest / step_s)))
     if observed.program_ended:

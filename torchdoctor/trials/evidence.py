@@ -94,6 +94,13 @@ class Evidence:
             return []
         return differences(self._rounds(phase), arm.key, self.seconds(self._by(arm), arm))
 
+    def paired_by_the_other_figure(self, arm: Arm, phase: str) -> list[float]:
+        """The same by the median where the mean decides, or the other way."""
+        if not self.can_judge(arm):
+            return []
+        other = self.seconds("median" if self._by(arm) == "mean" else "mean", arm)
+        return differences(self._rounds(phase), arm.key, other)
+
     def can_judge(self, arm: Arm) -> bool:
         """False for a fix that may change the batch where batches have no known size."""
         return arm.facts.risk < 3 or not (self.per_step or not _has_samples(arm))
@@ -108,11 +115,10 @@ class Evidence:
                 break
         else:
             found, phase = self.paired(arm, "confirm"), "confirm"
-        other = self.seconds("median" if by == "mean" else "mean", arm)
         return Measured(
             arm=arm,
             differences=found,
-            other=differences(self._rounds(phase), arm.key, other) if found else [],
+            other=self.paired_by_the_other_figure(arm, phase) if found else [],
             phase=phase if found else "",
             numerics=self.numerics(arm),
             by=by,

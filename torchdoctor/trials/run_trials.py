@@ -22,6 +22,7 @@ from torchdoctor.trials.schedule import (
     BudgetEnded,
     Screened,
     choose_finalists,
+    hopeless,
     plan_confirmation,
     plan_screening,
 )
@@ -101,9 +102,9 @@ class _Search:
             return
         try:
             finalists = self.screen()
-            finalists = self.settle_training(finalists)
+            finalists = self.settle_training(finalists, confirmed=False)
             self.confirm(finalists)
-            self.settle_training([one.arm for one in self.judge().faster()])
+            self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
             self.stack()
         except BudgetEnded:
             self.ended = "the budget ended"
@@ -142,6 +143,7 @@ class _Search:
                     key=arm.key,
                     fix=arm.fixes[0][0],
                     differences=self.evidence.paired(arm, "screen"),
+                    other=self.evidence.paired_by_the_other_figure(arm, "screen"),
                 )
                 for arm in arms
                 if arm.alive
@@ -158,7 +160,7 @@ class _Search:
         confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
         return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
 
-    def settle_training(self, arms: list[Arm]) -> list[Arm]:
+    def settle_training(self, arms: list[Arm], *, confirmed: bool) -> list[Arm]:
         """Without those that changed training; other seeds are launched where only they tell."""
         launcher, baseline = self.launcher, self.launcher.baseline
         open_questions = any(
@@ -166,10 +168,12 @@ class _Search:
         )
         launched = len(launcher.seeds)
         if open_questions and launched < SEED_LAUNCHES:
-            if launcher.affords(*[baseline] * SEED_LAUNCHES):
+            # Before anything is confirmed, the fewest pairs of the best come first.
+            pairs = [] if confirmed else [baseline, arms[0]] * FEWEST_PAIRS
+            if launcher.affords(*[baseline] * SEED_LAUNCHES, *pairs):
                 for offset in range(launched + 1, SEED_LAUNCHES + 1):
                     launcher.run(baseline, "seeds", seed_offset=offset)
-            else:
+            elif confirmed:
                 self.doubts.append(
                     "The budget left no time for launches with other seeds, which would tell "
                     "whether training changed."
@@ -194,13 +198,25 @@ class _Search:
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
             if len(chosen) == 1:
                 launcher.planned = launcher.done + 2 * plan.pairs
-                launcher.abba(chosen[0], "confirm", max(1, plan.pairs))
+                self.pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
             else:
                 launcher.planned = launcher.done + plan.pairs * (len(chosen) + 2)
                 for _ in range(plan.pairs):
                     launcher.block(chosen, "confirm")
             self.name_best(chosen)
             if self.judge().faster():
+                return
+
+    def pair_up(self, arm: Arm, pairs: int, *, others_wait: bool) -> None:
+        """Two pairs at a time; while others wait, only as long as a gain may still show.
+
+        Stopping early for want of a gain never makes a false one; it leaves time for the next.
+        """
+        for done in range(0, pairs, 2):
+            self.launcher.abba(arm, "confirm", min(2, pairs - done))
+            if not arm.alive:
+                return
+            if others_wait and hopeless(self.evidence.paired(arm, "confirm"), pairs):
                 return
 
     def stack(self) -> None:
@@ -235,7 +251,7 @@ class _Search:
         self.stacks.append(arm)
         launcher.planned = launcher.done + 2 * plan.pairs
         launcher.abba(arm, "stack", plan.pairs)
-        self.settle_training([arm])
+        self.settle_training([arm], confirmed=True)
         return self.judge().recommendable()[0].arm is arm
 
     def judge(self) -> Judgement:

@@ -16,6 +16,7 @@ SCREEN_ROUNDS = 2
 SEED_LAUNCHES = 2  # with other seeds, when a finalist's losses are not equal up to rounding
 WORTH = 0.01  # a smaller gain is not recommended
 MOST_FINALISTS = 6
+HOPELESS = 0.1  # slower than this after some pairs: the next candidate is worth more
 
 
 class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
@@ -70,7 +71,7 @@ def plan_screening(expected_s: Sequence[float], baseline_s: float, left_s: float
     typical_s = fmean(expected_s)
     pair_s = baseline_s + typical_s
     seeds_s = SEED_LAUNCHES * baseline_s
-    one = FEWEST_PAIRS * pair_s + seeds_s
+    one = FEWEST_PAIRS * pair_s
     two_and_stack = FEWEST_PAIRS * 3 * pair_s + seeds_s
 
     def cost(candidates: int) -> float:
@@ -87,11 +88,24 @@ def plan_screening(expected_s: Sequence[float], baseline_s: float, left_s: float
 
 @dataclass(frozen=True, kw_only=True)
 class Screened:
-    """One candidate after screening. `differences` as in `compare`; `fix`: settings compete."""
+    """One candidate after screening. `fix`: its settings compete.
+
+    differences: as in `compare`, by the figure that decides; other: by the other one.
+    """
 
     key: str
     fix: str
     differences: list[float] = field(default_factory=list)
+    other: list[float] = field(default_factory=list)
+
+    @property
+    def gain(self) -> float:
+        """What it may gain, seen kindly: by the mean or the median step, whichever is larger.
+
+        Somebody else's load hits a few steps of one launch and halves its mean. Who is wrongly
+        kept is measured afresh; who is wrongly dropped is never seen again.
+        """
+        return max(fmean(found) for found in (self.differences, self.other) if found)
 
 
 def choose_finalists(screened: Sequence[Screened]) -> list[str]:
@@ -101,19 +115,33 @@ def choose_finalists(screened: Sequence[Screened]) -> list[str]:
         if not one.differences:
             continue
         rival = best.get(one.fix)
-        if rival is None or fmean(one.differences) > fmean(rival.differences):
+        if rival is None or one.gain > rival.gain:
             best[one.fix] = one
-    ranked = sorted(best.values(), key=lambda one: fmean(one.differences), reverse=True)
-    worth = [one for one in ranked if fmean(one.differences) >= math.log1p(WORTH)]
+    ranked = sorted(best.values(), key=lambda one: one.gain, reverse=True)
+    worth = [one for one in ranked if one.gain >= math.log1p(WORTH)]
     if worth:
         return [one.key for one in worth[:MOST_FINALISTS]]
     # Nobody looks faster. The first may still be, where the noise is larger than a gain would be.
-    if ranked and fmean(ranked[0].differences) > 0:
+    if ranked and ranked[0].gain > 0:
         deviation, degrees = pooled_deviation([one.differences for one in screened])
         error = deviation / math.sqrt(len(ranked[0].differences))
         if degrees and t_quantile(0.9, degrees) * error > math.log1p(2 * WORTH):
             return [ranked[0].key]
     return []
+
+
+def hopeless(differences: Sequence[float], planned: int) -> bool:
+    """Whether the pairs that are left can hardly make a gain of what was seen.
+
+    Args:
+        differences: of the pairs so far.
+        planned: pairs in all.
+    """
+    seen = len(differences)
+    if seen < 2 or seen >= planned:
+        return False
+    # Every pair against it, or a mean so low that the others would have to be as far above.
+    return max(differences) < 0 or fmean(differences) < -math.log1p(HOPELESS)
 
 
 @dataclass(frozen=True, kw_only=True)
