@@ -1,34 +1,38 @@
 """Does torchdoctor find what ails each sample workload, and the fix that helps?
 
-Runs `torchdoctor run` on every script of sample_workloads/ and prints a table: bottleneck and check
-expected and found, fix expected and best found with its interval, false alarms on the tuned one.
+Runs `torchdoctor run` on every script of sample_workloads/ and prints a table: bottleneck expected
+and found, fix expected and best found, its speed-up with the interval, and what is wrong, false
+alarms on the tuned one among it.
 
-    python benchmarks/diagnosis.py [--budget 4m] [--only NAME ...] [--rounds 1]
+    python benchmarks/diagnosis.py [--budget 3m] [--rounds 1] [--only NAME ...] [--keep FOLDER]
 
-Each row takes the budget. The expectations stand in the scripts' own docstrings.
+The expectations stand in the scripts' own docstrings. Exit code 1 where a row is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
-COLUMNS = ("workload", "bottleneck", "check", "fix expected", "best found", "speed-up", "verdict")
+sys.path.insert(0, str(SAMPLES))
 
+from expectations import Expectation, applying, read_all  # noqa: E402
 
-def expectations(script: Path) -> dict[str, str]:
-    """The "<Name> expected: value" lines of a sample's docstring, continuation lines joined."""
-    docstring = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
-    pattern = r"^([A-Z][a-z]+(?: expected)?): (.*?)(?=^[A-Z][a-z]+(?: expected)?: |\Z)"
-    found = re.findall(pattern, docstring, re.MULTILINE | re.DOTALL)
-    return {name.removesuffix(" expected").lower(): " ".join(v.split()) for name, v in found}
+COLUMNS = (
+    "workload",
+    "bottleneck expected",
+    "found",
+    "fix expected",
+    "recommended",
+    "speed-up",
+    "wrong",
+)
+_BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16"}
 
 
 def run(script: Path, budget: str, folder: Path) -> dict:
@@ -48,61 +52,62 @@ def run(script: Path, budget: str, folder: Path) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def row(script: Path, report: dict) -> tuple[str, ...]:
-    """One line of the table; the last cell is "ok" or says what is wrong."""
-    wanted = expectations(script)
-    cpu = lambda text: re.split("[;(]", text)[0].strip()  # noqa: E731 - "cpu; on a GPU: gpu"
+def row(wanted: Expectation, report: dict) -> tuple[str, ...]:
+    """One line of the table; the last cell is empty or says what is wrong."""
+    environment = report.get("environment") or {}
+    machine = (
+        bool(environment.get("gpus")),
+        bool(_BFLOAT16_UNITS & set(environment.get("cpu_features", []))),
+    )
+    bottlenecks = applying(wanted.bottleneck, *machine)
+    checks, fixes = applying(wanted.checks, *machine), applying(wanted.fix, *machine)
     diagnosis = report.get("diagnosis") or {}
-    bottleneck, detail = diagnosis.get("bottleneck"), diagnosis.get("detail")
-    checks = [part.strip() for part in cpu(wanted["check"]).split(",")]
     seen = {finding["check"] for finding in diagnosis.get("findings", [])}
-    recommended = (report.get("recommendation") or {}).get("fixes") or []
-    names = [fix["fix"] for fix in recommended]
-    speedup = (report.get("recommendation") or {}).get("speedup")
-    text = "-"
-    if speedup:
-        text = f"{speedup['estimate']:.2f}x ({speedup['low']:.2f}-{speedup['high']:.2f})"
-    fix = cpu(wanted["fix"])
+    recommendation = report.get("recommendation") or {}
+    names = [fix["fix"] for fix in recommendation.get("fixes") or []]
+    speedup = recommendation.get("speedup")
     wrong = []
-    if bottleneck != cpu(wanted["bottleneck"]):
-        wrong.append(f"bottleneck is {bottleneck}")
-    if not set(checks) & (seen | {"none"}):
-        wrong.append(f"check not found (detail {detail})")
-    if fix == "none" and script.stem == "tuned" and names:
-        wrong.append(f"false alarm: {', '.join(names)}")
-    if fix != "none" and fix not in names:
+    if diagnosis.get("bottleneck") not in (bottlenecks or ("none",)):
+        wrong.append("bottleneck")
+    if checks and not seen & set(checks):
+        wrong.append(f"none of {', '.join(checks)} found")
+    if fixes and not set(fixes) & set(names):
         wrong.append("fix not recommended")
-    best = ", ".join(names) or "none"
+    if wanted.script.stem == "tuned" and names:
+        wrong.append("false alarm")
     return (
-        script.stem,
-        f"{bottleneck}",
-        f"{detail}",
-        fix,
-        best,
-        text,
-        "ok" if not wrong else "; ".join(wrong),
+        wanted.script.stem,
+        " or ".join(bottlenecks) or "none",
+        f"{diagnosis.get('bottleneck')}: {diagnosis.get('detail')}",
+        " or ".join(fixes) or "none",
+        ", ".join(names) or "none",
+        f"{speedup['estimate']:.2f}x ({speedup['low']:.2f}-{speedup['high']:.2f})"
+        if speedup
+        else "-",
+        "; ".join(wrong),
     )
 
 
 def main() -> int:
-    """Run the samples and print the table; exit code 1 where a row is wrong."""
+    """Run the samples and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", default="4m")
+    parser.add_argument("--budget", default="3m")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--keep", type=Path, help="keep the run folders here")
     arguments = parser.parse_args()
-    scripts = [s for s in sorted(SAMPLES.glob("*.py")) if expectations(s)]
-    if arguments.only:
-        scripts = [script for script in scripts if script.stem in arguments.only]
+    wanted = [w for w in read_all() if not arguments.only or w.script.stem in arguments.only]
     bad = 0
-    for number in range(arguments.rounds):
-        print(f"\nround {number + 1}\n\n| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
-        for script in scripts:
-            with tempfile.TemporaryDirectory() as folder:
-                report = run(script, arguments.budget, Path(folder) / "run")
-            cells = row(script, report)
-            bad += cells[-1] != "ok"
-            print(f"| {' | '.join(cells)} |", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        keep = arguments.keep or Path(scratch)
+        for number in range(1, arguments.rounds + 1):
+            print(f"\nround {number}, budget {arguments.budget}\n\n| {' | '.join(COLUMNS)} |")
+            print(f"|{' --- |' * len(COLUMNS)}", flush=True)
+            for one in wanted:
+                folder = keep / f"{one.script.stem}-{number}"
+                cells = row(one, run(one.script, arguments.budget, folder))
+                bad += bool(cells[-1])
+                print(f"| {' | '.join(cells)} |", flush=True)
     return 1 if bad else 0
 
 

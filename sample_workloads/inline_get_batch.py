@@ -36,7 +36,7 @@ def get_batch(path: Path, rng: np.random.Generator) -> tuple[torch.Tensor, torch
     for start in rng.integers(0, len(tokens) - BLOCK - 1, BATCH):
         window = tokens[start : start + BLOCK + 1].astype(np.int64)
         # Tokens swap places with near neighbours, weighted by how often they occur around here.
-        nearby = tokens[max(0, start - 16_000) : start + 16_000]
+        nearby = tokens[max(0, start - 50_000) : start + 50_000]
         frequency = np.bincount(nearby, minlength=VOCABULARY) / len(nearby)
         place = np.argsort(np.arange(BLOCK) + rng.uniform(0, 1.5, BLOCK) * frequency[window[:-1]])
         noisy = window[:-1][place]

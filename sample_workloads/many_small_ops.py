@@ -1,6 +1,6 @@
 """Fit of an oscillator's unknown constants through an unrolled integrator.
 
-Illness: each step runs thousands of pointwise operations on tensors of a few kilobytes, so that
+Illness: each step runs thousands of pointwise operations on tensors of half a kilobyte, so that
     starting an operation costs more than doing it.
 Check expected: many-small-kernels
 Bottleneck expected: cpu
@@ -12,7 +12,7 @@ import argparse
 import torch
 from torch import nn
 
-TRAJECTORIES = 512
+TRAJECTORIES = 128
 INTEGRATION_STEPS = 12
 TIME_STEP = 0.05
 

@@ -14,7 +14,7 @@ from torch import nn
 
 SERIES = 400
 LAGS = 48
-BATCH = 64
+BATCH = 16
 
 
 class SeriesForecast(nn.Module):

@@ -4,7 +4,7 @@ Illness: every sample costs a round trip to the store (a real wait of some milli
     CPU), and the DataLoader asks for one after the other.
 Check expected: loader-io-bound
 Bottleneck expected: data_loader
-Fix expected: loader-workers
+Fix expected: loader-workers, persistent-workers
 """
 
 import argparse

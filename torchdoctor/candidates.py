@@ -39,8 +39,8 @@ _SHARES = {
 class FixModule(Protocol):
     """The part of a fix file that is read here.
 
-    Optional: `SETUP_S` (one-time cost), and `INCLUDES` (fixes that it applies as well: it goes
-    before them, since it can only give more).
+    Optional: `SETUP_S` (one-time cost), and `includes(recording)`: fixes that it applies as well.
+    It treats what they treat, and goes before them: it can only give more.
     """
 
     TREATS: tuple[str, ...]
@@ -97,7 +97,9 @@ def candidates(
     for ident, module in catalogue.items():
         if fixes is not None and ident not in fixes:
             continue
-        prospect = _prospect(ident, module, recording, diagnosis)
+        included = module.includes(recording) if hasattr(module, "includes") else ()
+        treats = {*module.TREATS, *(c for one in included for c in catalogue[one].TREATS)}
+        prospect = _prospect(ident, treats, recording, diagnosis)
         reason = (
             "left out by --skip"
             if ident in skip
@@ -118,7 +120,7 @@ def candidates(
                 prospect.tier + number,
                 -(ceiling or 1.0),
                 cost_s,
-                0 if getattr(module, "INCLUDES", ()) else 1,
+                -len(included),
                 len(ranked),
             )
             ranked.append((rank, replace(one, settings=dict(settings))))
@@ -153,9 +155,9 @@ def _settings(module: FixModule, recording: Recording) -> list[dict[str, Any]]:
 
 
 def _prospect(
-    ident: str, module: FixModule, recording: Recording, diagnosis: Diagnosis
+    ident: str, treats: Collection[str], recording: Recording, diagnosis: Diagnosis
 ) -> _Prospect:
-    found = [f for f in diagnosis.findings if f.check in module.TREATS or ident in f.fixes]
+    found = [f for f in diagnosis.findings if f.check in treats or ident in f.fixes]
     known = [f for f in found if f.share_of_step is not None]
     if known:
         # Findings overlap (waiting for data, and why): the largest, not the sum.
@@ -170,7 +172,7 @@ def _prospect(
         checks = ", ".join(f.check for f in found)
         tier = 0 if diagnosis.detail in {f.check for f in found} else 2
         return _Prospect(tier=tier, share=None, reason=f"treats {checks}")
-    bound = _bound(module.TREATS, recording)
+    bound = _bound(sorted(treats), recording)
     return _Prospect(tier=3, share=bound, reason="no finding points to it, but it may help")
 
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 TREATS = ("workers-respawned", "data-wait")
 KEEPS_RESULTS = "within rounding"
 WHEN = "launch"
-INCLUDES = ("loader-workers",)  # where the loader has no workers yet
 
 
 def refuses(recording: Recording) -> str | None:
@@ -66,6 +65,14 @@ def refuses(recording: Recording) -> str | None:
         if share is not None and share < 0.01:
             return "The loader has no worker processes, and the step hardly waits for data."
     return None
+
+
+def includes(recording: Recording) -> tuple[str, ...]:
+    """A loader without workers gets them here as well."""
+    from torchdoctor.records.lookup import training_loaders
+
+    loaders = training_loaders(recording)
+    return ("loader-workers",) if loaders and not loaders[0].num_workers else ()
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
