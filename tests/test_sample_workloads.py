@@ -27,6 +27,7 @@ CHECKS = {
 }
 FIXES = {
     "loader-workers",
+    "persistent-workers",
     "torch-compile",
     "fused-optimizer",
     "mixed-precision",

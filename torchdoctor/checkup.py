@@ -191,15 +191,18 @@ class _Checkup:
         expected = seen.start_s + 5.0 + step_s * (warmup + 10)
         if seen.steps.program_ended and seen.steps.total_steps_seen < warmup + 8:
             warmup = 0
-        if expected > self._settings.budget_s * _PROFILE_SHARE and not self._settings.no_fixes:
+        share = 1.0 if self._settings.no_fixes else _PROFILE_SHARE
+        if expected > min(self._left(), self._settings.budget_s * share):
             self._doubts.append(
-                "No profiler window: one more launch would have taken over a quarter of the "
-                "budget. Operators and kernels are therefore not measured."
+                f"No profiler window: one more launch takes about {expected:.0f} s, too much of "
+                f"the budget of {self._settings.budget_s:.0f} s (--budget). Operators and kernels "
+                "are therefore not measured."
             )
             return None
+        longest = max(2 * expected, min(6 * expected + 30, self._left()))
         self._say("profile", "a profiler window of a few steps, in a launch of its own")
         try:
-            trace = self._recorder.profile(seen.found.boundary, warmup, 6 * expected + 30)
+            trace = self._recorder.profile(seen.found.boundary, warmup, longest)
         except ProgramFailed as error:
             self._doubts.append(str(error))
             return None

@@ -168,7 +168,7 @@ def trial_groups(report: Report) -> list[TrialGroup]:
     """All measured trials by verdict, and the A/A candidate last; empty groups left out."""
     groups: dict[str, list[Trial]] = {key: [] for key in _GROUPS}
     for trial in report.trials:
-        if trial.verdict in ("failed", "refused"):
+        if trial.verdict in ("failed", "refused") or _not_tried(trial):
             continue
         groups[_group_of(trial)].append(trial)
     result = []
@@ -209,12 +209,16 @@ def _trial_row(trial: Trial) -> TrialRow:
     )
 
 
+def _not_tried(trial: Trial) -> bool:
+    return trial.verdict == "unclear" and trial.pairs == 0 and trial.speedup is None
+
+
 def trial_notes(report: Report) -> list[str]:
     """What the table cannot hold: one-time costs, why training changed or a trial is unclear."""
     notes = []
     for trial in report.trials:
         name = fix_with_settings(trial.fix, trial.settings)
-        if trial.verdict == "unclear" and trial.reason:
+        if trial.verdict == "unclear" and trial.reason and not _not_tried(trial):
             notes.append(f"{name}: {_sentence(trial.reason)}")
         if trial.numerics == "changed" and trial.numerics_reason:
             notes.append(f"{name}: {_sentence(trial.numerics_reason)}")
@@ -227,20 +231,21 @@ def trial_notes(report: Report) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class NotMeasured:
-    """Fixes that were refused, or failed, for one and the same reason."""
+    """Fixes that were not tried, refused, or failed, for one and the same reason."""
 
-    verdict: str
+    verdict: str  # "not tried" | "refused" | "failed"
     reason: str
     fixes: list[str]
 
 
 def not_measured(report: Report) -> list[NotMeasured]:
-    """Every refused and failed trial with its reason; the same reason is said once."""
+    """Every trial without a measurement and its reason; the same reason is said once."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for verdict in ("refused", "failed"):
+    for verdict in ("not tried", "failed", "refused"):
         for trial in report.trials:
-            if trial.verdict == verdict:
-                reason = _sentence(trial.reason or "no reason was given")
+            if ("not tried" if _not_tried(trial) else trial.verdict) == verdict:
+                text = (trial.reason or "no reason was given").removeprefix("not tried: ")
+                reason = _sentence(text[:1].upper() + text[1:])
                 name = fix_with_settings(trial.fix, trial.settings)
                 names = by_reason.setdefault((verdict, reason), [])
                 if name not in names:

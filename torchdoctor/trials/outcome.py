@@ -166,7 +166,8 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
     if pairs == 0 and one.arm.timings and one.arm.facts.risk == 3:
         parts.append("not judged: it may change the batch, and batches have no known size")
     elif pairs == 0:
-        parts.append(f"not tried: {ended or 'nothing could be paired'}")
+        nobody = "others came first, and the budget has no room for all (--budget)"
+        parts.append(f"not tried: {ended or nobody}")
     elif pairs == 1:
         when = "confirmed once only" if one.phase == "confirm" else "screened only: 1 pair"
         parts.append(f"{when}, {math.exp(one.gain):.2f}x, which has no interval")
