@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
@@ -59,3 +61,20 @@ def _look(folder: str, taken: Snapshot) -> list[str]:
     except OSError:
         taken.whole = False
     return below
+
+
+def named_by_probe(channel: Path) -> tuple[list[str], list[str]]:
+    """Paths written outside the redirection, and other programs started, as the probe saw them."""
+    paths: set[str] = set()
+    programs: set[str] = set()
+    for file in sorted(channel.glob("escaped-*.json")):
+        try:
+            entries = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        for entry in entries:
+            if entry.startswith("program: "):
+                programs.add(entry.removeprefix("program: "))
+            else:
+                paths.add(entry)
+    return sorted(paths), sorted(programs)

@@ -204,7 +204,10 @@ class _Watch:
         return escaped_writes.snapshot(folders, skip=[str(self.folder)])
 
     def _escaped(self, before: tuple[escaped_writes.Snapshot, set[str]] | None) -> list[str]:
-        return [] if before is None else self._snapshot().changed_since(before[0])
+        if before is None:
+            return []
+        changed = self._snapshot().changed_since(before[0])
+        return sorted({*changed, *escaped_writes.named_by_probe(self.channel)[0]})
 
     def _after(
         self,
@@ -215,6 +218,12 @@ class _Watch:
         doubts = []
         if not clean:
             doubts.append("A process of the program could not be ended.")
+        programs = escaped_writes.named_by_probe(self.channel)[1]
+        if programs:
+            doubts.append(
+                f"It started {', '.join(programs)}, and what another program writes cannot be held "
+                "back by redirection."
+            )
         if before is not None and self.sandbox.mode != "overlay":
             shared_memory.remove_left(before[1], tree.every_pid)
         return doubts

@@ -247,6 +247,7 @@ class Recorder:
             sensors=sensors,
         )
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
+        self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result
 
     def _raise_where_unusable(
