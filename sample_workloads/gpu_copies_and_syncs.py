@@ -4,7 +4,7 @@ Illness: batches go to the GPU from pageable memory, and .item() makes the CPU w
     three times a step. Without a GPU there is nothing to copy or wait for: the script says so and
     trains.
 Check expected: pageable-copies, sync-in-step; without a GPU: none
-Bottleneck expected: memcpy; without a GPU: cpu
+Bottleneck expected: memcpy; without a GPU: cpu, data_loader
 Fix expected: pin-memory; without a GPU: none
 """
 

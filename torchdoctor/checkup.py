@@ -136,7 +136,11 @@ class _Checkup:
                 self._diagnose_what_is_known()
             self._doubts.append("The run was interrupted: only what was measured until then.")
         report = self._assemble()
-        write_report(report, self._folder / "report.json")
+        try:
+            write_report(report, self._folder / "report.json")
+        except UsageError as error:
+            # What was measured is printed all the same.
+            return replace(report, doubts=[*report.doubts, str(error)])
         return report
 
     def _elapsed(self) -> float:
@@ -179,7 +183,10 @@ class _Checkup:
             replace(self._recording, shares=shares(self._recording.steps, self._recording.trace))
         )
         self._doubts += share_doubts(self._recording.steps, self._recording.trace)
-        write_recording(self._recording, self._folder / "recording.json")
+        try:
+            write_recording(self._recording, self._folder / "recording.json")
+        except UsageError as error:
+            self._doubts.append(str(error))
         if seen.interrupted:
             raise KeyboardInterrupt
         return seen

@@ -18,6 +18,7 @@ from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_timing import launch_timing
 from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS, ObservationWatch
+from torchdoctor.recording.run_folder import writing
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.sensors import Sensors
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, find_boundary
@@ -200,7 +201,8 @@ class Recorder:
         self._launches += 1
         safe = re.sub(r"[^A-Za-z0-9_.=-]+", "-", name)[:60]
         folder = self.folder / "launches" / f"{self._launches:03d}-{safe}"
-        (folder / "channel").mkdir(parents=True)
+        with writing(self.folder):
+            (folder / "channel").mkdir(parents=True)
         return folder
 
     def _plan(self, folder: Path, purpose: str, **more: Any) -> dict[str, Any]:
@@ -236,16 +238,17 @@ class Recorder:
         poll: Callable[[RunningLaunch], bool] | None = None,
         sensors: Sensors | None = None,
     ) -> LaunchResult:
-        result = launch(
-            self.workload,
-            plan,
-            folder=folder,
-            sandbox=self.sandbox,
-            timeout_s=timeout_s,
-            poll=poll,
-            stdin_file=self.stdin_file,
-            sensors=sensors,
-        )
+        with writing(self.folder):
+            result = launch(
+                self.workload,
+                plan,
+                folder=folder,
+                sandbox=self.sandbox,
+                timeout_s=timeout_s,
+                poll=poll,
+                stdin_file=self.stdin_file,
+                sensors=sensors,
+            )
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import stat
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -55,5 +57,22 @@ def keep_stdin(folder: Path) -> Path | None:
     if not data:
         return None
     path = folder / "stdin"
-    path.write_bytes(data)
+    with writing(folder):
+        path.write_bytes(data)
     return path
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Says of the run folder what an OSError (a full disk, a lost mount) would say of a line.
+
+    Raises:
+        UsageError: with the system's reason and what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write to the run folder {folder} ({error.strerror or error}): make room, or "
+            "name another with --output."
+        ) from error

@@ -1,0 +1,251 @@
+"""Whole runs through the front door, of programs that are started or behave in unusual ways."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from torchdoctor import catalogue
+from torchdoctor.checkup import RunSettings, checkup
+from torchdoctor.recording.workload import workload_of
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parent.parent
+STEP = """
+    loss = (model(x) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+LOADER_LOOP = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+{above}
+class Rows(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.0005)
+        return torch.tensor([float(index % 7)])
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    for epoch in range(1000):
+        for x in DataLoader(Rows(), batch_size=4, shuffle=True):
+            loss = (model(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def run(folder: Path, *arguments: str, before=(), **more) -> subprocess.CompletedProcess:
+    command = [*before, sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", *arguments]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+        timeout=240,
+        **({"stdin": subprocess.DEVNULL} | more),
+    )
+
+
+def report_of(folder: Path) -> dict:
+    return json.loads((folder / "out" / "report.json").read_text())
+
+
+DIAGNOSE = ("--no-fixes", "--budget", "15s", "--output", "out")
+
+
+def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for step in range(100000):\n"
+        "    x = torch.randn(4, 8)\n"
+        "    time.sleep(0.002)\n" + STEP
+    )
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29517"]
+    result = run(tmp_path, *DIAGNOSE, "--", sys.executable, *torchrun, "train.py")
+    assert result.returncode == 0, result.stderr
+    report = report_of(tmp_path)
+    assert report["steps"]["trainers"] == 2
+    assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
+
+
+def test_a_package_that_is_run_as_a_module(tmp_path: Path) -> None:
+    package = tmp_path / "trainer"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "data.py").write_text("import torch\ndef batch():\n    return torch.randn(4, 8)\n")
+    (package / "__main__.py").write_text(
+        "import sys, time, torch\nfrom .data import batch\nassert sys.argv[1:] == ['--lr', '0.1']\n"
+        "model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "while True:\n    x = batch()\n    time.sleep(0.002)\n" + STEP
+    )
+    result = run(tmp_path, *DIAGNOSE, "--", sys.executable, "-m", "trainer", "--lr", "0.1")
+    assert result.returncode == 0, result.stderr
+    assert report_of(tmp_path)["steps"]["steps"] >= 40
+
+
+def test_what_is_piped_in_is_read_by_every_launch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, time, torch\nlines = sys.stdin.read().split()\nassert len(lines) == 3, lines\n"
+        "model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)\n"
+        "while True:\n    x = torch.randn(4, 8)\n    time.sleep(0.002)\n" + STEP
+    )
+    options = ("--budget", "25s", "--fixes", "fused-optimizer", "--output", "out")
+    result = run(tmp_path, *options, "train.py", input="a\nb\nc\n", stdin=None)
+    assert result.returncode == 0, result.stderr
+    [trial] = [t for t in report_of(tmp_path)["trials"] if t["fix"] == "fused-optimizer"]
+    assert trial["pairs"] >= 2, trial
+
+
+def test_a_program_that_will_not_be_stopped_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import signal, time, torch\n"
+        "for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):\n"
+        "    signal.signal(name, signal.SIG_IGN)\n"
+        "model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "while True:\n  try:\n    x = torch.randn(4, 8)\n    time.sleep(0.002)\n"
+        + STEP
+        + "  except BaseException:\n    pass\n"
+    )
+    result = run(tmp_path, *DIAGNOSE, "train.py")
+    assert result.returncode == 0, result.stderr
+    assert report_of(tmp_path)["steps"]["steps"] >= 40
+    assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
+
+
+def test_trackers_and_writers_leave_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import csv, sqlite3, time, torch\n"
+        "from torch.utils.tensorboard import SummaryWriter\n"
+        "writer = SummaryWriter('runs/one')\n"
+        "table = sqlite3.connect('log.sqlite')\n"
+        "table.execute('create table if not exists losses (step, loss)')\n"
+        "model = torch.nn.Linear(8, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for step in range(100000):\n    x = torch.randn(4, 8)\n    time.sleep(0.002)\n"
+        + STEP
+        + "    writer.add_scalar('loss', loss.item(), step)\n"
+        "    table.execute('insert into losses values (?, ?)', (step, loss.item()))\n"
+        "    table.commit()\n"
+        "    if step % 10 == 0:\n        torch.save(model.state_dict(), 'last.pt')\n"
+        "        assert torch.load('last.pt')['bias'].shape == (1,)\n"
+    )
+    result = run(tmp_path, *DIAGNOSE, "train.py")
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "train.py"]
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="needs unshare for a small disk")
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOADER_LOOP.replace("{above}", ""))
+    (tmp_path / "small").mkdir()
+    shell = ["unshare", "-Urm", "sh", "-c"]
+    mount = 'mount -t tmpfs -o size=64k none small && exec "$@"'
+    if subprocess.run([*shell, mount, "sh", "true"], cwd=tmp_path, check=False).returncode:
+        pytest.skip("no user namespaces here")
+    options = ("--budget", "20s", "--no-fixes", "--output", "small/out")
+    result = run(tmp_path, *options, "train.py", before=[*shell, mount, "sh"])
+    assert "Traceback" not in result.stderr
+    assert result.returncode in (0, 2), result.stderr
+    said = result.stderr if result.returncode else result.stdout
+    assert "No space left" in " ".join(said.split())
+
+
+def _with_fix(monkeypatch, folder: Path, name: str, source: str) -> None:
+    """Add one more fix to the catalogue, as a file like all others."""
+    path = folder / f"{name.replace('-', '_')}.py"
+    path.write_text(textwrap.dedent(source))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    known = catalogue.fixes()
+    monkeypatch.setattr(catalogue, "fixes", lambda: {**known, name: module})
+
+
+FIX = """
+    TREATS = ("data-wait",)
+    KEEPS_RESULTS = "exactly"
+    WHEN = "launch"
+    def refuses(recording): return None
+    def settings(recording): return [{}]
+    def instruction(settings, recording): return "nothing"
+    def apply(torch, settings, program):
+"""
+
+
+def _checkup(monkeypatch, tmp_path: Path, fixes: list[str], budget_s: float):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(LOADER_LOOP.replace("{above}", ""))
+    settings = RunSettings(budget_s=budget_s, output=tmp_path / "out", fixes=fixes)
+    return checkup(workload_of(["train.py"]), settings, progress=lambda event: None)
+
+
+def test_a_fix_that_repeats_samples_is_faster_and_never_recommended(monkeypatch, tmp_path) -> None:
+    _with_fix(
+        monkeypatch,
+        tmp_path,
+        "same-sample",
+        FIX
+        + """
+        def first_only(arguments, ident):
+            dataset = arguments["dataset"]
+            class First(torch.utils.data.Dataset):
+                row = dataset[0]
+                def __len__(self): return len(dataset)
+                def __getitem__(self, index): return self.row
+            arguments["dataset"] = First()
+            program.applied()
+        program.before_loader(first_only)
+    """,
+    )
+    report = _checkup(monkeypatch, tmp_path, ["same-sample"], 35.0)
+    [trial] = [t for t in report.trials if t.fix == "same-sample"]
+    assert trial.speedup is not None, trial
+    assert trial.speedup.low > 1.0
+    assert trial.numerics == "changed"
+    assert report.recommendation.fixes == []
+
+
+def test_out_of_memory_fails_one_trial_and_the_rest_go_on(monkeypatch, tmp_path) -> None:
+    _with_fix(
+        monkeypatch,
+        tmp_path,
+        "hungry",
+        FIX
+        + """
+        def eat(arguments, ident):
+            program.applied()
+            torch.empty(1 << 50)
+        program.before_loader(eat)
+    """,
+    )
+    report = _checkup(monkeypatch, tmp_path, ["hungry", "loader-workers"], 45.0)
+    by_fix = {t.fix: t for t in report.trials}
+    assert by_fix["hungry"].verdict == "failed"
+    assert "memory" in (by_fix["hungry"].reason or "").lower()
+    assert any(t.fix == "loader-workers" and t.pairs for t in report.trials), report.trials
