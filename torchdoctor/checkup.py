@@ -119,6 +119,7 @@ class _Checkup:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._recorder.close()
         self._sandbox.close()
 
     def report(self) -> Report:

@@ -338,6 +338,25 @@ def test_what_the_probe_saw_escape_is_read_even_when_a_file_is_damaged(tmp_path)
     assert named_by_probe(tmp_path) == (["/home/me/.cache/x"], ["nvcc"])
 
 
+@pytest.mark.parametrize("mode", ["overlay", "redirect"])
+def test_what_one_launch_compiled_the_next_one_finds(mode, project, tmp_path):
+    source = (
+        "import os, sys; sys.path.insert(0, '.'); import torch\n"
+        "folder = os.environ['TORCHINDUCTOR_CACHE_DIR']; os.makedirs(folder, exist_ok=True)\n"
+        "print(sorted(os.listdir(folder)))\n"
+        "open(os.path.join(folder, 'kernel'), 'w').close()\n"
+    )
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    with Sandbox.choose(mode) as sandbox:
+        if sandbox.mode != mode:
+            pytest.skip(f"no {mode} here")
+        first = launch_script(project, source, sandbox, compile_cache=cache)
+        second = launch_script(project, source, sandbox, compile_cache=cache)
+    assert (first.output_tail.strip(), second.output_tail.strip()) == ("[]", "['kernel']")
+    assert second.escaped_writes == []
+
+
 def test_a_redirecting_launch_tells_the_probe_where(project, tmp_path):
     source = (
         "import json, os\nplan = json.load(open(os.environ['TORCHDOCTOR_PLAN']))\n"

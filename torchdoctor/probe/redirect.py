@@ -35,21 +35,21 @@ def _sibling(name: str) -> Any:
     return sys.modules[full]
 
 
-def install(scratch: str, channel: str, watch: Any) -> None:
+def install(scratch: str, direct: list[str], watch: Any) -> None:
     """Redirect all writes of this process from now on.
 
     Args:
         scratch: an existing folder, shared by all processes of the launch.
-        channel: the probe's own folder, written directly.
+        direct: folders that are written directly, the probe's own channel first.
         watch: calls back when sqlite3, torch and safetensors are imported.
     """
-    layer = _sibling("redirect_layer").Layer(scratch, [channel])
+    layer = _sibling("redirect_layer").Layer(scratch, direct)
     # The import system writes these by functions that nobody can redirect.
     sys.dont_write_bytecode = True
     # Compilers are other programs and must find what they are told to compile.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(layer.scratch, ".inductor"))
     os.environ.setdefault("TRITON_CACHE_DIR", os.path.join(layer.scratch, ".triton"))
-    _sibling("redirect_escapes").watch(layer, channel)
+    _sibling("redirect_escapes").watch(layer, direct[0])
     _redirect_open(layer)
     _redirect_reads(layer)
     _redirect_writes(layer)

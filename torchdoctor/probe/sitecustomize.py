@@ -107,7 +107,8 @@ def _redirect_writes():
     spec = spec_from_file_location("_torchdoctor_redirect", os.path.join(_HERE, "redirect.py"))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.install(plan["redirect"]["scratch"], plan["channel"], _WATCH)
+    redirect = plan["redirect"]
+    module.install(redirect["scratch"], [plan["channel"], *redirect.get("exempt", [])], _WATCH)
 
 
 def _run_users_sitecustomize():

@@ -74,6 +74,7 @@ def launch(
     extra_env: dict[str, str] | None = None,
     stdin_file: Path | None = None,
     sensors: Sensors | None = None,
+    compile_cache: Path | None = None,
 ) -> LaunchResult:
     """Start the command, watch it, end it, throw away what it wrote.
 
@@ -86,6 +87,8 @@ def launch(
         extra_env: variables for this launch alone.
         stdin_file: what the program reads on its standard input; None: nothing.
         sensors: started with the program and stopped before it is ended.
+        compile_cache: folder that keeps what torch.compile makes, for the launches after this one;
+            None: thrown away with the rest.
 
     Raises:
         UsageError: the command cannot be executed.
@@ -97,16 +100,19 @@ def launch(
     scratch = sandbox.new_scratch()
     plan = plan | {"channel": str(channel.absolute()), "redirect": None}
     if sandbox.mode == "redirect":
-        plan["redirect"] = {"scratch": str(scratch / "redirect")}
+        kept = [str(compile_cache.absolute())] if compile_cache else []
+        plan["redirect"] = {"scratch": str(scratch / "redirect"), "exempt": kept}
         (scratch / "redirect").mkdir()
     plan_file = (folder / "plan.json").absolute()
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
-    environment = child_environment(plan_file, sandbox, folder, scratch) | (extra_env or {})
+    environment = child_environment(plan_file, sandbox, folder, scratch, compile_cache)
+    environment |= extra_env or {}
     watch = _Watch(
         workload=workload,
         sandbox=sandbox,
         folder=folder,
         scratch=scratch,
+        kept=[path.absolute() for path in (channel, compile_cache) if path is not None],
         channel=channel,
         environment=environment,
         timeout_s=timeout_s,
@@ -126,6 +132,7 @@ class _Watch:
     sandbox: Sandbox
     folder: Path
     scratch: Path
+    kept: list[Path]
     channel: Path
     environment: dict[str, str]
     timeout_s: float | None
@@ -184,7 +191,7 @@ class _Watch:
                 cwd=self.workload.cwd,
                 environment=self.environment,
                 folder=self.scratch,
-                real=[self.channel.absolute()],
+                real=self.kept,
                 stdin=stdin or subprocess.DEVNULL,
                 output=output,
                 interest=named_places(self.workload),

@@ -14,9 +14,15 @@ PROBE = Path(__file__).resolve().parent.parent / "probe"
 
 
 def child_environment(
-    plan_file: Path, sandbox: Sandbox, folder: Path, scratch: Path
+    plan_file: Path,
+    sandbox: Sandbox,
+    folder: Path,
+    scratch: Path,
+    compile_cache: Path | None = None,
 ) -> dict[str, str]:
-    """The user's environment, the probe in front of the path, trackers offline. No other change."""
+    """The user's environment, the probe in front of the path, trackers offline, torch.compile's
+    cache where the next launch finds it (unless the user has a place for it). No other change.
+    """
     user = dict(os.environ)
     path = user.get("PYTHONPATH")
     user["PYTHONPATH"] = f"{PROBE}{os.pathsep}{path}" if path else str(PROBE)
@@ -24,6 +30,9 @@ def child_environment(
     # In an overlay the launch's own folder is thrown away as everything is.
     away = folder.absolute() if sandbox.mode == "overlay" else scratch
     user |= trackers.offline(away / "trackers", user)
+    if compile_cache is not None:
+        user.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compile_cache.absolute()))
+        user.setdefault("TRITON_CACHE_DIR", str(compile_cache.absolute() / "triton"))
     if sandbox.mode == "redirect":
         user["PYTHONDONTWRITEBYTECODE"] = "1"
     return user

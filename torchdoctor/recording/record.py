@@ -7,6 +7,7 @@ nothing about fixes; a trial hands it the fixes to switch on.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,13 @@ class Recorder:
         self.escaped: list[str] = []
         self.doubts: list[str] = []
         self._launches = 0
+        self._compile_cache = folder / "compile-cache"
+        with writing(folder):
+            self._compile_cache.mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        """Remove what only further launches would have needed."""
+        shutil.rmtree(self._compile_cache, ignore_errors=True)
 
     def observe(self, step_on: str | None, enough_s: float, most_s: float) -> Observation:
         """Run the untouched program until its training steps are known well enough.
@@ -248,6 +256,7 @@ class Recorder:
                 poll=poll,
                 stdin_file=self.stdin_file,
                 sensors=sensors,
+                compile_cache=self._compile_cache,
             )
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]

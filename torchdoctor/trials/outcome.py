@@ -250,8 +250,12 @@ def results(
 
 
 def _setup(timings: Sequence[LaunchTiming], untouched: Sequence[LaunchTiming]) -> float | None:
-    """One-time cost beyond the untouched program's, in seconds."""
-    ours, theirs = _median(t.setup_s for t in timings), _median(t.setup_s for t in untouched)
+    """One-time cost beyond the untouched program's, in seconds: of the first launch.
+
+    Those after it find what it compiled in the cache.
+    """
+    ours = next((t.setup_s for t in timings), None)
+    theirs = _median(t.setup_s for t in untouched)
     return None if ours is None or theirs is None else max(0.0, ours - theirs)
 
 
