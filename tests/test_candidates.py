@@ -149,3 +149,21 @@ def test_findings_may_name_a_fix_themselves():
     )
     found, _ = candidates(recording(), diagnosis, CATALOGUE)
     assert found[0].fix == "threads" and found[0].ceiling == pytest.approx(1.25)
+
+
+def test_a_fix_cannot_gain_more_than_the_phases_that_it_works_on():
+    """Many small operators elsewhere are none of the optimizer's."""
+    seen = recording(optimizer_s=0.004)
+    finding = Finding(check="many-small-kernels", share_of_step=0.8)
+    diagnosis = Diagnosis(bottleneck="cpu", detail="many-small-kernels", findings=[finding])
+    narrow = fix(("many-small-kernels",), PHASES=("optimizer_s",))
+    fixes = {"narrow": narrow, "wide": fix(("many-small-kernels",))}
+    chosen, _ = candidates(seen, diagnosis, fixes)
+    assert [one.fix for one in chosen] == ["wide", "narrow"]
+    assert chosen[1].ceiling == pytest.approx(1 / 0.96)
+
+
+def test_a_fix_that_includes_another_goes_before_it():
+    one = fix(("data-wait",), includes=lambda recording: ("workers",))
+    chosen, _ = candidates(recording(), DIAGNOSIS, {"workers": CATALOGUE["workers"], "both": one})
+    assert chosen[0].fix == "both"

@@ -15,6 +15,7 @@ from torchdoctor.records import Candidate, Diagnosis, Finding, Recording, Refuse
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _MOST_SHARE = 0.99  # keeps a ceiling finite
+_MAIN_SHARE = 0.2  # a phase below this is not what treats a bottleneck
 
 # Checks whose share cannot exceed a phase of the step, by fields of StepStatistics.
 _PHASES = {
@@ -39,8 +40,9 @@ _SHARES = {
 class FixModule(Protocol):
     """The part of a fix file that is read here.
 
-    Optional: `SETUP_S` (one-time cost), and `includes(recording)`: fixes that it applies as well.
-    It treats what they treat, and goes before them: it can only give more.
+    Optional: `SETUP_S` (one-time cost); `PHASES` (fields of StepStatistics: all that it works on);
+    `includes(recording)`: fixes that it applies as well. It treats what they treat, and goes before
+    them: it can only give more.
     """
 
     TREATS: tuple[str, ...]
@@ -99,7 +101,7 @@ def candidates(
             continue
         included = module.includes(recording) if hasattr(module, "includes") else ()
         treats = {*module.TREATS, *(c for one in included for c in catalogue[one].TREATS)}
-        prospect = _prospect(ident, treats, recording, diagnosis)
+        prospect = _capped(_prospect(ident, treats, recording, diagnosis), module, recording)
         reason = (
             "left out by --skip"
             if ident in skip
@@ -174,6 +176,22 @@ def _prospect(
         return _Prospect(tier=tier, share=None, reason=f"treats {checks}")
     bound = _bound(sorted(treats), recording)
     return _Prospect(tier=3, share=bound, reason="no finding points to it, but it may help")
+
+
+def _capped(prospect: _Prospect, module: FixModule, recording: Recording) -> _Prospect:
+    """A fix that works within some phases cannot gain more than they take.
+
+    On a GPU the host's phases say little of the device's.
+    """
+    phases: tuple[str, ...] = getattr(module, "PHASES", ())
+    steps = recording.steps
+    if not phases or recording.has_gpu or steps is None or steps.mean_s <= 0:
+        return prospect
+    most = sum(getattr(steps, phase) for phase in phases) / steps.mean_s
+    if prospect.share is not None and prospect.share <= most:
+        return prospect
+    tier = prospect.tier if most >= _MAIN_SHARE else max(prospect.tier, 1)
+    return replace(prospect, share=most, tier=tier)
 
 
 def _share(finding: Finding) -> float:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 TREATS = ("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead")
 KEEPS_RESULTS = "within rounding"
+PHASES = ("optimizer_s",)
 WHEN = "launch"
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")

@@ -53,6 +53,7 @@ TREATS = (
     "slow-sample",
 )
 KEEPS_RESULTS = "within rounding"
+PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TREATS = ("data-wait", "slow-sample")
 KEEPS_RESULTS = "exactly"
+PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"
 
 _DEFAULT = 2  # DataLoader's own, where workers are used

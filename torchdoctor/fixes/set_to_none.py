@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 TREATS = ("zero-grad-to-zero",)
 KEEPS_RESULTS = "exactly"
+PHASES = ("backward_s", "optimizer_s", "other_s")
 WHEN = "between steps"
 
 
