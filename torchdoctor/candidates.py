@@ -6,7 +6,7 @@ gain most comes first, so that a search that is cut short has tried what matters
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -42,7 +42,7 @@ class FixModule(Protocol):
 
     Optional: `SETUP_S` (one-time cost); `PHASES` (fields of StepStatistics: all that it works on);
     `includes(recording)`: fixes that it applies as well. It treats what they treat, and goes before
-    them: it can only give more.
+    them: it can only give more. `together(settings, recording)`: `Candidate.also`.
     """
 
     TREATS: tuple[str, ...]
@@ -116,7 +116,7 @@ def candidates(
         ceiling = None if prospect.share is None else 1.0 / (1.0 - min(prospect.share, _MOST_SHARE))
         one = Candidate(fix=ident, ceiling=ceiling, reason=prospect.reason)
         cost_s = float(getattr(module, "SETUP_S", 0.0))
-        for number, settings in enumerate(tried):
+        for number, (settings, also) in enumerate(_with_company(tried, module, recording)):
             # A second setting waits until the next tier's first ones had their turn.
             rank = (
                 prospect.tier + number,
@@ -125,7 +125,7 @@ def candidates(
                 -len(included),
                 len(ranked),
             )
-            ranked.append((rank, replace(one, settings=dict(settings))))
+            ranked.append((rank, replace(one, settings=settings, also=also)))
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])], refused
 
 
@@ -176,6 +176,21 @@ def _prospect(
         return _Prospect(tier=tier, share=None, reason=f"treats {checks}")
     bound = _bound(sorted(treats), recording)
     return _Prospect(tier=3, share=bound, reason="no finding points to it, but it may help")
+
+
+def _with_company(
+    tried: Sequence[dict[str, Any]], module: FixModule, recording: Recording
+) -> list[tuple[dict[str, Any], dict[str, dict[str, Any]]]]:
+    """Settings to try, the most promising of them with its company first, then alone."""
+    found: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = []
+    for settings in tried:
+        also = {}
+        if not found and hasattr(module, "together"):
+            also = module.together(settings, recording)
+        if also:
+            found.append((settings, also))
+        found.append((settings, {}))
+    return found
 
 
 def _capped(prospect: _Prospect, module: FixModule, recording: Recording) -> _Prospect:

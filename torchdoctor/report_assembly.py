@@ -224,7 +224,7 @@ def _offered(
     diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
 ) -> list[RecommendedFix]:
     """Fixes for what was found that were neither measured nor refused."""
-    seen = {part for row in rows for part in row.fix.split("+")}
+    seen = {part for row in rows for part in row.fix.split(" + ")}
     offered: list[RecommendedFix] = []
     for finding in diagnosis.findings:
         for ident in finding.fixes:

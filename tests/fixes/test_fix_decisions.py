@@ -375,3 +375,14 @@ def test_the_learning_rate_follows_the_batch(name: str, rate: str) -> None:
     text = FIXES["larger-batch"].instruction({"batch_size": 64}, seen)
     assert "train.py:42  DataLoader(..., batch_size=64)" in text
     assert f"lr={rate})" in text
+
+
+def test_busy_workers_take_cores_from_the_threads_of_operators() -> None:
+    seen = recording(cpus=2, loader={"sample_cpu_share": 0.98}, flags={"num_threads": 2})
+    together = FIXES["loader-workers"].together
+    assert together({"num_workers": 2}, seen) == {"cpu-threads": {"num_threads": 1}}
+    large = recording(cpus=16, loader={"sample_cpu_share": 0.98}, flags={"num_threads": 8})
+    assert together({"num_workers": 4}, large) == {}
+    assert together({"num_workers": 12}, large) == {"cpu-threads": {"num_threads": 4}}
+    waiting = recording(cpus=2, loader={"sample_cpu_share": 0.05}, flags={"num_threads": 2})
+    assert together({"num_workers": 8}, waiting) == {}

@@ -114,13 +114,17 @@ def _label(fix: str, settings: dict[str, Any]) -> str:
 
 
 def candidates(*names: str) -> list[Candidate]:
-    """Candidates from "fix" or "fix name=value"."""
+    """Candidates from "fix", "fix name=value", or "fix & another": the other goes with it."""
     found = []
     for name in names:
-        fix, *settings = name.split()
-        values = {key: int(value) for key, value in (s.split("=") for s in settings)}
-        found.append(Candidate(fix=fix, settings=values))
+        (fix, settings), *also = (_parsed(part) for part in name.split(" & "))
+        found.append(Candidate(fix=fix, settings=settings, also=dict(also)))
     return found
+
+
+def _parsed(name: str) -> tuple[str, dict[str, Any]]:
+    fix, *settings = name.split()
+    return fix, {key: int(value) for key, value in (s.split("=") for s in settings)}
 
 
 def observed(**fields: Any) -> StepStatistics:
@@ -135,7 +139,7 @@ def try_all(
 ) -> Any:
     """`run_trials` on a simulated program."""
     facts = more.pop("facts", {})
-    known = {name.split()[0]: FixFacts() for name in names}
+    known = {part.split()[0]: FixFacts() for name in names for part in name.split(" & ")}
     return run_trials(
         program,
         candidates(*names),

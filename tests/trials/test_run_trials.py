@@ -55,6 +55,17 @@ def test_the_best_are_confirmed_and_measured_together():
     assert 0.98 < results.noise_floor.low < results.noise_floor.high < 1.02
 
 
+def test_fixes_that_only_help_together_are_tried_together():
+    gains = {"workers": 1.2, "threads n=1": 1.3, "fused": 1.1}
+    names = ["workers n=2 & threads n=1", "workers n=2", "threads n=1", "fused"]
+    results = try_all(Simulated(gains=gains), names)
+    check(results)
+    assert row(results, "workers + threads").settings == {"workers": {"n": 2}, "threads": {"n": 1}}
+    # Who shares a fix is stacked with it once.
+    assert recommended(results) == [("workers", {"n": 2}), ("threads", {"n": 1}), ("fused", {})]
+    assert results.recommendation.speedup.estimate == pytest.approx(1.2 * 1.3 * 1.1, rel=0.03)
+
+
 def test_an_a_a_candidate_that_differs_is_a_doubt():
     seen = set()
     for seed in range(60):

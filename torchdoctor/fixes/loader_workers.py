@@ -96,6 +96,22 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     return [{"num_workers": number, **target} for number in numbers]
 
 
+def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
+    """Fewer threads for operators where busy workers leave them too few cores.
+
+    A parallel operator waits for its slowest thread, and that one waits for a worker's core.
+    """
+    from torchdoctor.records.lookup import training_loaders
+
+    threads = recording.main.flags.num_threads
+    workers = settings.get("num_workers", 0)
+    if recording.has_gpu or not threads or _waits(recording, training_loaders(recording)[0]):
+        return {}
+    cpus = max(math.floor(recording.environment.usable_cpus), 1)
+    free = max(cpus - workers, 1)
+    return {"cpu-threads": {"num_threads": free}} if free < min(threads, cpus) else {}
+
+
 def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     """At most four numbers of workers worth trying, most promising first, without today's."""
     cpus = max(math.floor(recording.environment.usable_cpus), 1)

@@ -88,6 +88,13 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     return [{"num_workers": worker_numbers(recording, loader)[0], **target}]
 
 
+def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
+    """The same company as workers alone have."""
+    from torchdoctor.fixes import loader_workers
+
+    return loader_workers.together(settings, recording)
+
+
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set persistent_workers of the chosen loaders, before they are made."""
     only = settings.get("loader")

@@ -61,10 +61,15 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A fix with the settings to try, in the order of what it could gain."""
+    """A fix with the settings to try, in the order of what it could gain.
+
+    also: fixes by id, with their settings, that go with it because one without the other may
+    help nobody (loader workers, and fewer threads that would fight with them for the cores).
+    """
 
     fix: str
     settings: dict[str, Any] = field(default_factory=dict)
+    also: dict[str, dict[str, Any]] = field(default_factory=dict)
     ceiling: float | None = None  # most that it can gain by Amdahl, as a speed-up
     reason: str = ""  # why it is tried
 

@@ -126,7 +126,7 @@ def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
         t.peak_memory_bytes for t in untouched if any(t.gpu_memory == o.gpu_memory for o in timings)
     )
     setup_s = _setup(timings, untouched)
-    if arm.candidate is not None:
+    if arm.candidate is not None and not arm.candidate.also:
         fix, settings = arm.candidate.fix, dict(arm.candidate.settings)
     else:
         fix = " + ".join(name for name, _ in arm.fixes)

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torchdoctor.errors import Interrupted
 from torchdoctor.records import Candidate, ProgressEvent, StepStatistics
@@ -70,8 +71,8 @@ def run_trials(
     arms = [
         Arm(
             key=f"candidate-{number}",
-            fixes=[(one.fix, dict(one.settings))],
-            facts=fixes.get(one.fix, FixFacts()),
+            fixes=[(one.fix, dict(one.settings)), *one.also.items()],
+            facts=_facts_of([one.fix, *one.also], fixes),
             candidate=one,
         )
         for number, one in enumerate(candidates)
@@ -81,6 +82,13 @@ def run_trials(
     )
     search.run()
     return search.results()
+
+
+def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
+    """Of fixes that are switched on together: the riskiest's promise, all one-time costs."""
+    known = [fixes.get(name, FixFacts()) for name in names]
+    riskiest = max(known, key=lambda facts: facts.risk)
+    return replace(riskiest, setup_s=sum(facts.setup_s for facts in known))
 
 
 class _Search:
@@ -234,11 +242,15 @@ class _Search:
         """Whether these together are better than anything measured before."""
         launcher = self.launcher
         riskiest = max((arm.facts for arm in members), key=lambda facts: facts.risk)
+        together: dict[str, dict[str, Any]] = {}
+        for member in members:
+            for fix, settings in member.fixes:
+                together.setdefault(fix, settings)  # shared: as the better member has it
         plain = launcher.expected_s(launcher.baseline)
         expected = max(launcher.expected_s(arm) for arm in members)
         arm = Arm(
             key=f"stack-{len(self.stacks)}",
-            fixes=[fix for member in members for fix in member.fixes],
+            fixes=list(together.items()),
             facts=replace(riskiest, setup_s=max(0.0, expected - plain)),
         )
         plan = plan_confirmation([expected], plain, launcher.budget.left())
