@@ -121,8 +121,14 @@ def memory_change(value: float | None) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Settings as "num_workers=4, prefetch_factor=2"."""
-    return ", ".join(f"{name}={clean(str(value))}" for name, value in values.items())
+    """Settings as "num_workers=4, prefetch_factor=2"; of several fixes one after the other."""
+    parts = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            parts += [settings(value)] if value else []
+        else:
+            parts.append(f"{name}={clean(str(value))}")
+    return ", ".join(parts)
 
 
 def fix_with_settings(fix: str, values: Mapping[str, Any]) -> str:
