@@ -26,6 +26,7 @@ ORDER = [
     "report_assembly",
     "machine",
     "checkup",
+    "trace_checkup",
     "commands",
     "cli",
 ]

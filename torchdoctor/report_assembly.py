@@ -70,6 +70,7 @@ def assemble(
         noise_floor=trials.noise_floor if trials else None,
         overhead=_overhead(recording),
         steps=recording.steps,
+        trace=recording.trace,
         sensors=recording.sensors,
         doubts=_doubts(recording),
         interrupted=interrupted,

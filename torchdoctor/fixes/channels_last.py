@@ -37,7 +37,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("convolutions-nchw", "compute")
 KEEPS_RESULTS = "within rounding"
@@ -60,6 +60,13 @@ def refuses(recording: Recording) -> str | None:
             "convert the model before wrapping it."
         )
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """The layout matters to convolutions."""
+    from torchdoctor.records.lookup import convolves
+
+    return convolves(trace)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("conv-bias-before-norm",)
 KEEPS_RESULTS = "within rounding"
@@ -58,6 +58,13 @@ def refuses(recording: Recording) -> str | None:
     if wrapped is not None:
         return f"The model is wrapped in {wrapped}, which expects the parameters it was given."
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Only convolutions have such a bias."""
+    from torchdoctor.records.lookup import convolves
+
+    return convolves(trace)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.records import Location, Recording, TraceStatistics
 
 TREATS = ("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load")
 KEEPS_RESULTS = "within rounding"
@@ -57,6 +57,11 @@ def refuses(recording: Recording) -> str | None:
     if recording.processes and not settings(recording):
         return "There is one usable CPU, and operators already use one thread."
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Threads of operators matter where operators compute on the CPU."""
+    return not trace.has_device
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

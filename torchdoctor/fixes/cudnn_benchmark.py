@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("cudnn-benchmark-off", "compute")
 KEEPS_RESULTS = "within rounding"
@@ -71,6 +71,13 @@ def refuses(recording: Recording) -> str | None:
             "would be tuned anew."
         )
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """cuDNN chooses algorithms for convolutions."""
+    from torchdoctor.records.lookup import convolves
+
+    return trace.has_device and convolves(trace)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("compute", "low-precision-unused", "memory-near-limit")
 KEEPS_RESULTS = "lower precision"
@@ -87,6 +87,11 @@ def _hardware(recording: Recording) -> str | None:
             "be slower than float32."
         )
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """It helps matrix products that do not run on tensor cores yet."""
+    return (trace.tensor_core_share or 0.0) < 0.5
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

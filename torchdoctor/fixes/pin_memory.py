@@ -43,7 +43,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.records import Location, Recording, TraceStatistics
 
 TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
 KEEPS_RESULTS = "exactly"
@@ -71,6 +71,11 @@ def refuses(recording: Recording) -> str | None:
         if copies == 0:
             return "Batches are already pinned and copied without blocking."
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Pinned memory helps copies to a GPU."""
+    return trace.has_device
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

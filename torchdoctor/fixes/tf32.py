@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("tf32-off", "compute", "low-precision-unused")
 KEEPS_RESULTS = "lower precision"
@@ -65,6 +65,11 @@ def refuses(recording: Recording) -> str | None:
     if models and not any("float32" in m.dtypes for m in models):
         return "The model has no float32 parameters, and TF32 serves float32 alone."
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """TF32 helps matrix products that do not run on tensor cores yet."""
+    return trace.has_device and (trace.tensor_core_share or 0.0) < 0.5
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import ModelFacts, Recording
+    from torchdoctor.records import ModelFacts, Recording, TraceStatistics
 
 TREATS = ("many-small-kernels", "python-overhead", "cpu-execution", "gpu-utilization", "compute")
 KEEPS_RESULTS = "within rounding"
@@ -80,6 +80,13 @@ def _has_cpp_compiler() -> bool:
 
     named = os.environ.get("CXX")
     return any(shutil.which(name) for name in ((named,) if named else _COMPILERS))
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Where nothing was compiled yet."""
+    return not any(
+        "triton" in x.name.lower() or "CompiledFunction" in x.name for x in trace.operators
+    )
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ def summarise(trace: Trace) -> TraceStatistics:
         path=trace.path,
         steps=len(steps) if steps.known else 0,
         step_s=steps.total / len(steps) / 1e9,
+        step_times_s=[float(x) / 1e9 for x in (steps.end - steps.start)] if steps.known else [],
         shares=device_shares(timeline) if trace.has_device else host_shares(timeline),
         has_device=trace.has_device,
         operator_calls_per_step=host.calls,

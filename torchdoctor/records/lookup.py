@@ -13,7 +13,7 @@ from torchdoctor.records.program import (
     OptimizerFacts,
     StackSample,
 )
-from torchdoctor.records.recording import Recording
+from torchdoctor.records.recording import Recording, TraceStatistics
 
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
 
@@ -58,6 +58,11 @@ def data_wait_share(recording: Recording) -> float | None:
     if steps is None or steps.mean_s <= 0:
         return None
     return steps.data_wait_s / steps.mean_s
+
+
+def convolves(trace: TraceStatistics) -> bool:
+    """Whether convolutions are among the operators that take most."""
+    return any("conv" in operator.name.lower() for operator in trace.operators)
 
 
 def compute_capability(recording: Recording) -> tuple[int, int] | None:

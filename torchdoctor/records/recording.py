@@ -197,6 +197,7 @@ class TraceStatistics:
     path: str
     steps: int  # 0: steps unknown
     step_s: float | None = None
+    step_times_s: list[float] = field(default_factory=list)  # of each step, in order
     shares: Shares = field(default_factory=Shares)
     has_device: bool = False
     kernels_per_step: float | None = None
@@ -222,6 +223,19 @@ class TraceStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankTime:
+    """One rank of a job, by its trace; means per step in seconds, None: not measured."""
+
+    rank: int
+    path: str
+    step_s: float
+    kernel_s: float = 0.0  # exposed kernels, collectives left out
+    communication_s: float | None = None
+    communication_exposed_s: float | None = None
+    data_loader_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recording:
     """One observed program: all that the checks and fixes may look at."""
 
@@ -232,6 +246,7 @@ class Recording:
     sensors: SensorStatistics = field(default_factory=SensorStatistics)
     trace: TraceStatistics | None = None
     shares: Shares = field(default_factory=Shares)
+    ranks: list[RankTime] = field(default_factory=list)  # where there are several
     folder: str | None = None
     doubts: list[str] = field(default_factory=list)
 

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchdoctor.records.program import Location
-from torchdoctor.records.recording import Environment, SensorStatistics, Shares, StepStatistics
+from torchdoctor.records.recording import (
+    Environment,
+    RankTime,
+    SensorStatistics,
+    Shares,
+    StepStatistics,
+    TraceStatistics,
+)
 
 SCHEMA_VERSION = "1.0"
 # The branches of the decision tree, in its order.
@@ -213,6 +220,8 @@ class Report:
     noise_floor: Interval | None = None
     overhead: Overhead = field(default_factory=Overhead)
     steps: StepStatistics | None = None
+    trace: TraceStatistics | None = None  # the profiler window, or the trace that was given
+    ranks: list[RankTime] = field(default_factory=list)  # of several traces
     sensors: SensorStatistics = field(default_factory=SensorStatistics)
     doubts: list[str] = field(default_factory=list)
     interrupted: bool = False

@@ -181,11 +181,13 @@ def machine(environment: Environment) -> str:
         names = [clean(gpu.name) for gpu in environment.gpus]
         parts += [f"{names.count(name)}x {name}" for name in dict.fromkeys(names)]
         parts += [f"driver {environment.driver}"] if environment.driver else []
-    else:
+    elif environment.cpu_cores:
         parts.append("no GPU")
     if environment.cpu:
         parts.append(clean(environment.cpu))
-    parts.append(f"{environment.usable_cpus:g} usable CPU{'s' * (environment.usable_cpus != 1)}")
+    if environment.usable_cpus:
+        plural = "s" * (environment.usable_cpus != 1)
+        parts.append(f"{environment.usable_cpus:g} usable CPU{plural}")
     if environment.torch:
         parts.append(f"torch {environment.torch}")
     if environment.python:
@@ -200,7 +202,7 @@ def step_time(report: Report) -> str:
         return ""
     parts = [
         f"{seconds(time.median)} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
-        f"{time.steps} steps)"
+        f"{time.steps} step{'s' * (time.steps != 1)})"
     ]
     if report.steps is not None and report.steps.two_modes and time.mean is not None:
         parts.append(f"mean {seconds(time.mean)}, which decides: steps come in two kinds")

@@ -1,0 +1,73 @@
+"""One rank computes longer than the others, which wait for it.
+
+What it means
+-------------
+In synchronous training each step takes as long as the slowest rank: all others wait for it in
+their collectives. More data, longer sequences, a slower GPU or a busy host on one rank is paid by
+every GPU of the job.
+
+How it is measured
+------------------
+From the traces of several ranks: the step without the exposed time in collectives, of the slowest
+rank against the mean of all.
+
+Not to be confused with
+-----------------------
+Communication that is slow by itself: then all ranks wait alike, and none of them computes longer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, RankTime, Recording
+
+UNDER = "communication"
+THRESHOLD = 0.10
+THRESHOLD_SOURCE = "torchdoctor: of the step; less is within what steps differ from each other"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    ranks = recording.ranks
+    step_s = max((one.step_s for one in ranks), default=0.0)
+    if len(ranks) < 2 or step_s <= 0:
+        return []
+    slowest = max(ranks, key=_own_s)
+    mean_s = sum(map(_own_s, ranks)) / len(ranks)
+    share = (_own_s(slowest) - mean_s) / step_s
+    if share < THRESHOLD:
+        return []
+    evidence = [
+        f"Rank {slowest.rank} works {_own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
+        f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
+    ]
+    if slowest.data_loader_s >= 0.2 * _own_s(slowest):
+        evidence.append(f"{slowest.data_loader_s * 1e3:.1f} ms of that it waits for data.")
+    return [
+        Finding(
+            check="rank-imbalance",
+            share_of_step=share,
+            evidence=evidence,
+            severity="high" if share >= 0.2 else "moderate",
+        )
+    ]
+
+
+def _own_s(one: RankTime) -> float:
+    return one.step_s - (one.communication_exposed_s or 0.0)
+
+
+_EVEN = {"path": "t", "step_s": 0.1, "communication_exposed_s": 0.02}
+FIRES = [
+    {
+        "ranks": [
+            {**_EVEN, "rank": 0, "communication_exposed_s": 0.05},
+            {**_EVEN, "rank": 1, "communication_exposed_s": 0.01},
+        ]
+    }
+]
+QUIET: list[dict[str, object]] = [{"ranks": [{**_EVEN, "rank": 0}, {**_EVEN, "rank": 1}]}, {}]

@@ -1,0 +1,36 @@
+"""`torchdoctor diagnose`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchdoctor.commands.arguments import check_writable
+from torchdoctor.commands.output import show, write
+
+HELP = (
+    "Diagnose existing PyTorch profiler traces: nothing is run, no GPU is needed.\n\n"
+    "torchdoctor diagnose trace.json.gz\n\n"
+    "torchdoctor diagnose folder-of-ranks/\n\n"
+    "zcat trace.json.gz | torchdoctor diagnose -"
+)
+
+
+def diagnose(
+    traces: Annotated[
+        list[str],
+        typer.Argument(help="Traces (.json, .json.gz), a folder of ranks, or - for stdin."),
+    ],
+    json: Annotated[Path | None, typer.Option(help="Also write the report as JSON here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")] = None,
+) -> None:
+    """Why was the recorded training slow?"""
+    from torchdoctor.trace_checkup import trace_checkup
+
+    for path in (json, html):
+        check_writable(path)
+    report = trace_checkup(traces)
+    write(report, json, html)
+    show(report)

@@ -1,0 +1,191 @@
+"""The story of `diagnose`: traces -> recording -> diagnosis -> report. Nothing is run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from torchdoctor import __version__, catalogue
+from torchdoctor.diagnosis import diagnose
+from torchdoctor.recording.trace_ranks import RankTrace, read_ranks
+from torchdoctor.records import (
+    Baseline,
+    Diagnosis,
+    Finding,
+    RankTime,
+    Recommendation,
+    RecommendedFix,
+    Recording,
+    Report,
+    StepTime,
+    TraceStatistics,
+    Workload,
+    WorkloadRecord,
+)
+
+NOT_MEASURED = (
+    "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
+)
+_FEW_STEPS = 3
+_CLOCKS_APART_S = 3600.0
+_PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
+
+
+def trace_checkup(sources: Sequence[str]) -> Report:
+    """Diagnose existing Kineto traces.
+
+    Args:
+        sources: trace files, folders of traces (one per rank), or "-" for the standard input.
+
+    Raises:
+        UsageError: one of them does not exist or is no trace.
+    """
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    ranks = read_ranks(sources)
+    chosen = slowest(ranks)
+    trace = chosen.statistics
+    command = ["torchdoctor", "diagnose", *sources]
+    recording = Recording(
+        workload=Workload(command=command, cwd=str(Path.cwd())),
+        environment=chosen.environment,
+        trace=trace,
+        shares=trace.shares,
+        ranks=rank_times(ranks),
+    )
+    fixes = catalogue.fixes()
+    diagnosis = diagnose(recording, catalogue.checks(), fixes)
+    if not trace.steps:
+        diagnosis = _without_steps(diagnosis)
+    return Report(
+        torchdoctor_version=__version__,
+        created=created,
+        workload=WorkloadRecord(command=command, cwd=str(Path.cwd())),
+        environment=recording.environment,
+        baseline=Baseline(step_time_s=_step_time(trace), shares=trace.shares),
+        diagnosis=diagnosis,
+        no_trials_reason=NOT_MEASURED,
+        recommendation=Recommendation(also_offered=_offered(diagnosis, trace, fixes)),
+        trace=trace,
+        ranks=recording.ranks,
+        doubts=_doubts(ranks, chosen),
+        reproduce=[shlex.join(command)],
+    )
+
+
+def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
+    """The rank that the others wait for: the longest step without its waiting in collectives."""
+
+    def own_s(one: RankTrace) -> float:
+        figures = one.statistics
+        return (figures.step_s or 0.0) - (figures.communication_exposed_s or 0.0)
+
+    return max(ranks, key=own_s)
+
+
+def rank_times(ranks: Sequence[RankTrace]) -> list[RankTime]:
+    """One row a rank; empty for a single trace."""
+    if len(ranks) < 2:
+        return []
+    rows = []
+    for number, one in enumerate(ranks):
+        figures = one.statistics
+        step_s = figures.step_s or 0.0
+        rows.append(
+            RankTime(
+                rank=one.rank if one.rank is not None else number,
+                path=figures.path,
+                step_s=step_s,
+                kernel_s=step_s * (figures.shares.gpu or 0.0),
+                communication_s=figures.communication_s,
+                communication_exposed_s=figures.communication_exposed_s,
+                data_loader_s=step_s * (figures.shares.data_loader or 0.0),
+            )
+        )
+    return rows
+
+
+def _step_time(trace: TraceStatistics) -> StepTime | None:
+    times = sorted(trace.step_times_s)
+    if not trace.steps or not times:
+        return None
+
+    def quantile(share: float) -> float:
+        return times[min(int(share * len(times)), len(times) - 1)]
+
+    return StepTime(
+        median=quantile(0.5),
+        p10=quantile(0.1),
+        p90=quantile(0.9),
+        steps=len(times),
+        mean=sum(times) / len(times),
+    )
+
+
+def _offered(
+    diagnosis: Diagnosis, trace: TraceStatistics, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Fixes for what was found: the bottleneck's first, then by share; none of them was tried."""
+
+    def rank(finding: Finding) -> tuple[bool, float]:
+        elsewhere = diagnosis.bottleneck != catalogue.checks()[finding.check].UNDER
+        return elsewhere, -(finding.share_of_step or 0.0)
+
+    offered: dict[str, RecommendedFix] = {}
+    for finding in sorted(diagnosis.findings, key=rank):
+        for ident in finding.fixes:
+            module = fixes[ident]
+            if ident in offered or not getattr(module, "suits", lambda trace: True)(trace):
+                continue
+            offered[ident] = RecommendedFix(fix=ident, instruction=_permanent(module))
+    return list(offered.values())
+
+
+def _permanent(module: Any) -> str:
+    """The page's "Make it permanent": without the program, the general form has to do."""
+    match = _PERMANENT.search(inspect.getdoc(module) or "")
+    return inspect.cleandoc(match[1]) if match else ""
+
+
+def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
+    """The same of a trace whose steps are unknown: all of it counts as one span."""
+
+    def said(text: str) -> str:
+        text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
+        return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
+
+    findings = [replace(f, evidence=[said(x) for x in f.evidence]) for f in diagnosis.findings]
+    return replace(diagnosis, sentence=said(diagnosis.sentence), findings=findings)
+
+
+def _doubts(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
+    trace = chosen.statistics
+    doubts = list(trace.doubts)
+    if 0 < trace.steps < _FEW_STEPS:
+        counted = "one step" if trace.steps == 1 else f"{trace.steps} steps"
+        doubts.append(f"The trace holds {counted}: too few to tell the usual from the unusual.")
+    world = chosen.world_size
+    if world and world > len(ranks):
+        doubts.append(
+            f"{len(ranks)} of {world} ranks: stragglers among the others cannot be seen. Name a "
+            "folder with the traces of all."
+        )
+    if len(ranks) > 1:
+        name = chosen.rank if chosen.rank is not None else Path(trace.path).name
+        doubts.append(f"The shares are of rank {name}, which the others wait for.")
+        starts = [one.start_us for one in ranks]
+        if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:
+            doubts.append(
+                "The ranks' clocks are over an hour apart, or the traces are of different runs: "
+                "their times are not compared with each other."
+            )
+        for one in ranks:
+            if one is not chosen:
+                label = Path(one.statistics.path).name
+                doubts += [f"{label}: {doubt}" for doubt in one.statistics.doubts]
+    return list(dict.fromkeys(doubts))
