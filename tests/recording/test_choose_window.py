@@ -41,6 +41,15 @@ def test_a_small_budget_shortens_the_window():
     assert choose_window(observed(0.01), budget_s=600).measure_steps == 250
 
 
+def test_steps_of_seconds_leave_launches_to_compare():
+    """20 steps of 4 s a launch would be 3 launches in 5 minutes."""
+    window = choose_window(observed(4.0, settled_after=20), budget_s=300)
+    assert (window.warmup_steps, window.measure_steps) == (3, 5)
+    assert window.max_window_s >= 10.0
+    unlimited = choose_window(observed(4.0))
+    assert (unlimited.warmup_steps, unlimited.measure_steps) == (10, 10)
+
+
 def test_whole_cycles():
     assert choose_window(observed(0.1, cycle_steps=14)).measure_steps == 42
     assert choose_window(observed(0.1, cycle_steps=150)).measure_steps == 150

@@ -10,6 +10,7 @@ from torchdoctor.recording.steps import LEAST_WARMUP
 from torchdoctor.records import LoaderFacts, StepStatistics
 
 LEAST_STEPS = 30
+FEWEST_WARMUP, FEWEST_STEPS = 3, 5  # where steps are so long that the budget allows no more
 LEAST_S, SHORTEST_S = 2.5, 1.0
 MOST_S = 20.0
 _LAUNCHES = 30  # a budget should pay for about so many of the longest windows
@@ -43,20 +44,26 @@ def choose_window(
     Returns:
         At least 10 warm-up iterations, at least 30 measured ones and 2.5 s (1 s where the
         budget is small), and whole cycles where a cycle fits, all as far as the program has that
-        many iterations.
+        many iterations, and the budget room for them: never below 3 and 5.
     """
     longest, least = MOST_S, LEAST_S
+    step_s = max(observed.mean_s, 1e-6)
+    fewest_warmup = fewest = LEAST_WARMUP
     if budget_s is not None:
         longest = min(MOST_S, max(LEAST_S, budget_s / _LAUNCHES))
         least = min(LEAST_S, max(SHORTEST_S, budget_s / _SHORT_LAUNCHES))
-    warmup = max(LEAST_WARMUP, observed.settled_after or 0)
+        # Steps of seconds: ten to warm up and ten to measure would leave no launches to compare.
+        affordable = int(longest / step_s)
+        fewest_warmup = min(LEAST_WARMUP, max(FEWEST_WARMUP, affordable))
+        fewest = min(LEAST_WARMUP, max(FEWEST_STEPS, affordable))
+    settled = min(observed.settled_after or 0, max(LEAST_WARMUP, int(2 * longest / step_s)))
+    warmup = max(fewest_warmup, settled if fewest_warmup == LEAST_WARMUP else 0)
     # Iterations with prefetched batches cost less waiting, so they must not be in the window.
     stock = _prefetched(observed, loaders)
-    step_s = max(observed.mean_s, 1e-6)
     warmup = max(warmup, min(stock, int(longest / step_s)))
     steps = max(LEAST_STEPS, math.ceil(least / step_s))
     steps = _whole_cycles(steps, observed.cycle_steps, step_s, longest)
-    steps = min(steps, max(LEAST_WARMUP, int(longest / step_s)))
+    steps = min(steps, max(fewest, int(longest / step_s)))
     if observed.program_ended:
         warmup, steps = _fit(warmup, steps, observed)
     return Window(warmup_steps=warmup, measure_steps=steps, max_window_s=longest)
