@@ -34,6 +34,7 @@ from torchdoctor.recording.trace_host_chain import (
 from torchdoctor.recording.trace_host_waits import HostWaits, host_waits
 
 ROOT = 0
+NO_LAG = -(1 << 60)  # no dependency
 _DEVICE_RANK = 1  # at one moment: what the host does, device events, ends of waits
 
 
@@ -52,7 +53,7 @@ class Dependencies:
     other_cost: Ints  # a dependency that goes when this class is taken away; FIXED: never
     takes: NDArray[np.float64]
     takes_cost: Ints
-    unexplained: Ints  # part of `between` in class FIXED: waits of unknown cause
+    delay: Ints  # by how much a device event started later than all this explains
     more: list[tuple[int, int, int, int]]  # node, needed node, lag, class like `other_cost`
     step_start: Ints  # nodes, one per step
     step_end: Ints
@@ -120,9 +121,7 @@ class _Assembly:
         count = len(points)
         base = int(self.timeline.steps.host_start[self.first])
         time = np.concatenate([points.time, events.start])
-        rank = np.concatenate(
-            [np.where(points.kind == WAIT_END, 2, 0), np.full(len(events), _DEVICE_RANK)]
-        )
+        rank = np.concatenate([self._point_ranks(), np.full(len(events), _DEVICE_RANK)])
         # By rounding an event may start before its launch, or before the one ahead of it.
         key = np.maximum(time, np.concatenate([points.time, events.submitted]))
         for first, last in zip(events.stream_first[:-1], events.stream_first[1:], strict=True):
@@ -136,13 +135,20 @@ class _Assembly:
         self.between = np.zeros((len(order), CLASSES))
         self.takes = np.zeros(len(order))
         self.takes_cost = np.full(len(order), FIXED)
-        self.unexplained = np.zeros(len(order), dtype=np.int64)
+        self.delay = np.zeros(len(order), dtype=np.int64)
         self.chain = np.full(len(order), -1)
         self.needs: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._host(base)
         self._device(count, base)
         self._waits(count)
         return self._ordered(order, count)
+
+    def _point_ranks(self) -> Ints:
+        """0, or 2 for the ends of waits and what follows them on their thread at that moment."""
+        points = self.points
+        same = (np.diff(points.thread) == 0) & (np.diff(points.time) == 0)
+        moment = np.concatenate(([0], np.cumsum(~same)))
+        return np.maximum.accumulate(moment * 4 + np.where(points.kind == WAIT_END, 2, 0)) % 4
 
     def _root(self) -> int:
         return int(np.flatnonzero((self.points.kind == STEP_START) & (self.points.ref == 0))[0])
@@ -162,26 +168,17 @@ class _Assembly:
         events, root = self.events, self._root()
         rows = np.arange(count, count + len(events))
         previous = events.previous
-        self.takes[rows] = events.end - events.start
+        left = np.maximum(events.start, np.where(events.earlier, base, events.start))
+        self.takes[rows] = events.end - left
         self.takes_cost[rows] = events.cost
-        self.takes[rows[events.earlier]] = (events.end - np.maximum(events.start, base))[
-            events.earlier
-        ]
         self.chain[rows] = np.where(previous >= 0, previous + count, root)
-        placed = events.submitted > base - (1 << 62)
-        alone = (previous < 0) & (events.call < 0)
-        lag = np.where(previous >= 0, events.gap, np.where(alone, events.start - base, -(1 << 60)))
-        lag = np.where((previous < 0) & events.earlier, 0, np.where(alone & ~placed, lag, lag))
-        self.between[rows, FIXED] = np.where(events.earlier & (previous < 0), 0, lag)
-        self.unexplained[rows] = np.where(events.earlier, 0, events.unexplained)
-        launch = {
-            int(call): int(at)
-            for at, call in zip(
-                np.flatnonzero(self.points.kind == LAUNCH).tolist(),
-                self.points.ref[self.points.kind == LAUNCH].tolist(),
-                strict=True,
-            )
-        }
+        from_root = np.where(events.call >= 0, NO_LAG, np.maximum(events.start - base, 0))
+        self.between[rows, FIXED] = np.where(previous >= 0, events.gap, from_root)
+        self.delay[rows] = np.where(events.earlier, 0, events.delay)
+        is_launch = self.points.kind == LAUNCH
+        launch = dict(
+            zip(self.points.ref[is_launch].tolist(), np.flatnonzero(is_launch).tolist(), strict=True)
+        )
         for event in np.flatnonzero(events.call >= 0).tolist():
             self.needs[count + event].append(
                 (launch[int(events.call[event])], int(events.latency[event]), FIXED)
@@ -211,7 +208,7 @@ class _Assembly:
         place, size = self.place, len(order)
         chain = np.where(self.chain >= 0, place[self.chain], ROOT)[order]
         other = np.zeros(size, dtype=np.int64)
-        lag = np.full(size, -(1 << 60))
+        lag = np.full(size, NO_LAG)
         cost = np.full(size, FIXED)
         more = []
         broken = 0
@@ -234,7 +231,7 @@ class _Assembly:
         device = place[count:]
         in_the_way = events.earlier.copy()
         if self.first == 0 and (events.step == 0).any():
-            in_the_way &= events.end < events.start[events.step == 0].min()
+            in_the_way = (events.step < 0) & (events.end < events.start[events.step == 0].min())
         return Dependencies(
             chain=chain,
             between=self.between[order],
@@ -243,7 +240,7 @@ class _Assembly:
             other_cost=cost,
             takes=self.takes[order],
             takes_cost=self.takes_cost[order],
-            unexplained=self.unexplained[order],
+            delay=self.delay[order],
             more=more,
             step_start=steps[0],
             step_end=steps[1],

@@ -47,7 +47,7 @@ class DeviceEvents:
     earlier: NDArray[np.bool_]
     latency: Ints  # usual time from `submitted` to the start on an idle stream
     gap: Ints  # usual time from the end of the event before
-    unexplained: Ints  # how much later it started than all of this explains
+    delay: Ints  # how much later it started than all of this explains
     stream_first: Ints  # per stream: index of its first event; one more entry ends the last
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
         earlier=earlier,
         latency=np.zeros(len(table), dtype=np.int64),
         gap=np.zeros(len(table), dtype=np.int64),
-        unexplained=np.zeros(len(table), dtype=np.int64),
+        delay=np.zeros(len(table), dtype=np.int64),
         stream_first=np.searchsorted(stream, np.arange(int(stream.max(initial=-1)) + 2)),
     )
     _measure_usual_delays(events, table["kind"], returned)
@@ -142,7 +142,8 @@ def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> N
     for number in np.unique(kind):
         of_kind = kind == number
         direct = after_call[of_kind & idle & (returned - events.called < LONG_CALL_NS)]
-        latency = int(np.median(direct)) if len(direct) else CLOCK_NS
+        # The lower quartile: above it are launches that waited for something else as well.
+        latency = int(np.percentile(direct, 25)) if len(direct) else CLOCK_NS
         events.latency[of_kind] = latency
         gap = events.start - freed
         queued = of_kind & known & (events.called + latency < freed) & (gap < _QUEUED_GAP_NS)
@@ -174,15 +175,14 @@ def cross_stream_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
 
     Taken from cudaStreamWaitEvent calls where the times agree, and inferred where an event starts
     right when one of another stream ends and nothing else explains the start. Fills in
-    `events.unexplained`.
+    `events.delay`.
     """
     called = _declared_waits(trace, events)
     late = _start_later_by(events, *called)
     inferred = _inferred_waits(events, np.flatnonzero(late > CLOCK_NS))
     waiting = np.concatenate([called[0], inferred[0]])
     awaited = np.concatenate([called[1], inferred[1]])
-    late = _start_later_by(events, waiting, awaited)
-    events.unexplained = np.where(late > UNEXPLAINED_NS, late, 0)
+    events.delay = _start_later_by(events, waiting, awaited)
     return waiting, awaited
 
 
@@ -214,11 +214,16 @@ def _declared_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
         waiting.append(own[np.unique(place[place < len(own)])])
     event = np.concatenate(waiting)
     candidate = events.last_called_before(events.called[event])
-    who = np.repeat(event, candidate.shape[1])
-    whom = candidate.reshape(-1)
-    good = (whom >= 0) & (events.stream[who] != events.stream[whom])
-    good &= events.end[whom] <= events.start[who] + CLOCK_NS
-    return who[good], whom[good]
+    good = (candidate >= 0) & (events.stream[event][:, None] != events.stream[candidate])
+    start = events.start[event][:, None]
+    good &= events.end[candidate] <= start + CLOCK_NS
+    # Which streams were meant: the one used last before, and those that ended just then.
+    recent = np.where(good, events.called[candidate], NEVER)
+    meant = recent == recent.max(axis=1, keepdims=True)
+    which, stream = np.nonzero(
+        good & (meant | (events.end[candidate] >= start - UNEXPLAINED_NS))
+    )
+    return event[which], candidate[which, stream]
 
 
 def _inferred_waits(events: DeviceEvents, late: Ints) -> tuple[Ints, Ints]:

@@ -7,73 +7,86 @@ everything else follows from what waits for what. docs/decisions/what-if-replay.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.trace_dependencies import ROOT, Dependencies
-from torchdoctor.recording.trace_device_order import FIXED
+from torchdoctor.recording.trace_dependencies import NO_LAG, Dependencies
+from torchdoctor.recording.trace_device_order import FIXED, UNEXPLAINED_NS
 from torchdoctor.recording.trace_host_chain import CLASSES
 
-_NONE = -float(1 << 60)
+Times = NDArray[np.float64]
+
+
+class Delays(Enum):
+    """How late device events start beyond what the graph explains."""
+
+    NONE = "none"
+    UNEXPLAINED = "unexplained"  # only waits too long to be chance; launches take the usual time
+    MEASURED = "measured"  # each event as late as it was
 
 
 def replay(
-    graph: Dependencies, kept: Mapping[int, float] | None = None, unexplained: bool = True
-) -> NDArray[np.float64]:
+    graph: Dependencies,
+    kept: Mapping[int, float] | None = None,
+    delays: Delays = Delays.UNEXPLAINED,
+) -> Times:
     """Length of each step in nanoseconds.
 
     Args:
-        kept: share of each class of cost that stays, 0 to 1; all of those that are not named.
-        unexplained: whether waits of unknown cause stay.
+        kept: share of each class of cost that stays, 0 to 1; classes not named stay whole.
     """
     keep = np.ones(CLASSES)
     for cost, share in (kept or {}).items():
         keep[cost] = share
+    return _step_lengths(graph, _done_times(graph, keep, delays))
+
+
+def _done_times(graph: Dependencies, keep: Times, delays: Delays) -> Times:
+    """When each node is done: it begins after all that it needs."""
     takes = graph.takes * keep[graph.takes_cost]
-    done = _done_times(graph, keep, takes, unexplained)
-    return _step_lengths(graph, done)
-
-
-def _done_times(
-    graph: Dependencies, keep: NDArray[np.float64], takes: NDArray[np.float64], unexplained: bool
-) -> NDArray[np.float64]:
-    """When each node is done: every node after all that it needs."""
-    # A lag below zero overlaps with what is waited for, so it cannot be longer than that takes.
-    between = np.maximum(graph.between @ keep, -takes[graph.chain])
-    between = np.where(graph.between[:, FIXED] < _NONE / 2, _NONE, between)
-    late = graph.unexplained * float(unexplained)
+    late = graph.delay
+    if delays is not Delays.MEASURED:
+        wanted = (late > UNEXPLAINED_NS) & (delays is Delays.UNEXPLAINED)
+        late = np.where(wanted, late, 0)
     gone = keep == 0
     gone[FIXED] = False
-    lag = np.maximum(graph.other_lag.astype(float), np.where(graph.other_lag < _NONE / 2, _NONE, -takes[graph.other]))
-    lag[gone[graph.other_cost]] = _NONE
+    after = _lags(graph.between @ keep, takes[graph.chain])
+    behind = _lags(graph.other_lag.astype(np.float64), takes[graph.other])
+    behind[gone[graph.other_cost]] = NO_LAG
     more: dict[int, list[tuple[int, float]]] = {}
-    for node, needed, behind, cost in graph.more:
+    for node, needed, lag, cost in graph.more:
         if not gone[cost]:
-            more.setdefault(node, []).append((needed, max(float(behind), -takes[needed])))
-    done = [0.0] * len(graph)
+            more.setdefault(node, []).append((needed, max(float(lag), -takes[needed])))
     rows = zip(
         graph.chain.tolist(),
-        between.tolist(),
+        after.tolist(),
         graph.other.tolist(),
-        lag.tolist(),
+        behind.tolist(),
         (takes + late).tolist(),
         strict=True,
     )
+    done = [0.0] * len(graph)
     next(rows)  # the root is done at 0
-    for node, (chain, after, other, behind, length) in enumerate(rows, start=1):
-        begin = done[chain] + after
-        alternative = done[other] + behind
+    for node, (chain, lag, other, other_lag, length) in enumerate(rows, start=1):
+        begin = done[chain] + lag
+        alternative = done[other] + other_lag
         if alternative > begin:
             begin = alternative
         if node in more:
-            for needed, lagging in more[node]:
-                begin = max(begin, done[needed] + lagging)
+            for needed, further in more[node]:
+                begin = max(begin, done[needed] + further)
         done[node] = begin + length
     return np.array(done)
 
 
-def _step_lengths(graph: Dependencies, done: NDArray[np.float64]) -> NDArray[np.float64]:
+def _lags(lags: Times, takes: Times) -> Times:
+    """A lag below zero runs within what is waited for, so it shrinks when that does."""
+    return np.where(lags > NO_LAG / 2, np.maximum(lags, -takes), NO_LAG)
+
+
+def _step_lengths(graph: Dependencies, done: Times) -> Times:
     """The steps' borders as the timeline draws them: ended by the last device event of each."""
     start, end = done[graph.step_start], done[graph.step_end].copy()
     belongs = graph.device_step >= 0
