@@ -65,6 +65,14 @@ class Dependencies:
     def __len__(self) -> int:
         return len(self.chain)
 
+    def costs(self, cost: int) -> bool:
+        """Whether anything belongs to this class of cost."""
+        return bool(
+            self.between[:, cost].any()
+            or (self.takes_cost == cost).any()
+            or (self.other_cost == cost).any()
+        )
+
 
 def dependencies(trace: Trace, timeline: Timeline, first: int, last: int) -> Dependencies:
     """The graph of steps `first` to `last`, both included."""
@@ -177,7 +185,9 @@ class _Assembly:
         self.delay[rows] = np.where(events.earlier, 0, events.delay)
         is_launch = self.points.kind == LAUNCH
         launch = dict(
-            zip(self.points.ref[is_launch].tolist(), np.flatnonzero(is_launch).tolist(), strict=True)
+            zip(
+                self.points.ref[is_launch].tolist(), np.flatnonzero(is_launch).tolist(), strict=True
+            )
         )
         for event in np.flatnonzero(events.call >= 0).tolist():
             self.needs[count + event].append(
@@ -189,7 +199,9 @@ class _Assembly:
     def _waits(self, count: int) -> None:
         points, events, waits = self.points, self.events, self.waits
         is_end = points.kind == WAIT_END
-        end_of = dict(zip(points.ref[is_end].tolist(), np.flatnonzero(is_end).tolist(), strict=True))
+        end_of = dict(
+            zip(points.ref[is_end].tolist(), np.flatnonzero(is_end).tolist(), strict=True)
+        )
         awaited: dict[int, int] = {}
         for call, event, cost in zip(
             waits.call.tolist(), waits.event.tolist(), waits.cost.tolist(), strict=True

@@ -220,9 +220,7 @@ def _declared_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
     # Which streams were meant: the one used last before, and those that ended just then.
     recent = np.where(good, events.called[candidate], NEVER)
     meant = recent == recent.max(axis=1, keepdims=True)
-    which, stream = np.nonzero(
-        good & (meant | (events.end[candidate] >= start - UNEXPLAINED_NS))
-    )
+    which, stream = np.nonzero(good & (meant | (events.end[candidate] >= start - UNEXPLAINED_NS)))
     return event[which], candidate[which, stream]
 
 

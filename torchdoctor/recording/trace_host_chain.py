@@ -42,7 +42,11 @@ class HostPoints:
 
 
 def host_points(
-    trace: Trace, timeline: Timeline, window: tuple[int, int], events: DeviceEvents, waits: HostWaits
+    trace: Trace,
+    timeline: Timeline,
+    window: tuple[int, int],
+    events: DeviceEvents,
+    waits: HostWaits,
 ) -> HostPoints:
     """All points of the steps `window` (first and last, both included)."""
     steps, (first, last) = timeline.steps, window
@@ -165,9 +169,7 @@ def _bursts(
         is_first = np.concatenate(([True], gap[1:] != gap[:-1])) if len(gap) else none.astype(bool)
         is_last = np.concatenate((is_first[1:], [True])) if len(gap) else is_first
         silent, back = edges[gap[is_first] - 1], edges[gap[is_first]]
-        works = join(
-            *(_of_thread(t, t.thread == number) for t in (trace.operators, trace.runtime))
-        )
+        works = join(*(_of_thread(t, t.thread == number) for t in (trace.operators, trace.runtime)))
         begins = ~works.contain(silent)
         asleep = ~works.contain(back) & ~busy.contain(silent)
         parts.append((own[is_first], own[is_last], silent, back, begins, asleep))

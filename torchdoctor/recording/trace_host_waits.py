@@ -63,9 +63,7 @@ def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.
     return named(trace, trace.runtime, wanted)[rows]
 
 
-def _synchronisations(
-    trace: Trace, events: DeviceEvents, rows: Ints
-) -> tuple[Ints, Ints, int]:
+def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints, int]:
     """Synchronising a stream or the device, and calls that synchronise on the way (cudaFree)."""
     runtime = trace.runtime
     stream_only = _matching(trace, rows, _STREAM_SYNC)

@@ -48,6 +48,7 @@ from torchdoctor.records.report import (
     Trial,
     WorkloadRecord,
 )
+from torchdoctor.records.what_if import BranchReplay, WhatIf
 
 __all__ = [
     "BRANCHES",
@@ -55,6 +56,7 @@ __all__ = [
     "AppliedFix",
     "Baseline",
     "Boundary",
+    "BranchReplay",
     "Candidate",
     "Ceiling",
     "ContainerLimits",
@@ -86,6 +88,7 @@ __all__ = [
     "StepTime",
     "TraceStatistics",
     "Trial",
+    "WhatIf",
     "Workload",
     "WorkloadRecord",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from torchdoctor.records.program import Location
 from torchdoctor.records.recording import Environment, SensorStatistics, Shares, StepStatistics
+from torchdoctor.records.what_if import WhatIf
 
 SCHEMA_VERSION = "1.0"
 # The branches of the decision tree, in its order.
@@ -168,9 +169,13 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
-    """What fixing one branch of the tree could give at most, by experiment."""
+    """What fixing one branch of the tree could give at most.
+
+    source: "experiment" (measured), or "replay" (a model; see `replay_ceilings` for `speedup`).
+    """
 
     speedup: Interval
+    source: str = "experiment"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +207,7 @@ class Report:
     diagnosis: Diagnosis
     # By branch of the tree; None: not measured.
     ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))
+    what_if: WhatIf | None = None  # by replay of the trace; None: not replayed
     trials: list[Trial] = field(default_factory=list)
     no_trials_reason: str | None = None  # where nothing was tried, why: one sentence
     recommendation: Recommendation = field(default_factory=Recommendation)
