@@ -16,7 +16,6 @@ from torchdoctor.recording.intervals import Ints
 from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_columns import Table, Trace
 from torchdoctor.recording.trace_device_order import (
-    COPY,
     FIXED,
     DeviceEvents,
     cross_stream_waits,

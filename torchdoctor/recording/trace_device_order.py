@@ -23,6 +23,7 @@ LOADER, COPY, COMMUNICATION, GPU, CPU, RUNTIME, FIXED = range(7)
 CLOCK_NS = 5_000  # by how much the clocks of host and device may disagree
 UNEXPLAINED_NS = 20_000  # a start this much later than explained waits for something unknown
 _QUEUED_GAP_NS = 20_000  # a longer gap between queued events has a cause of its own
+_LONGEST_LATENCY_NS = 100_000  # of a launch on an idle stream; longer waits for something else
 LONG_CALL_NS = 20_000  # of a launch; a usual one takes 3 to 10 us
 NEVER = np.iinfo(np.int64).min // 4
 _WAIT_EVENT = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
@@ -142,8 +143,9 @@ def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> N
     for number in np.unique(kind):
         of_kind = kind == number
         direct = after_call[of_kind & idle & (returned - events.called < LONG_CALL_NS)]
+        direct = direct[direct < _LONGEST_LATENCY_NS]
         # The lower quartile: above it are launches that waited for something else as well.
-        latency = int(np.percentile(direct, 25)) if len(direct) else CLOCK_NS
+        latency = int(np.percentile(direct, 25, method="lower")) if len(direct) else CLOCK_NS
         events.latency[of_kind] = latency
         gap = events.start - freed
         queued = of_kind & known & (events.called + latency < freed) & (gap < _QUEUED_GAP_NS)

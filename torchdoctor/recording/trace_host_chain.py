@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.intervals import Ints, Intervals, join, subtract, union
+from torchdoctor.recording.intervals import Intervals, Ints, join, subtract, union
 from torchdoctor.recording.timeline import Timeline, is_loader, is_step, named
 from torchdoctor.recording.trace_columns import Table, Trace
 from torchdoctor.recording.trace_device_order import COPY, CPU, FIXED, LOADER, RUNTIME, DeviceEvents
@@ -155,6 +155,7 @@ def _bursts(
     tables = (trace.operators, trace.annotations, trace.runtime)
     rows = [t.where((t.thread == main) & (t.end >= begin)) for t in tables]
     edges = np.unique(np.concatenate([part for t in rows for part in (t.start, t.end)]))
+    edges = edges[edges >= begin]
     busy = join(
         _of_thread(trace.runtime, trace.runtime.thread == main),
         _spent(trace, main)[LOADER],
