@@ -26,6 +26,7 @@ from torchdoctor.records import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.trials.outcome import TrialResults
 
 
@@ -58,6 +59,7 @@ def assemble(
     """
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
+    replayed = recording.trace.what_if if recording.trace else None
     report = Report(
         torchdoctor_version=__version__,
         created=created,
@@ -65,6 +67,7 @@ def assemble(
         environment=recording.environment,
         baseline=_baseline(recording, trials),
         diagnosis=diagnosis,
+        ceilings=replay_ceilings(replayed),
         trials=rows,
         no_trials_reason=no_trials_reason,
         noise_floor=trials.noise_floor if trials else None,

@@ -28,6 +28,7 @@ from torchdoctor.records import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.records.ceilings import replay_ceilings
 
 NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
@@ -69,6 +70,7 @@ def trace_checkup(sources: Sequence[str]) -> Report:
         environment=recording.environment,
         baseline=Baseline(step_time_s=_step_time(trace), shares=trace.shares),
         diagnosis=diagnosis,
+        ceilings=replay_ceilings(trace.what_if),
         no_trials_reason=NOT_MEASURED,
         recommendation=Recommendation(also_offered=_offered(diagnosis, trace, fixes)),
         trace=trace,

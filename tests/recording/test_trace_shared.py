@@ -98,3 +98,56 @@ def test_no_gpu_is_said() -> None:
     assert found.shares.gpu is None
     assert found.steps == 5
     assert any("no GPU events" in doubt for doubt in found.doubts)
+
+
+# "The measured step" of the traces that have steps.
+WITH_STEPS = [*KNOWN, "v100_resnet50_list_root", "cpu_only"]
+
+
+@pytest.mark.parametrize("name", WITH_STEPS)
+def test_the_replay_with_nothing_taken_away_is_the_measured_step(name: str) -> None:
+    found = statistics(name)
+    replayed = found.what_if
+    assert replayed is not None
+    assert replayed.steps == replayed.of_steps == found.steps
+    assert replayed.measured_s == pytest.approx(found.step_s)
+    assert replayed.replayed_s == pytest.approx(replayed.measured_s, rel=0.02)
+    assert not replayed.own_delays  # usual delays suffice, so this is no tautology
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_STEPS if name != "a100_blocking_memcpy"])
+def test_what_the_trace_shows_explains_its_steps(name: str) -> None:
+    replayed = statistics(name).what_if
+    assert replayed is not None
+    assert replayed.explained_s == pytest.approx(replayed.measured_s, rel=0.02)
+    assert replayed.doubts == []
+
+
+def test_idle_devices_for_no_visible_reason_are_said() -> None:
+    """In the middle of a full queue the device stands still for 64 ms a step."""
+    replayed = statistics("a100_blocking_memcpy").what_if
+    assert replayed is not None
+    assert replayed.explained_s < 0.6 * replayed.measured_s
+    assert any("does not show" in doubt for doubt in replayed.doubts)
+
+
+@pytest.mark.parametrize(
+    ("name", "branch", "low", "high"),
+    [
+        ("v100_resnet50_workers0", "data_loader", 1.45, 1.55),
+        ("h100_owlv2_data_loader", "data_loader", 2.0, 2.1),
+        ("v100_resnet50_workers4", "data_loader", 1.0, 1.02),
+        ("a100_cpu_bound_ddp", "cpu", 4.0, 5.0),
+        ("a100_cpu_bound_ddp", "gpu", 1.0, 1.01),
+        ("h100_bert_launch_bound", "cpu", 8.0, 14.0),
+        ("h100_bert_launch_bound", "gpu", 1.0, 1.01),
+        ("v100_memcpy_second", "gpu", 1.3, 1.6),
+        ("v100_memcpy_second", "memcpy", 1.05, 1.15),
+    ],
+)
+def test_the_known_bottleneck_is_where_the_gain_is(
+    name: str, branch: str, low: float, high: float
+) -> None:
+    replayed = statistics(name).what_if
+    assert replayed is not None
+    assert low <= (replayed.speedup(branch) or 0) <= high

@@ -74,17 +74,17 @@ def named(trace: Trace, table: Table, wanted: NDArray[np.bool_]) -> NDArray[np.b
 
 def find_steps(trace: Trace) -> Steps:
     """Steps by the profiler's annotations, ended by the last device event launched in them."""
-    is_step = np.array([name.startswith(_STEP) for name in trace.names], dtype=bool)
-    marks = [t.where(named(trace, t, is_step)) for t in (trace.annotations, trace.operators)]
+    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
+    marks = [t.where(named(trace, t, step_name)) for t in (trace.annotations, trace.operators)]
     start = np.concatenate([mark.start for mark in marks])
     end = np.concatenate([mark.end for mark in marks])
     if not len(start):
-        return _whole_trace(trace, is_step)
+        return _whole_trace(trace, step_name)
     order = np.lexsort((end, start))
     return _with_device_work(trace, start[order], end[order])
 
 
-def _whole_trace(trace: Trace, is_step: NDArray[np.bool_]) -> Steps:
+def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
     host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]
     start = np.array([min((int(table.start.min()) for table in tables), default=0)])
@@ -179,13 +179,13 @@ def build_timeline(trace: Trace) -> Timeline:
 
 
 def _host_branches(trace: Trace) -> dict[str, Intervals]:
-    loads = np.array([_is_loader(name) for name in trace.names], dtype=bool)
-    is_step = np.array([name.startswith(_STEP) for name in trace.names], dtype=bool)
+    loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
+    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
     loader, work = [], []
     for table in (trace.operators, trace.annotations):
         loading = named(trace, table, loads)
         loader.append(_rows(table, loading))
-        work.append(_rows(table, ~loading & ~named(trace, table, is_step)))
+        work.append(_rows(table, ~loading & ~named(trace, table, step_name)))
     return {"data_loader": join(*loader), "cpu": join(*work)}
 
 
@@ -203,7 +203,13 @@ def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Int
     return subtract(collectives, join(loading, _rows(trace.operators, leaves)))
 
 
-def _is_loader(name: str) -> bool:
+def is_step(name: str) -> bool:
+    """The profiler's annotation of a step."""
+    return name.startswith(_STEP)
+
+
+def is_loader(name: str) -> bool:
+    """The annotation of a wait for the next batch."""
     return (
         name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
     ) or name.startswith("enumerate(DataPipe)#")

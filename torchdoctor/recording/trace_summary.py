@@ -14,6 +14,7 @@ from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
 from torchdoctor.recording.trace_files import trace_paths
 from torchdoctor.recording.trace_operators import summarise_operators
+from torchdoctor.recording.trace_what_if import what_if
 from torchdoctor.records import Shares, TraceStatistics
 
 
@@ -35,6 +36,7 @@ def summarise(trace: Trace) -> TraceStatistics:
     steps = timeline.steps
     host = summarise_operators(trace, timeline)
     device: dict[str, Any] = {}
+    about = doubts_about(trace)
     if trace.has_device:
         device = asdict(summarise_device(trace, timeline))
     return TraceStatistics(
@@ -50,7 +52,8 @@ def summarise(trace: Trace) -> TraceStatistics:
         small_operator_s=host.small_s,
         python_s=host.python_s,
         operators=host.operators,
-        doubts=[*trace.doubts, *steps.doubts, *doubts_about(trace)],
+        what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
+        doubts=[*trace.doubts, *steps.doubts, *about],
         **_communication(trace, timeline),
         **device,
     )

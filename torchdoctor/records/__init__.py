@@ -49,6 +49,7 @@ from torchdoctor.records.report import (
     Trial,
     WorkloadRecord,
 )
+from torchdoctor.records.what_if import BranchReplay, WhatIf
 
 __all__ = [
     "BRANCHES",
@@ -56,6 +57,7 @@ __all__ = [
     "AppliedFix",
     "Baseline",
     "Boundary",
+    "BranchReplay",
     "Candidate",
     "Ceiling",
     "ContainerLimits",
@@ -88,6 +90,7 @@ __all__ = [
     "StepTime",
     "TraceStatistics",
     "Trial",
+    "WhatIf",
     "Workload",
     "WorkloadRecord",
 ]

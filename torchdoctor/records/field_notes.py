@@ -15,7 +15,7 @@ NOTES: dict[str, dict[str, str]] = {
         "environment": "The machine and the software it was measured on.",
         "baseline": "The untouched program's speed.",
         "diagnosis": "What slows the step, and how that was found.",
-        "ceilings": "What fixing a branch of the tree could give at most, by experiment; null: not measured. Never a recommendation.",
+        "ceilings": "What fixing a branch of the tree could give at most, by experiment or by replay; null: neither. Never a recommendation.",
         "trials": "Every fix that was tried or refused, each against launches of the untouched program.",
         "no_trials_reason": "Where nothing was tried, why.",
         "recommendation": "What to change.",
@@ -78,6 +78,7 @@ NOTES: dict[str, dict[str, str]] = {
         "python_s": "Host time per step outside any operator.",
         "operators": "The operators that take most, at most 40.",
         "doubts": "What of the trace cannot be trusted.",
+        "what_if": "The trace replayed as it is, and without each of its costs; null: not replayed.",
     },
     "Operator": {
         "name": "Its name.",
@@ -162,7 +163,24 @@ NOTES: dict[str, dict[str, str]] = {
         "line": "Line, from 1.",
         "function": "Name of the function around it.",
     },
-    "Ceiling": {"speedup": "Speed-up with the branch's cost taken away altogether."},
+    "Ceiling": {
+        "speedup": "Speed-up with the branch's cost taken away altogether. By replay, low and high are no 95 % interval: low allows for the replay's error, high also for waits of unknown cause.",
+        "source": "experiment: measured; replay: a model, from the dependencies in the trace.",
+    },
+    "WhatIf": {
+        "steps": "Steps that were replayed, in a row; 0: steps unknown, the whole trace counts as one.",
+        "of_steps": "Steps in the trace.",
+        "measured_s": "Mean time of these steps as measured.",
+        "replayed_s": "Their mean time in the replay with nothing taken away.",
+        "explained_s": "The same without the waits of the device whose cause the trace does not show.",
+        "own_delays": "Each device event was replayed with its own delay, because usual ones do not reproduce the step.",
+        "branches": "The step without each cost: data_loader, memcpy, communication, gpu, cpu (operators, Python, launches), runtime (synchronisation and other driver calls); null: the trace cannot say.",
+        "doubts": "Why the what-ifs may not hold.",
+    },
+    "BranchReplay": {
+        "step_s": "Step time without this cost, replayed.",
+        "lowest_s": "The same without the waits of unknown cause.",
+    },
     "Interval": {
         "estimate": "Time per sample before, divided by after: above 1 is faster.",
         "low": "Lower end of the 95 % interval.",
@@ -304,6 +322,7 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
         "changed",
         "not-comparable",
     ),
+    ("Ceiling", "source"): ("experiment", "replay"),
     ("Environment", "sandbox"): ("overlay", "redirect", "none"),
     ("Boundary", "kind"): ("loader", "optimizer", "backward", "explicit"),
 }

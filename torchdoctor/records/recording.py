@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchdoctor.records.program import AppliedFix, ProcessFacts
+from torchdoctor.records.what_if import WhatIf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +220,7 @@ class TraceStatistics:
     small_operator_s: float | None = None  # host time inside leaf operators under 50 us
     python_s: float | None = None  # host time of the step outside any operator
     operators: list[Operator] = field(default_factory=list)  # by time, at most 40
+    what_if: WhatIf | None = None  # None: nothing to replay
     doubts: list[str] = field(default_factory=list)
 
 

@@ -180,9 +180,13 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Ceiling:
-    """What fixing one branch of the tree could give at most, by experiment."""
+    """What fixing one branch of the tree could give at most.
+
+    source: "experiment" (measured), or "replay" (a model; see `replay_ceilings` for `speedup`).
+    """
 
     speedup: Interval
+    source: str = "experiment"
 
 
 @dataclass(frozen=True, kw_only=True)

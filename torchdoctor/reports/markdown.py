@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import content, wording
+from torchdoctor.reports import content, what_if, wording
 
 
 def render(report: Report) -> str:
@@ -21,6 +21,10 @@ def render(report: Report) -> str:
         for row in content.finding_rows(report)
     ]
     parts += _table("What was found", ["check", "share", "where", "evidence"], findings)
+    replayed = what_if.what_if_lines(report)
+    if replayed:
+        lines = "\n".join(f"- {_escape(line)}" for line in replayed)
+        parts.append(f"### {what_if.TITLE}\n\n{lines}")
     trials = [
         [row.fix, row.settings, row.speedup, row.training, row.memory, row.risk, group.title]
         for group in content.trial_groups(report)

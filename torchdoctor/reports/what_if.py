@@ -1,0 +1,40 @@
+"""The replays of a trace as lines of text."""
+
+from __future__ import annotations
+
+from torchdoctor.records import Report, WhatIf
+from torchdoctor.reports.figures import clean, ratio, seconds
+
+TITLE = "What if a cost vanished: the trace replayed, not measured"
+_NO_GAIN = 1.01  # a gain below is not listed by itself
+
+
+def what_if_lines(report: Report) -> list[str]:
+    """A line for each branch, the largest gain first, then how true the replay is; or nothing."""
+    found = report.trace.what_if if report.trace else None
+    if found is None:
+        return []
+    gains = {branch: found.speedup(branch) for branch in found.branches}
+    ranked = sorted((b for b in gains if gains[b]), key=lambda branch: -(gains[branch] or 0.0))
+    listed = [branch for branch in ranked if (gains[branch] or 0.0) >= _NO_GAIN]
+    without = [branch for branch in ranked if branch not in listed]
+    lines = [_line(found, branch, gains[branch]) for branch in listed] if found.reproduced else []
+    if without and found.reproduced:
+        lines.append(f"under 1 % each: {', '.join(without)}")
+    lines.append(_fidelity(found))
+    lines += [clean(doubt) for doubt in found.doubts if doubt not in report.doubts]
+    return lines
+
+
+def _line(found: WhatIf, branch: str, gain: float | None) -> str:
+    replayed = found.branches[branch]
+    assert replayed is not None
+    return f"without {branch}: {seconds(replayed.step_s)} ({ratio(gain)}x)"
+
+
+def _fidelity(found: WhatIf) -> str:
+    which = f"{found.steps} of {found.of_steps} steps" if found.steps else "the whole trace"
+    return (
+        f"replay of the trace as it is: {seconds(found.replayed_s)}, "
+        f"measured {seconds(found.measured_s)} ({which})"
+    )
