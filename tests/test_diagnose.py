@@ -138,6 +138,17 @@ def test_ranks_are_told_apart_and_the_one_that_others_wait_for_is_shown(tmp_path
     assert "rank 1" in diagnose(str(tmp_path)).stdout.decode().lower()
 
 
+def test_a_share_that_hides_the_pacemaker_is_a_doubt() -> None:
+    """Kernels fill 70 % of this step, and the host that launches them would take as long alone."""
+    file = SHARED / "v100_resnet50_workers4.json.gz"
+    if not file.exists():
+        pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
+    report = trace_checkup([str(file)])
+    assert any("by replay" in doubt and "without cpu" in doubt for doubt in report.doubts)
+    plain = trace_checkup([str(SHARED / "v100_resnet50_workers0.json.gz")])
+    assert not any("by replay" in doubt for doubt in plain.doubts)
+
+
 def test_without_steps_it_says_so_and_speaks_of_no_step(tmp_path: Path) -> None:
     trace = synthetic.every_branch()
     trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]

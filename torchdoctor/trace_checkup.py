@@ -35,6 +35,7 @@ NOT_MEASURED = (
 )
 _FEW_STEPS = 3
 _CLOCKS_APART_S = 3600.0
+_LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
 
@@ -75,7 +76,7 @@ def trace_checkup(sources: Sequence[str]) -> Report:
         recommendation=Recommendation(also_offered=_offered(diagnosis, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
-        doubts=_doubts(ranks, chosen),
+        doubts=[*_doubts(ranks, chosen), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
 
@@ -163,6 +164,22 @@ def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
 
     findings = [replace(f, evidence=[said(x) for x in f.evidence]) for f in diagnosis.findings]
     return replace(diagnosis, sentence=said(diagnosis.sentence), findings=findings)
+
+
+def _hidden(diagnosis: Diagnosis, trace: TraceStatistics) -> list[str]:
+    """Whether the bottleneck has a large share and, by replay, nothing to give."""
+    replay = trace.what_if
+    if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
+        return []
+    gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
+    best = max(gains, key=lambda branch: gains[branch])
+    if gains[diagnosis.bottleneck] >= _LITTLE or gains[best] < _MUCH:
+        return []
+    return [
+        f"By its share the bottleneck is {diagnosis.bottleneck}, but by replay the step would be "
+        f"only {gains[diagnosis.bottleneck]:.2f}x as fast without it, and {gains[best]:.2f}x "
+        f"without {best}: what hides behind it paces the step."
+    ]
 
 
 def _doubts(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:

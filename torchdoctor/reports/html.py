@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import content, what_if, wording
+from torchdoctor.reports import content, traced, what_if, wording
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#1a7f37;--bad:#b35900}
@@ -39,6 +39,8 @@ def render(report: Report) -> str:
         *_path(report),
         *_time(report),
         *_findings(report),
+        *_listed(traced.RANKS, traced.rank_lines(report)),
+        *_listed(traced.OPERATORS, traced.operator_lines(report)),
         *_listed(what_if.TITLE, what_if.what_if_lines(report)),
         *_trials(report),
         *_not_measured(report),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import content, what_if, wording
+from torchdoctor.reports import content, traced, what_if, wording
 
 
 def render(report: Report) -> str:
@@ -21,10 +21,14 @@ def render(report: Report) -> str:
         for row in content.finding_rows(report)
     ]
     parts += _table("What was found", ["check", "share", "where", "evidence"], findings)
-    replayed = what_if.what_if_lines(report)
-    if replayed:
-        lines = "\n".join(f"- {_escape(line)}" for line in replayed)
-        parts.append(f"### {what_if.TITLE}\n\n{lines}")
+    for title, found in (
+        (traced.RANKS, traced.rank_lines(report)),
+        (traced.OPERATORS, traced.operator_lines(report)),
+        (what_if.TITLE, what_if.what_if_lines(report)),
+    ):
+        if found:
+            lines = "\n".join(f"- {_escape(line)}" for line in found)
+            parts.append(f"### {title}\n\n{lines}")
     trials = [
         [row.fix, row.settings, row.speedup, row.training, row.memory, row.risk, group.title]
         for group in content.trial_groups(report)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import content, what_if, wording
+from torchdoctor.reports import content, traced, what_if, wording
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 
 WIDTH = 80
@@ -84,6 +84,8 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("Why: the path through the tree", _path(report))
     add("Where a step's time goes", _time(report, width))
     add("What was found", _findings(report, width))
+    add(traced.RANKS, _listed(traced.rank_lines(report)))
+    add(traced.OPERATORS, _listed(traced.operator_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))
     add("Not measured", _not_measured(report))

@@ -18,6 +18,8 @@ def what_if_lines(report: Report) -> list[str]:
     ranked = sorted((b for b in gains if gains[b]), key=lambda branch: -(gains[branch] or 0.0))
     listed = [branch for branch in ranked if (gains[branch] or 0.0) >= _NO_GAIN]
     without = [branch for branch in ranked if branch not in listed]
+    if found.reproduced and not listed:
+        return []  # nothing to gain, or a host alone: its trials say more
     lines = [_line(found, branch, gains[branch]) for branch in listed] if found.reproduced else []
     if without and found.reproduced:
         lines.append(f"under 1 % each: {', '.join(without)}")
