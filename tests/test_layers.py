@@ -20,6 +20,7 @@ ORDER = [
     "catalogue",
     "reports",
     "recording",
+    "source_patch",
     "diagnosis",
     "candidates",
     "trials",

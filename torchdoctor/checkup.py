@@ -30,6 +30,7 @@ from torchdoctor.records import (
     Workload,
 )
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
+from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
@@ -103,6 +104,7 @@ class _Checkup:
         self._doubts: list[str] = []
         self._no_trials_reason: str | None = None
         self._interrupted = False
+        self._patch: SourcePatch | None = None
 
     def __enter__(self) -> _Checkup:
         self._sandbox = Sandbox.choose(
@@ -249,7 +251,7 @@ class _Checkup:
             )
             return
         window = self._window(seen)
-        launch = TimedLaunch(self._recorder, seen, window, modules, self._left)
+        launch = TimedLaunch(self._recorder, seen, window, modules, self._left, self._recording)
         self._trials = run_trials(
             launch,
             chosen,
@@ -268,7 +270,9 @@ class _Checkup:
             + (window.warmup_steps + window.measure_steps) * seen.steps.mean_s,
             warmup_steps=window.warmup_steps,
             seed=self._settings.seed,
+            patch=launch.make_patch,
         )
+        self._patch = launch.patch
         self._interrupted = self._trials.interrupted
         self._doubts += self._trials.doubts
 
@@ -303,6 +307,7 @@ class _Checkup:
             workload=workload_record(self._workload),
             no_trials_reason=self._no_trials_reason,
             interrupted=self._interrupted,
+            patch=self._patch,
             reproduce=reproduce_commands(self._workload, self._settings.budget_s, self._folder),
         )
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor import __version__
-from torchdoctor.commands import diagnose, env, explain, report, run
+from torchdoctor.commands import diagnose, env, explain, patch, report, run
 from torchdoctor.errors import TorchdoctorError
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ app.command(
 )(run.run)
 app.command(name="diagnose", help=diagnose.HELP)(diagnose.diagnose)
 app.command(name="report")(report.report)
+app.command(name="patch", help=patch.HELP)(patch.patch)
 app.command(name="explain")(explain.explain)
 app.command(name="env")(env.env)
 

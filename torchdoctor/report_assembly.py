@@ -27,7 +27,9 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.ceilings import replay_ceilings
+from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.patch_trial import disagreement
 
 
 def assemble(
@@ -42,6 +44,7 @@ def assemble(
     no_trials_reason: str | None,
     interrupted: bool,
     reproduce: list[str],
+    patch: SourcePatch | None = None,
 ) -> Report:
     """Build the report.
 
@@ -56,6 +59,7 @@ def assemble(
         no_trials_reason: why there are no trials.
         interrupted: whether Ctrl-C ended the run.
         reproduce: commands.
+        patch: of the recommended fixes; None: no edit could be made.
     """
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
@@ -75,7 +79,7 @@ def assemble(
         steps=recording.steps,
         trace=recording.trace,
         sensors=recording.sensors,
-        doubts=_doubts(recording),
+        doubts=[*_doubts(recording), *_patch_doubts(trials, patch)],
         interrupted=interrupted,
         run_folder=recording.folder,
         reproduce=reproduce,
@@ -93,6 +97,9 @@ def assemble(
         recommendation=replace(
             trials.recommendation,
             fixes=chosen,
+            patch=patch.diff if patch else None,
+            patch_fixes=patch.fixes if patch else [],
+            patch_trial=trials.patch,
             also_offered=_offered(diagnosis, rows, recording, fixes),
         ),
     )
@@ -205,6 +212,22 @@ def _doubts(recording: Recording) -> list[str]:
     if recording.environment.sandbox == "none":
         doubts.append("No sandbox: each launch wrote to your own files.")
     return doubts
+
+
+def _patch_doubts(trials: TrialResults | None, patch: SourcePatch | None) -> list[str]:
+    """What keeps the patch from being what was measured at run time."""
+    found = []
+    if patch is not None and patch.left_out:
+        found.append(
+            f"The patch lacks {', '.join(patch.left_out)}: no edit can be made with certainty, so "
+            "its own figure is without it."
+        )
+    if trials is not None and trials.patch is not None and not (patch and patch.left_out):
+        said = disagreement(trials.recommendation.speedup, trials.patch.speedup)
+        found += [said] if said else []
+    if trials is not None and trials.patch is not None and trials.patch.numerics == "changed":
+        found.append(f"The patched program trains differently: {trials.patch.numerics_reason}")
+    return found
 
 
 def _with_instruction(

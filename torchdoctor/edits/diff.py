@@ -20,25 +20,30 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
         None where there is nothing to change, or where one of the edits cannot be made: half a
         fix would not be what was measured.
     """
+    files = edited_files(edits)
+    if files is None:
+        return None
+    return "".join(_file_diff(Path(p), *texts, Path(folder)) for p, texts in files.items()) or None
+
+
+def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
+    """Contents before and after the edits by path; None where one of them cannot be made."""
     from torchdoctor.edits.source import edited  # LibCST takes a while to import
 
-    before: dict[Path, str] = {}
-    after: dict[Path, str] = {}
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
     for edit in edits:
-        path = Path(edit.file)
+        path = str(edit.file)
         if path not in before:
             try:
-                before[path] = after[path] = _read(path)
+                before[path] = after[path] = _read(Path(path))
             except (OSError, UnicodeDecodeError):
                 return None
         changed = edited(after[path], edit)
         if changed is None:
             return None
         after[path] = changed
-    return (
-        "".join(_file_diff(path, before[path], after[path], Path(folder)) for path in before)
-        or None
-    )
+    return {path: (before[path], after[path]) for path in before}
 
 
 def _read(path: Path) -> str:

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ def launch(
     stdin_file: Path | None = None,
     sensors: Sensors | None = None,
     compile_cache: Path | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> LaunchResult:
     """Start the command, watch it, end it, throw away what it wrote.
 
@@ -89,6 +91,7 @@ def launch(
         sensors: started with the program and stopped before it is ended.
         compile_cache: folder that keeps what torch.compile makes, for the launches after this one;
             None: thrown away with the rest.
+        texts: other contents for files, by path, that the program sees instead; needs an overlay.
 
     Raises:
         UsageError: the command cannot be executed.
@@ -119,6 +122,7 @@ def launch(
         poll=poll or WindowDone(),
         stdin_file=stdin_file,
         sensors=sensors,
+        texts=texts or {},
     )
     with processes.adopting_orphans(), processes.burying_orphans():
         return watch.run()
@@ -139,6 +143,7 @@ class _Watch:
     poll: Poll
     stdin_file: Path | None
     sensors: Sensors | None
+    texts: Mapping[str, str]
 
     def run(self) -> LaunchResult:
         before = self._outside()
@@ -195,6 +200,7 @@ class _Watch:
                 stdin=stdin or subprocess.DEVNULL,
                 output=output,
                 interest=named_places(self.workload),
+                texts=self.texts,
             )
 
     def _outside(self) -> tuple[escaped_writes.Snapshot, set[str]] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -183,8 +183,12 @@ class Recorder:
         timeout_s: float,
         seed_offset: int = 0,
         trainers: int = 1,
+        texts: Mapping[str, str] | None = None,
     ) -> LaunchTiming:
-        """One timed launch with these fixes: one sample of a trial. A failure is a value."""
+        """One timed launch with these fixes: one sample of a trial. A failure is a value.
+
+        `texts`: other contents for the program's own files, by path (a patch under trial).
+        """
         folder = self._new_folder(name)
         plan = self._plan(
             folder,
@@ -200,7 +204,7 @@ class Recorder:
             fingerprint_batches=min(window.warmup_steps, 10),
         )
         sensors = Sensors(interval_s=0.5)
-        result = self._launch(plan, folder, timeout_s, None, sensors)
+        result = self._launch(plan, folder, timeout_s, None, sensors, texts)
         columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
         return with_ending(timing, result, columns.peak_memory_bytes())
@@ -245,6 +249,7 @@ class Recorder:
         timeout_s: float,
         poll: Callable[[RunningLaunch], bool] | None = None,
         sensors: Sensors | None = None,
+        texts: Mapping[str, str] | None = None,
     ) -> LaunchResult:
         with writing(self.folder):
             result = launch(
@@ -257,6 +262,7 @@ class Recorder:
                 stdin_file=self.stdin_file,
                 sensors=sensors,
                 compile_cache=self._compile_cache,
+                texts=texts,
             )
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]

@@ -124,6 +124,7 @@ class Sandbox:
         stdin: IO[bytes] | int,
         output: IO[bytes] | int,
         interest: list[str] | None = None,
+        texts: Mapping[str, str] | None = None,
     ) -> Started:
         """Start a command in it.
 
@@ -131,7 +132,10 @@ class Sandbox:
             folder: of `new_scratch`.
             real: folders that it may really write to.
             interest: files and folders that the command names, where it may want to write.
+            texts: other contents for files, by path, that this launch alone sees; needs layers.
         """
+        if texts and self.mode != "overlay":
+            raise ValueError("other contents for files need the overlay sandbox")
         if sys.platform != "linux":
             popen = subprocess.Popen(
                 command, cwd=cwd, env=dict(environment), stdin=stdin, stdout=output,
@@ -146,6 +150,7 @@ class Sandbox:
         }
         if self.mode == "overlay":
             settings |= self._layers(folder, real, [cwd, *(interest or [])])
+            settings["texts"] = dict(texts or {})
         return start_entry(settings, environment, folder, stdin, output)
 
     def _layers(self, folder: Path, real: list[Path], interest: list[str]) -> dict[str, Any]:

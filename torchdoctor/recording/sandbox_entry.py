@@ -214,6 +214,22 @@ class Root:
         os.chdir("/")
 
 
+def replace_texts(texts: dict[str, str]) -> None:
+    """Other contents for files, seen by this launch alone: the layers take the writes.
+
+    In the new root: a link there must not lead out of it.
+    """
+    for path, text in texts.items():
+        data = text.encode("utf-8")
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
+        except OSError:  # a file of an id that is not mapped in here cannot be copied up
+            os.unlink(path)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+
+
 def _execute(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
     """Become the user's command. Python's own signal settings are taken back first."""
     for name in ("SIGPIPE", "SIGXFSZ"):
@@ -294,6 +310,7 @@ def main() -> None:
         root = Root(settings, say)
         root.build(settings["steps"])
         root.enter()
+        replace_texts(settings.get("texts") or {})
     except OSError as error:
         say(event="failed", errno=error.errno, reason=str(error))
         os._exit(SETUP_FAILED)

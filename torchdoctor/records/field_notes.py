@@ -203,6 +203,13 @@ NOTES: dict[str, dict[str, str]] = {
         "break_even_steps": "Steps after which the one-time cost has paid for itself.",
         "median_speedup": "Speed-up by the other of mean and median step; `speedup` holds the one that decides.",
     },
+    "PatchTrial": {
+        "speedup": "Against the untouched program; null: not measured.",
+        "numerics": "Whether training stayed the same.",
+        "numerics_reason": "What that rests on.",
+        "pairs": "Pairs of launches behind the interval.",
+        "reason": "Why it was not measured, or failed.",
+    },
     "Recommendation": {
         "fixes": "In the order to apply them.",
         "speedup": "All of them together, measured against the untouched program.",
@@ -211,6 +218,9 @@ NOTES: dict[str, dict[str, str]] = {
         "peak_memory_bytes": "Memory at its highest with all of them.",
         "pairs": "Pairs of launches behind the speed-up.",
         "also_offered": "Fixes that treat a finding but cannot be tried by a run.",
+        "patch": "One unified diff of the program's own source for `git apply`, in the working folder.",
+        "patch_fixes": "Ids of the fixes that the patch makes permanent.",
+        "patch_trial": "The patched program against the untouched one; null: there is no patch.",
     },
     "RecommendedFix": {
         "fix": "Id of the fix.",

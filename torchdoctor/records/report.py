@@ -125,6 +125,17 @@ class RecommendedFix:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PatchTrial:
+    """The patched source, run without any fix of ours, against the untouched program."""
+
+    speedup: Interval | None = None
+    numerics: str | None = None
+    numerics_reason: str | None = None
+    pairs: int = 0
+    reason: str | None = None  # why it was not measured, or failed
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recommendation:
     """The fixes worth applying, in order, measured all together."""
 
@@ -134,6 +145,9 @@ class Recommendation:
     numerics_reason: str | None = None
     peak_memory_bytes: int | None = None
     pairs: int = 0
+    patch: str | None = None  # one unified diff for `git apply`
+    patch_fixes: list[str] = field(default_factory=list)  # ids of the fixes that are in it
+    patch_trial: PatchTrial | None = None
     # They treat a finding, but cannot be tried.
     also_offered: list[RecommendedFix] = field(default_factory=list)
 

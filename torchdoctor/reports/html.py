@@ -153,7 +153,8 @@ def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[st
 
 def _together(report: Report) -> list[str]:
     text = wording.together(report)
-    return _section("All together", [f"<p>{escape(text)}</p>"] if text else [])
+    lines = [line for line in (text, wording.patch(report)) if line]
+    return _section("All together", [f"<p>{escape(line)}</p>" for line in lines])
 
 
 def _listed(title: str, texts: list[str]) -> list[str]:

@@ -41,6 +41,8 @@ def render(report: Report) -> str:
     parts += _changes("What to change", report, report.recommendation.fixes)
     if wording.together(report):
         parts.append(f"**All together:** {_escape(wording.together(report))}")
+    if wording.patch(report):
+        parts.append(_escape(wording.patch(report)))
     parts += _changes("Also worth doing, not measured", report, report.recommendation.also_offered)
     if report.doubts:
         parts.append("### Doubts\n\n" + "\n".join(f"- {_escape(x)}" for x in report.doubts))

@@ -240,7 +240,10 @@ def _together(report: Report) -> RenderableType | None:
     if not text:
         return None
     names = " + ".join(fix_with_settings(x.fix, x.settings) for x in report.recommendation.fixes)
-    return Padding(Text(f"{names}: {text}"), (0, 0, 0, 2))
+    lines = [f"{names}: {text}"]
+    if patched := wording.patch(report):
+        lines.append(patched[0].upper() + patched[1:])
+    return Padding(Text("\n".join(lines)), (0, 0, 0, 2))
 
 
 def _listed(lines: list[str], bullet: str = "-") -> RenderableType | None:

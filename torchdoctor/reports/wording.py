@@ -164,6 +164,23 @@ def together(report: Report) -> str:
     return "; ".join(parts) + "."
 
 
+def patch(report: Report) -> str:
+    """What the patched source did by itself, in one line; empty where there is no patch."""
+    trial = report.recommendation.patch_trial
+    if trial is None:
+        return ""
+    if trial.speedup is None:
+        return f"Patch not measured: {clean(trial.reason or 'no reason was given').rstrip('.')}."
+    parts = [f"patch measured: {speedup(trial.speedup)}", f"{trial.pairs} pairs of launches"]
+    if trial.numerics:
+        parts.append(f"training: {TRAINING.get(trial.numerics, trial.numerics)}")
+    left_out = {fix.fix for fix in report.recommendation.fixes}
+    left_out -= set(report.recommendation.patch_fixes)
+    if left_out:
+        parts.append(f"without {', '.join(sorted(left_out))}")
+    return "; ".join(parts) + "."
+
+
 def noise_floor(report: Report) -> str:
     """What the A/A candidate says of the machine, or an empty string."""
     floor = report.noise_floor

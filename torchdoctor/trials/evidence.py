@@ -108,7 +108,7 @@ class Evidence:
     def measured(self, arm: Arm) -> Measured:
         """The differences that the report shows: fresh ones where there are any."""
         by = self._by(arm)
-        for phase in ("stack", "confirm", "screen"):
+        for phase in ("patch", "stack", "confirm", "screen"):
             found = self.paired(arm, phase)
             # One fresh pair has no interval; two screening pairs may have.
             if len(found) > 1 or (found and phase != "confirm"):

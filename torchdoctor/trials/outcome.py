@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from torchdoctor.records import Interval, LaunchTiming, Recommendation, RecommendedFix, Trial
+from torchdoctor.records import (
+    Interval,
+    LaunchTiming,
+    PatchTrial,
+    Recommendation,
+    RecommendedFix,
+    Trial,
+)
 from torchdoctor.trials import compare
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.launches import Arm, label
@@ -39,6 +46,7 @@ class TrialResults:
     doubts: list[str] = field(default_factory=list)
     interrupted: bool = False
     launches: int = 0
+    patch: PatchTrial | None = None
 
 
 def training_is_the_same(one: Measured, allow_training_changes: bool) -> bool:
@@ -214,6 +222,7 @@ def results(
     ended: str | None,
     doubts: Sequence[str],
     interrupted: bool,
+    patch: PatchTrial | None = None,
 ) -> TrialResults:
     """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
@@ -246,6 +255,7 @@ def results(
         doubts=doubts,
         interrupted=interrupted,
         launches=launches,
+        patch=patch,
     )
 
 

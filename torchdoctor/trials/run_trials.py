@@ -14,8 +14,9 @@ from typing import Any
 from torchdoctor.errors import Interrupted
 from torchdoctor.records import Candidate, ProgressEvent, StepStatistics
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, FixFacts, Launch, Launcher, Stopped, label
+from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Stopped, label
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
+from torchdoctor.trials.patch_trial import measure_patch, patch_result, reserve_s
 from torchdoctor.trials.schedule import (
     FEWEST_PAIRS,
     SEED_LAUNCHES,
@@ -42,6 +43,7 @@ def run_trials(
     expected_launch_s: float | None = None,
     warmup_steps: int | None = None,
     seed: int = 0,
+    patch: Callable[[Fixes], str | None] | None = None,
 ) -> TrialResults:
     """Try the candidates against the untouched program.
 
@@ -58,6 +60,8 @@ def run_trials(
         expected_launch_s: seconds of a launch of the untouched program, for the first one.
         warmup_steps: iterations before the window of each launch; None: as in `steps`.
         seed: of the order within rounds.
+        patch: makes these fixes permanent in a patch, so that a launch of `[(PATCH, {})]` runs the
+            patched program; a sentence where that cannot be done. None: no patch is measured.
     """
     if steps is not None and warmup_steps is not None:
         steps = replace(steps, warmup_steps=warmup_steps)
@@ -78,7 +82,7 @@ def run_trials(
         for number, one in enumerate(candidates)
     ]
     search = _Search(
-        launcher, arms, Evidence(launcher, steps, low_precision), allow_training_changes
+        launcher, arms, Evidence(launcher, steps, low_precision), allow_training_changes, patch
     )
     search.run()
     return search.results()
@@ -95,10 +99,17 @@ class _Search:
     """The phases, in order. State is the launcher's log, and why the search ended."""
 
     def __init__(
-        self, launcher: Launcher, arms: list[Arm], evidence: Evidence, allow_changes: bool
+        self,
+        launcher: Launcher,
+        arms: list[Arm],
+        evidence: Evidence,
+        allow_changes: bool,
+        patch: Callable[[Fixes], str | None] | None,
     ) -> None:
         self.launcher, self.arms, self.evidence = launcher, arms, evidence
-        self.allow_changes = allow_changes
+        self.allow_changes, self.make_patch = allow_changes, patch
+        self.patch: Arm | None = None
+        self.no_patch: str | None = None
         self.stacks: list[Arm] = []
         self.ended: str | None = None
         self.interrupted = False
@@ -114,6 +125,7 @@ class _Search:
             self.confirm(finalists)
             self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
             self.stack()
+            self.patched()
         except BudgetEnded:
             self.ended = "the budget ended"
         except (KeyboardInterrupt, Interrupted):
@@ -198,10 +210,11 @@ class _Search:
         """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins."""
         launcher, baseline = self.launcher, self.launcher.baseline
         while finalists:
+            baseline_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
             plan = plan_confirmation(
                 [launcher.expected_s(arm) for arm in finalists],
-                launcher.expected_s(baseline),
-                launcher.budget.left(),
+                baseline_s,
+                left_s - (reserve_s(baseline_s, left_s) if self.make_patch else 0.0),
             )
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
             if len(chosen) == 1:
@@ -266,6 +279,18 @@ class _Search:
         self.settle_training([arm], confirmed=True)
         return self.judge().recommendable()[0].arm is arm
 
+    def patched(self) -> None:
+        """The patch that makes the recommended fixes permanent, as a trial of its own."""
+        best = next(iter(self.judge().recommendable()), None)
+        if best is None or self.make_patch is None:
+            return
+        self.no_patch = self.make_patch(best.arm.fixes)
+        if self.no_patch is None:
+            try:
+                self.patch = measure_patch(self.launcher, best.arm)
+            except BudgetEnded:
+                self.no_patch = "the budget ended"
+
     def judge(self) -> Judgement:
         """Verdicts by what is known now."""
         return Judgement(self.evidence, [*self.arms, *self.stacks], self.allow_changes)
@@ -287,4 +312,5 @@ class _Search:
             ended=self.ended,
             doubts=self.doubts,
             interrupted=self.interrupted,
+            patch=patch_result(self.evidence, self.patch, self.no_patch),
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.recording.record import Observation, Recorder
 from torchdoctor.recording.window import Window
-from torchdoctor.records import LaunchTiming
+from torchdoctor.records import AppliedFix, LaunchTiming, Recording
+from torchdoctor.source_patch import SourcePatch, source_patch
+from torchdoctor.trials.patch_trial import PATCH
 
 
 class TimedLaunch:
@@ -21,18 +24,43 @@ class TimedLaunch:
         window: Window,
         modules: dict[str, Any],
         left: Callable[[], float],
+        recording: Recording,
     ) -> None:
         self._recorder = recorder
         self._seen = seen
         self._window = window
         self._modules = modules
         self._left = left
+        self._recording = recording
+        self.patch: SourcePatch | None = None  # of `make_patch`
+
+    def make_patch(self, fixes: Sequence[tuple[str, dict[str, Any]]]) -> str | None:
+        """Make the patch that launches of PATCH run; a sentence where it cannot be run."""
+        self.patch = source_patch(fixes, self._recording, self._modules)
+        if self.patch is None:
+            return "no edit of the source can be made with certainty"
+        if self._recording.environment.sandbox != "overlay":
+            return "the patched source can be run in the overlay sandbox alone"
+        return None
 
     def __call__(
         self, fixes: Sequence[tuple[str, dict[str, Any]]], *, seed_offset: int = 0
     ) -> LaunchTiming:
-        """Launch once with these fixes; a failure is a value."""
+        """Launch once with these fixes, or `[(PATCH, {})]`; a failure is a value."""
+        if [fix for fix, _ in fixes] == [PATCH]:
+            timing = self._launch(PATCH, [], seed_offset, self.patch.texts if self.patch else None)
+            return replace(timing, fixes=[AppliedFix(fix=PATCH, state="applied")])
+        files = [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes]
         name = "+".join(fix for fix, _ in fixes) or "baseline"
+        return self._launch(name, files, seed_offset, None)
+
+    def _launch(
+        self,
+        name: str,
+        fixes: Sequence[tuple[str, Path, dict[str, Any]]],
+        seed_offset: int,
+        texts: Mapping[str, str] | None,
+    ) -> LaunchTiming:
         steps = self._window.warmup_steps + self._window.measure_steps
         expected = self._seen.start_s + steps * self._seen.steps.mean_s
         # Compilation may take a minute; a fix that makes training 4x slower has lost anyway.
@@ -41,8 +69,9 @@ class TimedLaunch:
             name,
             self._seen.found.boundary,
             self._window,
-            [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes],
+            fixes,
             timeout,
             seed_offset,
             self._seen.steps.trainers,
+            texts,
         )

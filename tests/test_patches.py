@@ -1,0 +1,272 @@
+"""Recommended fixes as one patch of the user's source: made, printed, applied, measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchdoctor import catalogue
+from torchdoctor.record_files import write_report
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.records import (
+    Boundary,
+    Diagnosis,
+    Environment,
+    Interval,
+    LoaderFacts,
+    Location,
+    OptimizerFacts,
+    PatchTrial,
+    ProcessFacts,
+    Recommendation,
+    RecommendedFix,
+    Recording,
+    Report,
+    StepStatistics,
+    Workload,
+    WorkloadRecord,
+)
+from torchdoctor.source_patch import source_patch
+from torchdoctor.trials.patch_trial import disagreement
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = '''"""Train."""
+import torch
+from torch.utils.data import DataLoader  # the loader
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)  # small steps
+    loader = DataLoader(
+        list(range(100)),
+        batch_size=4,
+    )
+'''
+FIXES = [
+    ("loader-workers", {"num_workers": 2}),
+    ("persistent-workers", {}),
+    ("fused-optimizer", {"fused": True}),
+    ("cpu-threads", {"num_threads": 1}),
+]
+
+
+def recording(folder: Path, text: str = SCRIPT) -> Recording:
+    script = folder / "train.py"
+    script.write_bytes(text.encode())
+    line = text[: text.index("DataLoader(")].count("\n") + 1
+    adam = text[: text.index("Adam(")].count("\n") + 1
+    process = ProcessFacts(
+        pid=1,
+        loaders=[
+            LoaderFacts(
+                ident=0,
+                cls="torch.utils.data.dataloader.DataLoader",
+                location=Location(file=str(script), line=line),
+                batches=30,
+            )
+        ],
+        optimizers=[
+            OptimizerFacts(
+                ident=0,
+                cls="torch.optim.adam.Adam",
+                location=Location(file=str(script), line=adam),
+            )
+        ],
+    )
+    steps = StepStatistics(
+        boundary=Boundary(kind="loader"),
+        how_found="",
+        steps=30,
+        warmup_steps=10,
+        median_s=0.1,
+        mean_s=0.1,
+        p10_s=0.1,
+        p90_s=0.1,
+    )
+    return Recording(
+        workload=Workload(command=["train.py"], cwd=str(folder), script=str(script)),
+        environment=Environment(sandbox="overlay"),
+        processes=[process],
+        steps=steps,
+    )
+
+
+def apply(folder: Path, diff: str, *more: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        ["git", "apply", *more, "-"], input=diff.encode(), cwd=folder, check=False,
+        capture_output=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_several_fixes_are_one_patch_that_git_applies(ends: str, tmp_path: Path) -> None:
+    seen = recording(tmp_path, SCRIPT.replace("\n", ends))
+    made = source_patch(FIXES, seen, catalogue.fixes())
+    assert made is not None
+    assert made.left_out == []
+    result = apply(tmp_path, made.diff)
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / "train.py").read_bytes().decode()
+    assert text == made.texts[str(tmp_path / "train.py")]
+    assert "num_workers=2," in text
+    assert "persistent_workers=True" in text
+    assert "fused=True)  # small steps" in text
+    assert "torch.set_num_threads(1)" in text
+    compile(text, "train.py", "exec")
+    # What was changed once is not changed again.
+    again = recording(tmp_path, text)
+    assert source_patch(FIXES, again, catalogue.fixes()) is None
+
+
+def test_what_no_edit_can_be_made_for_is_left_out_and_named(tmp_path: Path) -> None:
+    text = SCRIPT.replace("        batch_size=4,\n", "        **options,\n")
+    made = source_patch(FIXES, recording(tmp_path, text), catalogue.fixes())
+    assert made is not None
+    assert made.fixes == ["fused-optimizer", "cpu-threads"]
+    assert made.left_out == ["loader-workers", "persistent-workers"]
+    assert "num_workers" not in made.diff
+
+
+def test_a_file_that_has_gone_is_no_patch(tmp_path: Path) -> None:
+    seen = recording(tmp_path)
+    (tmp_path / "train.py").unlink()
+    assert source_patch(FIXES[:1], seen, catalogue.fixes()) is None
+
+
+def report_with(tmp_path: Path, **recommendation) -> Path:
+    report = Report(
+        workload=WorkloadRecord(command=["train.py"], cwd="/home/me"),
+        environment=Environment(),
+        diagnosis=Diagnosis(bottleneck="data_loader"),
+        recommendation=Recommendation(**recommendation),
+    )
+    path = tmp_path / "report.json"
+    write_report(report, path)
+    return path
+
+
+def patch_command(path: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", "patch", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_the_command_prints_the_diff_alone_on_stdout(tmp_path: Path) -> None:
+    fixes = [
+        RecommendedFix(fix="loader-workers", settings={"num_workers": 2}),
+        RecommendedFix(fix="torch-compile", instruction="model.compile()"),
+    ]
+    measured = PatchTrial(
+        speedup=Interval(estimate=1.83, low=1.79, high=1.88), numerics="identical", pairs=6
+    )
+    diff = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+b\n"
+    path = report_with(
+        tmp_path, fixes=fixes, patch=diff, patch_fixes=["loader-workers"], patch_trial=measured
+    )
+    result = patch_command(path)
+    assert result.returncode == 0
+    assert result.stdout == diff
+    assert "Patch measured: 1.83x (1.79-1.88)" in result.stderr
+    assert "without torch-compile" in result.stderr
+    assert "model.compile()" in result.stderr
+
+
+def test_nothing_to_patch_and_no_report(tmp_path: Path) -> None:
+    result = patch_command(report_with(tmp_path))
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "recommends no fix" in result.stderr
+    (tmp_path / "no.json").write_text("[]")
+    result = patch_command(tmp_path / "no.json")
+    assert result.returncode == 2
+    assert result.stderr.startswith("torchdoctor: ")
+
+
+def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:
+    fix = Interval(estimate=2.0, low=1.9, high=2.1)
+    assert disagreement(fix, replace(fix, low=1.8)) is None
+    said = disagreement(fix, Interval(estimate=1.0, low=0.9, high=1.1))
+    assert said is not None
+    assert "1.00x" in said
+    assert disagreement(fix, None) is None
+
+
+def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
+    with Sandbox.choose("auto") as sandbox:
+        if sandbox.mode != "overlay":
+            pytest.skip("no overlay here")
+        path = tmp_path / "data.txt"
+        path.write_text("old")
+        out = tmp_path / "out"
+        for texts, said in (({str(path): "new\n"}, "new\n"), ({}, "old")):
+            with out.open("wb") as output:
+                started = sandbox.start(
+                    ["cat", "data.txt"],
+                    cwd=str(tmp_path),
+                    environment=os.environ,
+                    folder=sandbox.new_scratch(),
+                    real=[],
+                    stdin=subprocess.DEVNULL,
+                    output=output,
+                    texts=texts,
+                )
+                started.popen.wait(30)
+                sandbox.discard(started)
+            assert out.read_text() == said
+        assert path.read_text() == "old"
+
+
+@pytest.mark.slow
+def test_a_run_measures_its_patch(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("""
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100000
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.full((8,), float(index % 7)), torch.tensor([float(index % 3)])
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(Slow(), batch_size=8, shuffle=True):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""")
+    before = (tmp_path / "train.py").read_bytes()
+    command = ["run", "--quiet", "--budget", "120s", "--fixes", "loader-workers"]
+    result = subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", *command, "--output", "out", "train.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "train.py").read_bytes() == before
+    recommended = json.loads((tmp_path / "out" / "report.json").read_text())["recommendation"]
+    if recommended["patch_trial"]["reason"] and "overlay" in recommended["patch_trial"]["reason"]:
+        pytest.skip("no overlay here")
+    assert recommended["patch_trial"]["speedup"]["low"] > 1.0, recommended
+    assert recommended["patch_trial"]["numerics"] == "identical"
+    assert "atch measured:" in result.stdout
+    printed = patch_command(tmp_path / "out" / "report.json")
+    assert apply(tmp_path, printed.stdout).returncode == 0
+    assert "num_workers=" in (tmp_path / "train.py").read_text()

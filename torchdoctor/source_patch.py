@@ -1,0 +1,57 @@
+"""Recommended fixes -> one patch of the user's own source, made in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchdoctor.edits import Edit
+from torchdoctor.edits.diff import edited_files, unified_diff
+from torchdoctor.records import Recording
+
+Fixes = Sequence[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcePatch:
+    """What `git apply` would do.
+
+    diff: names are relative to the program's working folder; texts: the changed files' new
+    contents by path; fixes: ids of those that it makes permanent; left_out: of those that no edit
+    can be made for with certainty.
+    """
+
+    diff: str
+    texts: dict[str, str]
+    fixes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def source_patch(
+    fixes: Fixes, recording: Recording, modules: Mapping[str, Any]
+) -> SourcePatch | None:
+    """One patch for several fixes; None where no edit can be made for any of them.
+
+    Args:
+        fixes: ids and settings, in the order to apply.
+        recording: says where what they change is written.
+        modules: fix modules by id.
+    """
+    edits: list[Edit] = []
+    made, left_out = [], []
+    for ident, settings in fixes:
+        module = modules[ident]
+        more = module.edits(settings, recording) if hasattr(module, "edits") else []
+        # Two fixes may change one call: each edit starts from what those before it left.
+        if more and edited_files([*edits, *more]) is not None:
+            edits += more
+            made.append(ident)
+        else:
+            left_out.append(ident)
+    files = edited_files(edits) or {}
+    changed = {path: after for path, (before, after) in files.items() if after != before}
+    diff = unified_diff(edits, recording.workload.cwd)
+    if not changed or diff is None:
+        return None
+    return SourcePatch(diff=diff, texts=changed, fixes=made, left_out=left_out)

@@ -1,0 +1,66 @@
+"""The patched program against the untouched one: does the edit do what the run-time fix did?"""
+
+from __future__ import annotations
+
+import math
+
+from torchdoctor.records import Interval, PatchTrial
+from torchdoctor.trials import compare
+from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
+
+_RESERVED_OF = 3  # times the reserve must be left, or there is none
+
+PATCH = "patch"  # what a launch is asked for in place of a fix
+
+
+def reserve_s(baseline_s: float, left_s: float) -> float:
+    """What to keep for the patch while fixes are confirmed; nothing where little is left."""
+    pairs_s = 2 * FEWEST_PAIRS * baseline_s
+    return pairs_s if math.isfinite(left_s) and left_s >= _RESERVED_OF * pairs_s else 0.0
+
+
+def measure_patch(launcher: Launcher, like: Arm) -> Arm:
+    """Pairs of the untouched and the patched program, as many as the budget allows.
+
+    Args:
+        launcher: launches `[(PATCH, {})]` as the patched program without any fix.
+        like: the fixes that the patch makes permanent, as they were measured.
+
+    Raises:
+        BudgetEnded: not even the fewest pairs fit.
+    """
+    arm = Arm(key=PATCH, fixes=[(PATCH, {})], facts=like.facts)
+    plain, expected = launcher.expected_s(launcher.baseline), launcher.expected_s(like)
+    plan = plan_confirmation([expected], plain, launcher.budget.left())
+    if plan.pairs < FEWEST_PAIRS:
+        raise BudgetEnded
+    launcher.planned = launcher.done + 2 * plan.pairs
+    launcher.abba(arm, PATCH, plan.pairs)
+    return arm
+
+
+def patch_result(evidence: Evidence, arm: Arm | None, why: str | None) -> PatchTrial | None:
+    """What was measured of the patch, or why nothing was; None: no patch was to be measured."""
+    if arm is None:
+        return PatchTrial(reason=why) if why else None
+    one = evidence.measured(arm)
+    return PatchTrial(
+        speedup=compare.interval(one.differences) if arm.alive else None,
+        numerics=one.numerics.classification,
+        numerics_reason=one.numerics.reason,
+        pairs=len(one.differences),
+        reason=arm.failed or arm.refused or why,
+    )
+
+
+def disagreement(fixes: Interval | None, patch: Interval | None) -> str | None:
+    """A sentence where patch and run-time fixes differ beyond both intervals."""
+    if fixes is None or patch is None or (patch.low <= fixes.high and fixes.low <= patch.high):
+        return None
+    return (
+        f"The patched program runs {patch.estimate:.2f}x ({patch.low:.2f}-{patch.high:.2f}), the "
+        f"fixes applied at run time {fixes.estimate:.2f}x ({fixes.low:.2f}-{fixes.high:.2f}): the "
+        "edit does not do the same, so trust the patch's figure."
+    )
