@@ -8,7 +8,7 @@ import pytest
 from samples import diagnosed_only
 
 from torchdoctor.record_files import decode_report, encode_report
-from torchdoctor.records import BranchReplay, WhatIf
+from torchdoctor.records import BranchReplay, Report, TraceStatistics, WhatIf
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.what_if import what_if_lines
@@ -30,36 +30,43 @@ REPLAYED = WhatIf(
 )
 
 
+def reported(found: WhatIf | None, doubts: list[str] | None = None) -> Report:
+    trace = TraceStatistics(path="trace.json", steps=8, what_if=found)
+    return replace(diagnosed_only(), trace=trace, doubts=doubts or [])
+
+
 def test_a_line_for_each_branch_and_one_for_the_replay_as_it_is() -> None:
-    report = replace(diagnosed_only(), what_if=REPLAYED)
+    report = reported(REPLAYED)
     assert what_if_lines(report) == [
         "without cpu: 114 ms (1.55x)",
         "without data_loader: 118 ms (1.50x)",
         "without gpu: 140 ms (1.26x)",
         "under 1 % each: memcpy",
-        "replay of the trace as it is: 177 ms, measured 178 ms (6 of 8 steps)",
+        "replay of the trace as it is: 177 ms, measured 178 ms: 0.3 % apart (6 of 8 steps)",
         "Something does not hold.",
     ]
 
 
 def test_every_format_shows_it_as_a_replay() -> None:
-    report = replace(diagnosed_only(), what_if=REPLAYED)
+    report = reported(REPLAYED)
     for text in (terminal.render(report), markdown.render(report), html.render(report)):
         assert "replayed, not measured" in text
         assert "118 ms (1.50x)" in text
-    assert "replay" not in terminal.render(diagnosed_only())
-    assert decode_report(encode_report(report)).what_if == REPLAYED
+    assert "replay" not in terminal.render(reported(None))
+    assert decode_report(encode_report(report)).trace == report.trace
 
 
 def test_a_replay_that_misses_the_step_shows_no_gains() -> None:
     wrong = replace(REPLAYED, replayed_s=0.15, doubts=[])
-    lines = what_if_lines(replace(diagnosed_only(), what_if=wrong))
-    assert lines == ["replay of the trace as it is: 150 ms, measured 178 ms (6 of 8 steps)"]
+    lines = what_if_lines(reported(wrong))
+    assert lines == [
+        "replay of the trace as it is: 150 ms, measured 178 ms: 15.5 % apart (6 of 8 steps)"
+    ]
     assert set(replay_ceilings(wrong).values()) == {None}
 
 
 def test_a_doubt_of_the_report_is_not_said_twice() -> None:
-    report = replace(diagnosed_only(), what_if=REPLAYED, doubts=list(REPLAYED.doubts))
+    report = reported(REPLAYED, list(REPLAYED.doubts))
     assert "Something does not hold." not in what_if_lines(report)
 
 
