@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Callable
 
@@ -269,3 +270,18 @@ def test_any_trace_is_replayed_and_no_cost_removed_makes_it_slower(seed: int) ->
         assert np.isfinite(found.replayed_s)
         for without in found.branches.values():
             assert without is None or 0 <= without.lowest_s <= without.step_s <= found.replayed_s
+
+
+def test_a_host_that_waits_for_nothing_visible_is_said() -> None:
+    def body(machine: Machine) -> None:
+        machine.launch(500)
+        machine.synchronize(7)
+
+    trace, _ = trained(body)
+    later = dataclasses.replace(  # the device's clock is ahead: everything ends after its wait
+        trace.device, start=trace.device.start + 50_000, end=trace.device.end + 50_000
+    )
+    trace = dataclasses.replace(trace, device=later)
+    found = what_if(trace, build_timeline(trace))
+    assert found is not None
+    assert any("nothing to wait for" in doubt for doubt in found.doubts)

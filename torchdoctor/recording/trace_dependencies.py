@@ -30,7 +30,7 @@ from torchdoctor.recording.trace_host_chain import (
     HostPoints,
     host_points,
 )
-from torchdoctor.recording.trace_host_waits import HostWaits, host_waits
+from torchdoctor.recording.trace_host_waits import HostWaits, host_waits, stuck_ns
 
 ROOT = 0
 NO_LAG = -(1 << 60)  # no dependency
@@ -60,6 +60,7 @@ class Dependencies:
     device_step: Ints  # step that each of those belongs to, -1: none
     in_the_way: Ints  # nodes of work launched before, that delays the first step's start
     broken: int  # dependencies that the measured times contradict; left out
+    stuck_ns: int = 0  # in synchronisation or copies, with nothing running to wait for
 
     def __len__(self) -> int:
         return len(self.chain)
@@ -85,7 +86,8 @@ def dependencies(trace: Trace, timeline: Timeline, first: int, last: int) -> Dep
     )
     waits = host_waits(trace, events, calls)
     points = host_points(trace, timeline, (first, last), events, waits)
-    return _Assembly(trace, timeline, first, points, events, waits, across).result()
+    graph = _Assembly(trace, timeline, first, points, events, waits, across).result()
+    return replace(graph, stuck_ns=stuck_ns(trace, events, calls, waits))
 
 
 def _cut(trace: Trace, timeline: Timeline, first: int, last: int) -> Trace:

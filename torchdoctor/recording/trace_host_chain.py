@@ -151,6 +151,9 @@ class _Bursts:
 def _bursts(
     trace: Trace, timeline: Timeline, window: tuple[int, int], main: int, time: Ints, thread: Ints
 ) -> _Bursts:
+    none = np.zeros(0, dtype=np.int64)
+    if (thread == main).all():
+        return _Bursts(none, none, none, none, none.astype(bool), none.astype(bool))
     begin = timeline.steps.host_start[window[0]]
     tables = (trace.operators, trace.annotations, trace.runtime)
     rows = [t.where((t.thread == main) & (t.end >= begin)) for t in tables]
@@ -160,7 +163,6 @@ def _bursts(
         _of_thread(trace.runtime, trace.runtime.thread == main),
         _spent(trace, main)[LOADER],
     )
-    none = np.zeros(0, dtype=np.int64)
     parts: list[tuple[Ints, Ints, Ints, Ints, NDArray[np.bool_], NDArray[np.bool_]]] = []
     for number in np.unique(thread[thread != main]):
         own = np.flatnonzero(thread == number)
@@ -174,8 +176,6 @@ def _bursts(
         begins = ~works.contain(silent)
         asleep = ~works.contain(back) & ~busy.contain(silent)
         parts.append((own[is_first], own[is_last], silent, back, begins, asleep))
-    if not parts:
-        return _Bursts(none, none, none, none, none.astype(bool), none.astype(bool))
     return _Bursts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

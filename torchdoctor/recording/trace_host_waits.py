@@ -58,6 +58,18 @@ def host_waits(trace: Trace, events: DeviceEvents, rows: Ints) -> HostWaits:
     return HostWaits(call, event, cost)
 
 
+def stuck_ns(trace: Trace, events: DeviceEvents, rows: Ints, waits: HostWaits) -> int:
+    """How long the calls `rows` synchronised or copied with nothing running that they wait for."""
+    runtime = trace.runtime
+    wanted = np.zeros(len(rows), dtype=bool)
+    for pattern in (_STREAM_SYNC, _DEVICE_SYNC, _EVENT_SYNC, COPY_CALL):
+        wanted |= _matching(trace, rows, pattern)
+    done = runtime.start.copy()
+    np.maximum.at(done, waits.call, events.end[waits.event])
+    left = (runtime.end - done)[rows[wanted]]
+    return int(left[left > _WAKE_UP_NS].sum())
+
+
 def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     wanted = np.array([pattern.match(name) is not None for name in trace.names], dtype=bool)
     return named(trace, trace.runtime, wanted)[rows]
@@ -128,7 +140,7 @@ def _copies(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
     call = events.call[copies]
     is_copy_call = _matching(trace, call, COPY_CALL)
     pageable = np.array(["ageable" in name for name in trace.names], dtype=bool)
-    done = events.end[copies] <= runtime.end[call]
+    done = events.end[copies] <= runtime.end[call]  # exactly: most calls return just before
     under_way = pageable[events.name[copies]] & (events.start[copies] <= runtime.end[call])
     good = is_copy_call & (done | under_way)
     return call[good], copies[good], COPY

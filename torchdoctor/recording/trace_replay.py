@@ -52,13 +52,18 @@ def _done_times(graph: Dependencies, keep: Times, delays: Delays) -> Times:
         late = np.where(wanted, late, 0)
     gone = keep == 0
     gone[FIXED] = False
-    after = _lags(graph.between @ keep, takes[graph.chain])
-    behind = _lags(graph.other_lag.astype(np.float64), takes[graph.other])
+    # A lag below zero runs within the device event that is waited for: it shrinks when that does.
+    # (After a host point it is a device clock that runs ahead.)
+    least = np.full(len(graph), float(NO_LAG))
+    least[graph.device] = -takes[graph.device]
+    after = np.maximum(graph.between @ keep, least[graph.chain])
+    behind = np.maximum(graph.other_lag.astype(np.float64), least[graph.other])
+    behind[graph.other_lag == NO_LAG] = NO_LAG
     behind[gone[graph.other_cost]] = NO_LAG
     more: dict[int, list[tuple[int, float]]] = {}
     for node, needed, lag, cost in graph.more:
         if not gone[cost]:
-            more.setdefault(node, []).append((needed, max(float(lag), -takes[needed])))
+            more.setdefault(node, []).append((needed, max(float(lag), least[needed])))
     rows = zip(
         graph.chain.tolist(),
         after.tolist(),
@@ -79,11 +84,6 @@ def _done_times(graph: Dependencies, keep: Times, delays: Delays) -> Times:
                 begin = max(begin, done[needed] + further)
         done[node] = begin + length
     return np.array(done)
-
-
-def _lags(lags: Times, takes: Times) -> Times:
-    """A lag below zero runs within what is waited for, so it shrinks when that does."""
-    return np.where(lags > NO_LAG / 2, np.maximum(lags, -takes), NO_LAG)
 
 
 def _step_lengths(graph: Dependencies, done: Times) -> Times:

@@ -144,6 +144,13 @@ def _doubts(timeline: Timeline, found: WhatIf, graph: Dependencies) -> list[str]
             f"{unexplained:.0%} of the step are waits of the device for something that the trace "
             "does not show (other ranks, other processes, lost events); what-ifs keep them."
         )
+    stuck = graph.stuck_ns / (found.measured_s * 1e9 * max(found.steps, 1))
+    if stuck > _UNEXPLAINED_SHARE:
+        doubts.append(
+            f"For {stuck:.0%} of the step the host is held by synchronisation or copies although "
+            "the trace shows nothing to wait for (lost events, or clocks of host and device that "
+            "disagree); what-ifs keep it."
+        )
     if graph.broken:
         doubts.append(
             f"{graph.broken} dependencies contradict the measured times and were left out."

@@ -36,7 +36,8 @@ def _line(found: WhatIf, branch: str, gain: float | None) -> str:
 
 def _fidelity(found: WhatIf) -> str:
     which = f"{found.steps} of {found.of_steps} steps" if found.steps else "the whole trace"
+    apart = 100 * abs(found.replayed_s / found.measured_s - 1)
     return (
         f"replay of the trace as it is: {seconds(found.replayed_s)}, "
-        f"measured {seconds(found.measured_s)} ({which})"
+        f"measured {seconds(found.measured_s)}: {apart:.1f} % apart ({which})"
     )

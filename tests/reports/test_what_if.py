@@ -1,0 +1,89 @@
+"""Replays in reports: lines, ceilings, and what is not believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from samples import diagnosed_only
+
+from torchdoctor.record_files import decode_report, encode_report
+from torchdoctor.records import BranchReplay, Report, TraceStatistics, WhatIf
+from torchdoctor.records.ceilings import replay_ceilings
+from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.what_if import what_if_lines
+
+REPLAYED = WhatIf(
+    steps=6,
+    of_steps=8,
+    measured_s=0.1776,
+    replayed_s=0.1771,
+    explained_s=0.1771,
+    branches={
+        "data_loader": BranchReplay(step_s=0.118, lowest_s=0.118),
+        "memcpy": BranchReplay(step_s=0.1765, lowest_s=0.1765),
+        "communication": None,
+        "gpu": BranchReplay(step_s=0.14, lowest_s=0.07),
+        "cpu": BranchReplay(step_s=0.114, lowest_s=0.114),
+    },
+    doubts=["Something does not hold."],
+)
+
+
+def reported(found: WhatIf | None, doubts: list[str] | None = None) -> Report:
+    trace = TraceStatistics(path="trace.json", steps=8, what_if=found)
+    return replace(diagnosed_only(), trace=trace, doubts=doubts or [])
+
+
+def test_a_line_for_each_branch_and_one_for_the_replay_as_it_is() -> None:
+    report = reported(REPLAYED)
+    assert what_if_lines(report) == [
+        "without cpu: 114 ms (1.55x)",
+        "without data_loader: 118 ms (1.50x)",
+        "without gpu: 140 ms (1.26x)",
+        "under 1 % each: memcpy",
+        "replay of the trace as it is: 177 ms, measured 178 ms: 0.3 % apart (6 of 8 steps)",
+        "Something does not hold.",
+    ]
+
+
+def test_every_format_shows_it_as_a_replay() -> None:
+    report = reported(REPLAYED)
+    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+        assert "replayed, not measured" in text
+        assert "118 ms (1.50x)" in text
+    assert "replay" not in terminal.render(reported(None))
+    assert decode_report(encode_report(report)).trace == report.trace
+
+
+def test_a_replay_that_misses_the_step_shows_no_gains() -> None:
+    wrong = replace(REPLAYED, replayed_s=0.15, doubts=[])
+    lines = what_if_lines(reported(wrong))
+    assert lines == [
+        "replay of the trace as it is: 150 ms, measured 178 ms: 15.5 % apart (6 of 8 steps)"
+    ]
+    assert set(replay_ceilings(wrong).values()) == {None}
+
+
+def test_a_doubt_of_the_report_is_not_said_twice() -> None:
+    report = reported(REPLAYED, list(REPLAYED.doubts))
+    assert "Something does not hold." not in what_if_lines(report)
+
+
+def test_ceilings_allow_for_the_error_and_for_unknown_waits() -> None:
+    found = replay_ceilings(REPLAYED)
+    loader, gpu = found["data_loader"], found["gpu"]
+    assert loader is not None
+    assert loader.source == "replay"
+    assert loader.speedup.low < loader.speedup.estimate < loader.speedup.high
+    assert loader.speedup.estimate == pytest.approx(0.1771 / 0.118)
+    assert loader.speedup.high == pytest.approx(loader.speedup.estimate, rel=0.005)
+    assert gpu is not None
+    assert gpu.speedup.high > 2.5
+    assert found["communication"] is None
+    assert found["other"] is None
+
+
+def test_no_ceilings_without_a_trace_or_steps() -> None:
+    assert set(replay_ceilings(None).values()) == {None}
+    assert set(replay_ceilings(replace(REPLAYED, steps=0)).values()) == {None}
