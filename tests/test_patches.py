@@ -74,7 +74,9 @@ def recording(folder: Path, text: str = SCRIPT) -> Recording:
         optimizers=[
             OptimizerFacts(
                 ident=0,
-                cls="torch.optim.adam.Adam",
+                cls="torch.optim.Adam",
+                steps=30,
+                supports_fused=True,
                 location=Location(file=str(script), line=adam),
             )
         ],
