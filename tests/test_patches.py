@@ -209,7 +209,8 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
         path = tmp_path / "data.txt"
         path.write_text("old")
         out = tmp_path / "out"
-        for texts, said in (({str(path): "new\n"}, "new\n"), ({}, "old")):
+        new = {str(path): b"new\n", str(tmp_path / "deep" / "file"): b"x"}
+        for contents, said in ((new, "new\n"), ({str(path): None}, None), ({}, "old")):
             with out.open("wb") as output:
                 started = sandbox.start(
                     ["cat", "data.txt"],
@@ -219,12 +220,14 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
                     real=[],
                     stdin=subprocess.DEVNULL,
                     output=output,
-                    texts=texts,
+                    contents=contents,
                 )
                 started.popen.wait(30)
                 sandbox.discard(started)
-            assert out.read_text() == said
+            text = out.read_text()
+            assert text == said if said else "No such file" in text
         assert path.read_text() == "old"
+        assert not (tmp_path / "deep").exists()
 
 
 @pytest.mark.slow

@@ -27,6 +27,10 @@ class SourcePatch:
     fixes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
+    def contents(self) -> dict[str, bytes]:
+        """The changed files as a launch gets them."""
+        return {path: text.encode("utf-8") for path, text in self.texts.items()}
+
 
 def source_patch(
     fixes: Fixes, recording: Recording, modules: Mapping[str, Any]

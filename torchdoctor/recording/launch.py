@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,7 @@ from torchdoctor.recording.running_launch import (
     no_interrupts,
     until_end,
 )
-from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.started import Started
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Workload
@@ -76,7 +75,7 @@ def launch(
     stdin_file: Path | None = None,
     sensors: Sensors | None = None,
     compile_cache: Path | None = None,
-    texts: Mapping[str, str] | None = None,
+    contents: Contents | None = None,
 ) -> LaunchResult:
     """Start the command, watch it, end it, throw away what it wrote.
 
@@ -91,7 +90,7 @@ def launch(
         sensors: started with the program and stopped before it is ended.
         compile_cache: folder that keeps what torch.compile makes, for the launches after this one;
             None: thrown away with the rest.
-        texts: other contents for files, by path, that the program sees instead; needs an overlay.
+        contents: of files, that the program sees instead of the real ones; needs an overlay.
 
     Raises:
         UsageError: the command cannot be executed.
@@ -122,7 +121,7 @@ def launch(
         poll=poll or WindowDone(),
         stdin_file=stdin_file,
         sensors=sensors,
-        texts=texts or {},
+        contents=contents or {},
     )
     with processes.adopting_orphans(), processes.burying_orphans():
         return watch.run()
@@ -143,7 +142,7 @@ class _Watch:
     poll: Poll
     stdin_file: Path | None
     sensors: Sensors | None
-    texts: Mapping[str, str]
+    contents: Contents
 
     def run(self) -> LaunchResult:
         before = self._outside()
@@ -200,7 +199,7 @@ class _Watch:
                 stdin=stdin or subprocess.DEVNULL,
                 output=output,
                 interest=named_places(self.workload),
-                texts=self.texts,
+                contents=self.contents,
             )
 
     def _outside(self) -> tuple[escaped_writes.Snapshot, set[str]] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_timing import launch_timing
 from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS, ObservationWatch
 from torchdoctor.recording.run_folder import writing
-from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.sensors import Sensors
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.recording.steps import step_durations, step_statistics, window_ns
@@ -64,6 +64,7 @@ class Recorder:
         seed: given to a program that sets none.
         stdin_file: replayed to each launch; None: no input.
         timeout_s: longest wait for the first training steps.
+        contents: of files, that every launch sees instead of the real ones (another version).
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class Recorder:
         seed: int,
         stdin_file: Path | None,
         timeout_s: float,
+        contents: Contents | None = None,
     ) -> None:
         self.workload = workload
+        self.contents = dict(contents or {})
         self.folder = folder
         self.sandbox = sandbox
         self.seed = seed
@@ -183,11 +186,11 @@ class Recorder:
         timeout_s: float,
         seed_offset: int = 0,
         trainers: int = 1,
-        texts: Mapping[str, str] | None = None,
+        contents: Contents | None = None,
     ) -> LaunchTiming:
         """One timed launch with these fixes: one sample of a trial. A failure is a value.
 
-        `texts`: other contents for the program's own files, by path (a patch under trial).
+        `contents`: of the program's own files in place of theirs (a patch under trial).
         """
         folder = self._new_folder(name)
         plan = self._plan(
@@ -204,7 +207,7 @@ class Recorder:
             fingerprint_batches=min(window.warmup_steps, 10),
         )
         sensors = Sensors(interval_s=0.5)
-        result = self._launch(plan, folder, timeout_s, None, sensors, texts)
+        result = self._launch(plan, folder, timeout_s, None, sensors, contents)
         columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
         return with_ending(timing, result, columns.peak_memory_bytes())
@@ -249,7 +252,7 @@ class Recorder:
         timeout_s: float,
         poll: Callable[[RunningLaunch], bool] | None = None,
         sensors: Sensors | None = None,
-        texts: Mapping[str, str] | None = None,
+        contents: Contents | None = None,
     ) -> LaunchResult:
         with writing(self.folder):
             result = launch(
@@ -262,7 +265,7 @@ class Recorder:
                 stdin_file=self.stdin_file,
                 sensors=sensors,
                 compile_cache=self._compile_cache,
-                texts=texts,
+                contents={**self.contents, **(contents or {})},
             )
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]

@@ -7,6 +7,7 @@ Python and torch write, and a snapshot of the folders names what escaped.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shutil
@@ -28,6 +29,9 @@ from torchdoctor.records import Workload
 
 ROOM_BYTES = 2 << 30  # below this a checkpoint or two may fill the disk
 MODES = ("auto", "overlay", "redirect", "none")
+
+
+Contents = Mapping[str, bytes | None]  # by absolute path; None: no such file
 
 
 @dataclass(kw_only=True)
@@ -124,7 +128,7 @@ class Sandbox:
         stdin: IO[bytes] | int,
         output: IO[bytes] | int,
         interest: list[str] | None = None,
-        texts: Mapping[str, str] | None = None,
+        contents: Contents | None = None,
     ) -> Started:
         """Start a command in it.
 
@@ -132,9 +136,10 @@ class Sandbox:
             folder: of `new_scratch`.
             real: folders that it may really write to.
             interest: files and folders that the command names, where it may want to write.
-            texts: other contents for files, by path, that this launch alone sees; needs layers.
+            contents: of files by path, None: no such file, that this launch alone sees instead of
+                the real ones; needs layers.
         """
-        if texts and self.mode != "overlay":
+        if contents and self.mode != "overlay":
             raise ValueError("other contents for files need the overlay sandbox")
         if sys.platform != "linux":
             popen = subprocess.Popen(
@@ -150,7 +155,10 @@ class Sandbox:
         }
         if self.mode == "overlay":
             settings |= self._layers(folder, real, [cwd, *(interest or [])])
-            settings["texts"] = dict(texts or {})
+            settings["contents"] = {
+                path: None if data is None else base64.b64encode(data).decode()
+                for path, data in (contents or {}).items()
+            }
         return start_entry(settings, environment, folder, stdin, output)
 
     def _layers(self, folder: Path, real: list[Path], interest: list[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ started with, byte for byte. What happens is told as JSON lines on the file desc
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import errno
 import json
@@ -214,20 +215,24 @@ class Root:
         os.chdir("/")
 
 
-def replace_texts(texts: dict[str, str]) -> None:
-    """Other contents for files, seen by this launch alone: the layers take the writes.
+def replace_contents(contents: dict[str, str | None]) -> None:
+    """Other contents for files (base64; None: no such file), seen by this launch alone.
 
-    In the new root: a link there must not lead out of it.
+    The layers take the writes. In the new root: a link there must not lead out of it.
     """
-    for path, text in texts.items():
-        data = text.encode("utf-8")
+    for path, encoded in contents.items():
+        if encoded is None:
+            if os.path.lexists(path):
+                os.unlink(path)
+            continue
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         except OSError:  # a file of an id that is not mapped in here cannot be copied up
             os.unlink(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.write(base64.b64decode(encoded))
 
 
 def _execute(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
@@ -310,7 +315,7 @@ def main() -> None:
         root = Root(settings, say)
         root.build(settings["steps"])
         root.enter()
-        replace_texts(settings.get("texts") or {})
+        replace_contents(settings.get("contents") or {})
     except OSError as error:
         say(event="failed", errno=error.errno, reason=str(error))
         os._exit(SETUP_FAILED)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.sandbox import Contents
 from torchdoctor.recording.window import Window
 from torchdoctor.records import AppliedFix, LaunchTiming, Recording
 from torchdoctor.source_patch import SourcePatch, source_patch
@@ -48,7 +49,9 @@ class TimedLaunch:
     ) -> LaunchTiming:
         """Launch once with these fixes, or `[(PATCH, {})]`; a failure is a value."""
         if [fix for fix, _ in fixes] == [PATCH]:
-            timing = self._launch(PATCH, [], seed_offset, self.patch.texts if self.patch else None)
+            timing = self._launch(
+                PATCH, [], seed_offset, self.patch.contents() if self.patch else None
+            )
             return replace(timing, fixes=[AppliedFix(fix=PATCH, state="applied")])
         files = [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes]
         name = "+".join(fix for fix, _ in fixes) or "baseline"
@@ -59,7 +62,7 @@ class TimedLaunch:
         name: str,
         fixes: Sequence[tuple[str, Path, dict[str, Any]]],
         seed_offset: int,
-        texts: Mapping[str, str] | None,
+        contents: Contents | None,
     ) -> LaunchTiming:
         steps = self._window.warmup_steps + self._window.measure_steps
         expected = self._seen.start_s + steps * self._seen.steps.mean_s
@@ -73,5 +76,5 @@ class TimedLaunch:
             timeout,
             seed_offset,
             self._seen.steps.trainers,
-            texts,
+            contents,
         )

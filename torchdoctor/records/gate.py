@@ -1,0 +1,45 @@
+"""What a gate says: two versions of a program, measured against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchdoctor.records.recording import Environment
+from torchdoctor.records.report import Interval, WorkloadRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateMetric:
+    """One figure of both versions. `ratio` is new / reference; above 1 is more of it."""
+
+    name: str  # step_time | samples_per_s | peak_memory | data_loader_share
+    reference: float | None = None  # median over the launches
+    new: float | None = None
+    unit: str = ""
+    ratio: Interval | None = None  # with its 95 % interval, where launches were paired
+    tolerance: float | None = None  # accepted growth, as a share; None: shown, never fails
+    verdict: str = "not measured"  # ok | worse | not measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReport:
+    """The verdict of a gate, and what it rests on.
+
+    verdict: "not slower", "slower" or "inconclusive"; sentence says it in words.
+    """
+
+    schema_version: str = "1.0"
+    torchdoctor_version: str = ""
+    created: str = ""  # ISO 8601, UTC
+    workload: WorkloadRecord
+    environment: Environment
+    reference: str  # the commit, or the stored report
+    verdict: str
+    sentence: str
+    metrics: list[GateMetric] = field(default_factory=list)
+    pairs: int = 0
+    per: str = "sample"  # what a time is per: "sample" or "step"
+    p_value: float | None = None
+    doubts: list[str] = field(default_factory=list)
+    interrupted: bool = False
+    run_folder: str | None = None
