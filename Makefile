@@ -31,8 +31,9 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m torchdoctor.catalogue docs
-	$(BIN)/python -m torchdoctor.record_files --schema > docs/report.schema.json
-	$(BIN)/python -m torchdoctor.record_files --page > docs/report.md
+	$(BIN)/python -m torchdoctor.record_schema --schema > docs/report.schema.json
+	$(BIN)/python -m torchdoctor.record_schema --gate-schema > docs/gate.schema.json
+	$(BIN)/python -m torchdoctor.record_schema --page > docs/report.md
 
 clean:
 	rm -rf $(VENV) build dist

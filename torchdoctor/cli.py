@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor import __version__
-from torchdoctor.commands import diagnose, env, explain, patch, report, run
+from torchdoctor.commands import diagnose, env, explain, gate, patch, report, run
 from torchdoctor.errors import TorchdoctorError
 
 app = typer.Typer(
@@ -24,8 +24,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Why is this PyTorch training slow, what exactly should change, and how much faster "
     "will it be: measured here, with an interval, and with proof that training stays the same.",
-    epilog="Exit codes: 0 done, 2 usage, 3 the program failed, 4 no training step found, "
-    "5 timed out, 70 a defect of torchdoctor, 130 interrupted (what was measured is kept).",
+    epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed, 4 no training step "
+    "found, 5 timed out, 6 gate: not decided or not comparable, 70 a defect of torchdoctor, "
+    "130 interrupted (what was measured is kept).",
 )
 
 
@@ -50,6 +51,11 @@ app.command(
     help=run.HELP,
 )(run.run)
 app.command(name="diagnose", help=diagnose.HELP)(diagnose.diagnose)
+app.command(
+    name="gate",
+    context_settings={"allow_interspersed_args": False},
+    help=gate.HELP,
+)(gate.gate)
 app.command(name="report")(report.report)
 app.command(name="patch", help=patch.HELP)(patch.patch)
 app.command(name="explain")(explain.explain)

@@ -1,17 +1,11 @@
-"""Records <-> JSON files: reports and recordings, their schema, atomic writing, tolerant reading.
-
-`python -m torchdoctor.record_files --schema` prints the JSON Schema of report.json and `--page`
-its page; both come from the types and from `records/field_notes.py`.
-"""
+"""Records <-> JSON files: reports and recordings, atomic writing, tolerant reading."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
-import sys
 import typing
 from collections.abc import Callable
 from functools import cache
@@ -20,10 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from torchdoctor import records
 from torchdoctor.errors import UsageError
 from torchdoctor.records import BRANCHES, SCHEMA_VERSION, Recording, Report
-from torchdoctor.records.field_notes import CHOICES, NOTES
+from torchdoctor.records.gate import GateReport
 
 REPORT_NAME = "report.json"
 RECORDING_NAME = "recording.json"
@@ -71,6 +64,15 @@ def write_report(report: Report, path: str | Path) -> None:
         UsageError: the place cannot be written to.
     """
     write_atomically(path, encode_report(report))
+
+
+def write_gate_report(report: GateReport, path: str | Path) -> None:
+    """Write a gate's result as JSON, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    write_atomically(path, _encode(_finite(report)))
 
 
 def read_report(path: str | Path) -> Report:
@@ -250,75 +252,3 @@ def _finite_record(record: Any) -> Any:
             new = spec.default
         changes[spec.name] = new
     return dataclasses.replace(record, **changes)
-
-
-def report_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of report.json; every field is always written, so required."""
-    schema = msgspec.json.schema(Report)
-    for kind, definition in schema["$defs"].items():
-        properties = definition["properties"]
-        for name, field in properties.items():
-            field.pop("default", None)
-            if (kind, name) in CHOICES:
-                field["enum"] = list(CHOICES[kind, name])
-            field["description"] = NOTES.get(kind, {}).get(name, "")  # a test refuses a missing one
-        names = [field.name for field in dataclasses.fields(getattr(records, kind))]
-        definition["properties"] = {name: properties[name] for name in names}
-        definition["required"] = names
-    schema["$defs"]["Report"]["properties"]["schema_version"]["pattern"] = r"^1\.\d+$"
-    schema["$defs"]["Report"]["properties"]["ceilings"]["required"] = list(BRANCHES)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "torchdoctor report.json",
-        **schema,
-    }
-
-
-def _type_words(field: dict[str, Any]) -> str:
-    if "anyOf" in field:
-        return " or ".join(_type_words(entry) for entry in field["anyOf"])
-    if "$ref" in field:
-        name = field["$ref"].rsplit("/", 1)[1]
-        return f"[{name}](#{name.lower()})"
-    if field.get("type") == "array":
-        return f"list of {_type_words(field['items'])}"
-    if isinstance(field.get("additionalProperties"), dict):
-        return f"object of {_type_words(field['additionalProperties'])}"
-    return str(field.get("type", "any"))
-
-
-def report_page() -> str:
-    """The page docs/report.md: every field of report.json with its type and meaning."""
-    lines = [
-        "# report.json",
-        "",
-        "`torchdoctor run --json FILE` writes it, and every run folder holds one. Every field",
-        "below is always there; null means *not measured*, never zero. Within schema 1.x fields",
-        "are only added, so pass over those that you do not know. NaN and infinity never appear.",
-        "Units stand in the names: `_s` seconds, `_bytes`, `_share` 0 to 1. The same as a schema:",
-        "[report.schema.json](report.schema.json).",
-    ]
-    for kind, definition in report_schema()["$defs"].items():
-        summary = " ".join(definition.get("description", "").split())
-        lines += ["", f"## {kind}", "", summary, "", "| field | type | meaning |", "|---|---|---|"]
-        for name, field in definition["properties"].items():
-            choices = ", ".join(f"`{value}`" for value in field.get("enum", []))
-            meaning = field["description"] + (f" One of {choices}." if choices else "")
-            lines.append(f"| `{name}` | {_type_words(field)} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def main(arguments: list[str]) -> int:
-    """Print the schema (`--schema`) or the page (`--page`) of report.json."""
-    if arguments == ["--schema"]:
-        sys.stdout.write(json.dumps(report_schema(), indent=2) + "\n")
-    elif arguments == ["--page"]:
-        sys.stdout.write(report_page())
-    else:
-        sys.stderr.write("usage: python -m torchdoctor.record_files --schema | --page\n")
-        return 2
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

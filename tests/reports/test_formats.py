@@ -10,7 +10,8 @@ import pytest
 from samples import SAMPLES
 
 from torchdoctor.errors import UsageError
-from torchdoctor.record_files import decode_report, encode_report, read_report, report_schema
+from torchdoctor.record_files import decode_report, encode_report, read_report
+from torchdoctor.record_schema import report_schema
 from torchdoctor.records import Location, ProgressEvent
 from torchdoctor.reports import html, json_report, markdown, sarif, terminal
 from torchdoctor.reports.progress import line

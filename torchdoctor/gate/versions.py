@@ -126,7 +126,8 @@ class Reference:
 
         def moved_word(word: str) -> str:
             # What is named by its whole path must not be the working tree's.
-            return moved(word) if os.path.isabs(word) and Path(word).exists() else word
+            there = Path(word)
+            return moved(word) if there.is_absolute() and there.exists() else word
 
         first, *rest = self.workload.command
         script = self.workload.script

@@ -6,7 +6,11 @@ one for a field that is gone. Kept out of the types, so that those stay short to
 
 from __future__ import annotations
 
+from torchdoctor.records import gate_notes, trace_notes
+
 NOTES: dict[str, dict[str, str]] = {
+    **trace_notes.NOTES,
+    **gate_notes.NOTES,
     "Report": {
         "schema_version": 'Version of these names, "1.x". Fields are added with x; none is renamed or removed.',
         "torchdoctor_version": "The version that wrote the file.",
@@ -50,51 +54,6 @@ NOTES: dict[str, dict[str, str]] = {
         "container": "Limits of the container.",
         "numa_nodes": "Memory nodes of the machine.",
         "sandbox": "How the program's writes were kept from its files: overlay, redirect or none.",
-    },
-    "TraceStatistics": {
-        "path": "The trace file.",
-        "steps": "Steps in it; 0: it has no step annotation, and all of it counts as one span.",
-        "step_s": "Mean time of a step.",
-        "step_times_s": "Time of each step, in order.",
-        "shares": "Exposed shares of the average step.",
-        "has_device": "Whether anything ran on a GPU while the profiler watched.",
-        "kernels_per_step": "GPU kernels in a step.",
-        "short_kernels_share": "Share of the kernels that take less than 10 microseconds.",
-        "kernel_median_us": "Median length of a kernel.",
-        "gpu_busy_share": "Share of the steps in which a kernel runs, mean over the devices.",
-        "communication_s": "Time in collectives per step, hidden or not.",
-        "communication_exposed_s": "The part of it that no computing kernel hides.",
-        "h2d_bytes": "Bytes copied from host to device per step.",
-        "d2h_bytes": "Bytes copied from device to host per step.",
-        "pageable_copies": "Copies from or to pageable memory per step.",
-        "blocking_copy_s": "Time per step that the host is blocked in copy calls.",
-        "sync_s": "Time per step that the host is blocked in synchronisation.",
-        "syncs_per_step": "Synchronising calls per step.",
-        "tensor_core_share": "Share of the matrix and convolution kernels' time that ran on tensor cores.",
-        "operator_calls_per_step": "Operators on the CPU per step, those that call no other.",
-        "operator_median_us": "Median self time of these operators.",
-        "compute_s": "Host time per step in operators of at least 50 microseconds.",
-        "small_operator_s": "Host time per step in shorter operators.",
-        "python_s": "Host time per step outside any operator.",
-        "operators": "The operators that take most, at most 40.",
-        "doubts": "What of the trace cannot be trusted.",
-        "what_if": "The trace replayed as it is, and without each of its costs; null: not replayed.",
-    },
-    "Operator": {
-        "name": "Its name.",
-        "calls_per_step": "How often a step calls it.",
-        "self_s": "Host time per step in it, without the operators that it calls.",
-        "device_s": "Time per step of the kernels that it launched.",
-        "shapes": "Sizes of its inputs, where they were recorded.",
-    },
-    "RankTime": {
-        "rank": "Its number.",
-        "path": "Its trace file.",
-        "step_s": "Mean time of a step.",
-        "kernel_s": "Exposed time of kernels per step, collectives left out.",
-        "communication_s": "Time in collectives per step, hidden or not.",
-        "communication_exposed_s": "The part of it that no computing kernel hides.",
-        "data_loader_s": "Exposed time per step that it waits for data.",
     },
     "Gpu": {
         "index": "Number of the device, from 0.",
@@ -166,20 +125,6 @@ NOTES: dict[str, dict[str, str]] = {
     "Ceiling": {
         "speedup": "Speed-up with the branch's cost taken away altogether. By replay, low and high are no 95 % interval: low allows for the replay's error, high also for waits of unknown cause.",
         "source": "experiment: measured; replay: a model, from the dependencies in the trace.",
-    },
-    "WhatIf": {
-        "steps": "Steps that were replayed, in a row; 0: steps unknown, the whole trace counts as one.",
-        "of_steps": "Steps in the trace.",
-        "measured_s": "Mean time of these steps as measured.",
-        "replayed_s": "Their mean time in the replay with nothing taken away.",
-        "explained_s": "The same without the waits of the device whose cause the trace does not show.",
-        "own_delays": "Each device event was replayed with its own delay, because usual ones do not reproduce the step.",
-        "branches": "The step without each cost: data_loader, memcpy, communication, gpu, cpu (operators, Python, launches), runtime (synchronisation and other driver calls); null: the trace cannot say.",
-        "doubts": "Why the what-ifs may not hold.",
-    },
-    "BranchReplay": {
-        "step_s": "Step time without this cost, replayed.",
-        "lowest_s": "The same without the waits of unknown cause.",
     },
     "Interval": {
         "estimate": "Time per sample before, divided by after: above 1 is faster.",

@@ -1,0 +1,271 @@
+"""`torchdoctor gate` on real repositories: verdict, exit code, nothing of the user touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+from torchdoctor.errors import UsageError
+from torchdoctor.gate.tolerances import tolerances
+from torchdoctor.gate.versions import Reference
+from torchdoctor.record_files import write_report
+from torchdoctor.records import (
+    Baseline,
+    Diagnosis,
+    Environment,
+    Interval,
+    Report,
+    StepTime,
+    Workload,
+    WorkloadRecord,
+)
+from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.reports import gate as formats
+
+ROOT = Path(__file__).parent.parent.parent
+TRAIN = """
+import sys, time, torch
+from settings import PAUSE_S
+rows = open("data.txt").read().split()  # ignored by git
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100000):
+    time.sleep(PAUSE_S)
+    loss = model(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=me", "-c", "user.email=me@here"]
+    return subprocess.run(
+        ["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository whose program lies in a subfolder and reads an ignored file."""
+    root = tmp_path / "repository"
+    folder = root / "training"
+    folder.mkdir(parents=True)
+    git(root, "init", "-q", "-b", "main")
+    (root / ".gitignore").write_text("data.txt\nout*/\n__pycache__/\n")
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "settings.py").write_text("PAUSE_S = 0.010\n")
+    (folder / "data.txt").write_text("1 2 3")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "first")
+    return folder
+
+
+def gate(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")}
+    return subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        env={**clean, "PYTHONPATH": str(ROOT), **environment},
+        check=False,
+        timeout=400,
+    )
+
+
+def state(folder: Path) -> tuple[str, str, dict[str, bytes]]:
+    root = folder.parent
+    files = {
+        str(p.relative_to(root)): p.read_bytes()
+        for p in root.rglob("*")
+        if p.is_file() and "out" not in p.parts and "__pycache__" not in p.parts
+    }
+    return git(root, "status", "--porcelain"), git(root, "worktree", "list"), files
+
+
+@pytest.mark.slow
+def test_a_planted_slowdown_fails_and_says_so_everywhere(project: Path, tmp_path: Path) -> None:
+    (project / "settings.py").write_text("PAUSE_S = 0.016\n")
+    (project / "new.py").write_text("# not in the commit\n")
+    before = state(project)
+    summary = tmp_path / "summary.md"
+    result = gate(
+        project, "--output", "out", "--json", "out.json", "--junit", str(tmp_path / "junit.xml"),
+        "--markdown", str(tmp_path / "gate.md"), "train.py", "--against", "HEAD",
+        GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary),
+    )  # fmt: skip
+    assert result.returncode == 1, result.stdout + result.stderr
+    (found := json.loads((project / "out.json").read_text()))
+    (project / "out.json").unlink()
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "gate.schema.json").read_text()))
+    assert found["verdict"] == "slower"
+    assert 1.3 < found["metrics"][0]["ratio"]["estimate"] < 1.8
+    assert found["metrics"][0]["ratio"]["low"] > 1.1
+    assert "FAIL" in result.stdout
+    assert "::error title=torchdoctor gate::" in result.stdout
+    assert "FAIL" in summary.read_text()
+    assert "| step time |" in (tmp_path / "gate.md").read_text()
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert suite.attrib["failures"] != "0"
+    assert state(project) == before
+
+
+@pytest.mark.slow
+def test_the_same_program_passes(project: Path) -> None:
+    result = gate(project, "--output", "out", "--against", "main", "--tolerance", "step_time=10%",
+                  "--steps", "30", "train.py")  # fmt: skip
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "PASS" in result.stdout
+
+
+@pytest.mark.slow
+def test_a_reference_that_cannot_run_is_not_decided(project: Path) -> None:
+    (project / "settings.py").write_text("PAUSE = 1\n")
+    git(project.parent, "commit", "-qam", "broken")
+    (project / "settings.py").write_text("PAUSE_S = 0.010\n")
+    result = gate(project, "--output", "out", "--against", "HEAD", "train.py")
+    assert result.returncode == 6, result.stdout + result.stderr
+    assert "HEAD cannot be measured" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def bad(result: subprocess.CompletedProcess) -> str:
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stderr.startswith("torchdoctor: ")
+    assert len(result.stderr.strip().splitlines()) == 1
+    return result.stderr
+
+
+def test_bad_input_is_one_sentence(project: Path, tmp_path: Path) -> None:
+    assert "no commit 'nowhere'" in bad(gate(project, "train.py", "--against", "nowhere"))
+    assert "--against REF" in bad(gate(project, "train.py"))
+    assert "--against REF" in bad(
+        gate(project, "--against", "HEAD", "--baseline", "report.json", "train.py")
+    )
+    assert "knows no metric" in bad(
+        gate(project, "--against", "HEAD", "--tolerance", "speed=5%", "train.py")
+    )
+    assert "no tolerance" in bad(
+        gate(project, "--against", "HEAD", "--tolerance", "step_time=lots", "train.py")
+    )
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "train.py").write_text(TRAIN)
+    assert "git rev-parse failed" in bad(gate(outside, "--against", "HEAD", "train.py"))
+    assert "no file" in bad(gate(project, "--baseline", "no.json", "train.py"))
+
+
+def test_tolerances_come_from_pyproject_and_the_command_line(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    assert tolerances(str(inner), None)["step_time"] == 0.02
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[tool.torchdoctor.tolerance]\nstep_time = "5%"\npeak_memory = 0.2\n')
+    assert tolerances(str(inner), None)["step_time"] == 0.05
+    found = tolerances(str(inner), "step_time=7%, data_loader_share=0.1")
+    assert (found["step_time"], found["samples_per_s"], found["peak_memory"]) == (0.07, 0.07, 0.2)
+    assert found["data_loader_share"] == 0.1
+    for text in ("[tool.torchdoctor]\nspeed = 1\n", "[tool.torchdoctor]\ntolerance = 3\n", "[x\n"):
+        project.write_text(text)
+        with pytest.raises(UsageError, match=r"pyproject\.toml"):
+            tolerances(str(inner), None)
+
+
+def reference(folder: Path) -> Reference:
+    script = folder / "train.py"
+    workload = Workload(
+        command=["python", "train.py", str(script)], cwd=str(folder), script=str(script)
+    )
+    return Reference(workload, "HEAD")
+
+
+def test_the_reference_is_the_commit_with_todays_untracked_files(project: Path) -> None:
+    (project / "settings.py").write_text("PAUSE_S = 1\n")
+    (project / "new.py").write_text("")
+    (project / "train.py").unlink()
+    git(project.parent, "add", "training/new.py")
+    old = reference(project)
+    try:
+        changes = old.contents()
+        names = {Path(path).name: data for path, data in changes.items()}
+        assert names == {
+            "settings.py": b"PAUSE_S = 0.010\n", "new.py": None, "train.py": TRAIN.encode()
+        }  # fmt: skip
+        moved = old.elsewhere()
+        assert Path(moved.cwd, "data.txt").read_text() == "1 2 3"
+        assert Path(moved.cwd, "settings.py").read_text() == "PAUSE_S = 0.010\n"
+        assert moved.cwd.endswith("/training")
+        assert moved.cwd.startswith(str(old.folder))
+    finally:
+        old.close()
+    assert not old.folder.exists()
+
+
+def stored(tmp_path: Path, **environment) -> Path:
+    time = StepTime(median=0.01, p10=0.01, p90=0.01, steps=30)
+    report = Report(
+        workload=WorkloadRecord(command=["python", "train.py"]),
+        environment=Environment(**environment),
+        baseline=Baseline(step_time_s=time, launches_s=[0.01, 0.0101, 0.0099]),
+        diagnosis=Diagnosis(bottleneck="none"),
+    )
+    write_report(report, tmp_path / "stored.json")
+    return tmp_path / "stored.json"
+
+
+@pytest.mark.slow
+def test_another_machine_is_not_comparable(project: Path, tmp_path: Path) -> None:
+    path = stored(tmp_path, cpu="another processor")
+    result = gate(project, "--output", "out", "--baseline", str(path), "train.py")
+    assert result.returncode == 6, result.stdout + result.stderr
+    assert "not comparable" in result.stderr
+    assert "another processor" in result.stderr
+
+
+def sample(verdict: str) -> GateReport:
+    return GateReport(
+        workload=WorkloadRecord(command=["train.py"]),
+        environment=Environment(),
+        reference="main (0123456789)",
+        verdict=verdict,
+        sentence="100% <slow> | and\nmore",
+        metrics=[
+            GateMetric(
+                name="step_time",
+                reference=0.010,
+                new=0.012,
+                unit="s/sample",
+                ratio=Interval(estimate=1.2, low=1.15, high=1.25),
+                tolerance=0.02,
+                verdict="worse" if verdict == "slower" else "ok",
+            ),
+            GateMetric(name="peak_memory", reference=2e9, new=2e9, unit="bytes", verdict="ok"),
+        ],
+        pairs=5,
+        p_value=0.0001,
+        doubts=["a doubt"],
+    )
+
+
+@pytest.mark.parametrize("verdict", ["slower", "not slower", "inconclusive"])
+def test_formats_hold_whatever_the_sentence_holds(verdict: str) -> None:
+    report = sample(verdict)
+    suite = ElementTree.fromstring(formats.junit(report))
+    cases = suite.findall("testcase")
+    assert [case.attrib["name"] for case in cases] == ["step_time"]
+    assert (cases[0].find("failure") is not None) == (verdict == "slower")
+    assert (cases[0].find("skipped") is not None) == (verdict == "inconclusive")
+    assert "\n" not in formats.annotation(report)
+    assert "100%25" in formats.annotation(report)
+    assert "1.200 (1.150-1.250)" in formats.terminal(report)
+    assert "\\|" in formats.markdown(report)

@@ -1,0 +1,116 @@
+"""`torchdoctor gate`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchdoctor.commands.arguments import check_writable, parse_duration
+from torchdoctor.errors import UsageError
+
+HELP = (
+    "Fail when training got slower: two versions measured side by side on this machine.\n\n"
+    "torchdoctor gate --against main train.py \\[its arguments]\n\n"
+    "torchdoctor gate --baseline report.json train.py\n\n"
+    "Exit codes: 0 not slower, 1 slower beyond the tolerance, 6 not decided or not comparable."
+)
+_EXIT = {"not slower": 0, "slower": 1, "inconclusive": 6}
+
+
+def gate(
+    command: Annotated[list[str], typer.Argument(help="The script, or after -- any command.")],
+    against: Annotated[
+        str | None, typer.Option(help="The commit, branch or tag to compare with.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="A stored report.json of torchdoctor run.")
+    ] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(help="Accepted growth, e.g. step_time=5%,peak_memory=10%."),
+    ] = None,
+    budget: Annotated[str, typer.Option(help="Time for everything.")] = "10m",
+    timeout: Annotated[str, typer.Option(help="Longest wait for the first steps.")] = "10m",
+    json: Annotated[Path | None, typer.Option(help="Also write the result as JSON here.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown here.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Also write it as JUnit XML here.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for all it writes.")] = None,
+    steps: Annotated[int | None, typer.Option(min=5, help="Measured steps per launch.")] = None,
+    warmup: Annotated[int | None, typer.Option(min=0, help="Warm-up steps per launch.")] = None,
+    step_on: Annotated[str | None, typer.Option(help="What a step is, as for run.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for a program that sets none.")] = 0,
+    python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
+    no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="As for run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
+) -> None:
+    """Measure both, apply the rule, exit with its answer."""
+    from torchdoctor.gate.gate_run import GateRun, GateSettings
+    from torchdoctor.gate.stored import gate_against_report, read_stored
+    from torchdoctor.gate.tolerances import tolerances
+    from torchdoctor.recording.workload import workload_of
+    from torchdoctor.reports.progress import Progress
+
+    command, later = _options_behind(command)
+    against = later.get("--against", against)
+    baseline = Path(later["--baseline"]) if "--baseline" in later else baseline
+    if (against is None) == (baseline is None):
+        raise UsageError("Say what to compare with: --against REF, or --baseline report.json.")
+    for path in (json, markdown, junit):
+        check_writable(path)
+    workload = workload_of(command, python=python)
+    settings = GateSettings(
+        tolerances=tolerances(workload.cwd, tolerance),
+        budget_s=parse_duration(budget),
+        timeout_s=parse_duration(timeout),
+        output=output,
+        steps=steps,
+        warmup=warmup,
+        step_on=step_on,
+        seed=seed,
+        sandbox=not no_sandbox,
+    )
+    stored = read_stored(baseline) if baseline is not None else None
+    with Progress(quiet=quiet) as progress:
+        if stored is not None:
+            report = gate_against_report(workload, stored, str(baseline), settings, progress.update)
+        else:
+            assert against is not None
+            report = GateRun(workload, against, settings, progress.update).run()
+    _hand_out(report, json, markdown, junit)
+    raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
+
+
+def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
+    """`train.py --against REF`: our two references at the very end of the line are ours.
+
+    Only there, so that a script's own options of these names reach it: put them before the script
+    (or another word after them) to keep them apart.
+    """
+    found: dict[str, str] = {}
+    while len(command) > 2 and command[-2] in ("--against", "--baseline"):
+        found[command[-2]] = command[-1]
+        command = command[:-2]
+    return command, found
+
+
+def _hand_out(report: object, json: Path | None, markdown: Path | None, junit: Path | None) -> None:
+    from torchdoctor.record_files import write_gate_report, write_text
+    from torchdoctor.records.gate import GateReport
+    from torchdoctor.reports import gate as formats
+
+    assert isinstance(report, GateReport)
+    typer.echo(formats.terminal(report), nl=False)
+    if json is not None:
+        write_gate_report(report, json)
+    if markdown is not None:
+        write_text(formats.markdown(report), markdown)
+    if junit is not None:
+        write_text(formats.junit(report), junit)
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        typer.echo(formats.annotation(report))
+        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(formats.markdown(report))

@@ -1,0 +1,76 @@
+"""What growth is accepted: pyproject.toml's `[tool.torchdoctor]`, overruled by the command line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.errors import UsageError
+from torchdoctor.gate.figures import DEFAULT_TOLERANCES, METRICS
+
+_TABLE = "[tool.torchdoctor.tolerance]"
+
+
+def tolerances(cwd: str, given: str | None) -> dict[str, float]:
+    """Accepted growth by metric, as shares.
+
+    Args:
+        cwd: the nearest pyproject.toml from here upwards is read.
+        given: "step_time=5%,peak_memory=10%" of the command line.
+
+    Raises:
+        UsageError: an unknown metric, or a value that is no share.
+    """
+    found = {**DEFAULT_TOLERANCES, **_stored(Path(cwd))}
+    for part in filter(None, (x.strip() for x in (given or "").split(","))):
+        name, equal, value = part.partition("=")
+        if not equal:
+            raise UsageError(f"--tolerance takes METRIC=SHARE, e.g. step_time=5%, not '{part}'.")
+        found[_known(name.strip(), "--tolerance")] = _share(value.strip(), part)
+    found["samples_per_s"] = found["step_time"]
+    return found
+
+
+def _stored(folder: Path) -> dict[str, float]:
+    for path in (folder / "pyproject.toml", *(p / "pyproject.toml" for p in folder.parents)):
+        if not path.is_file():
+            continue
+        table = _toml(path).get("tool", {}).get("torchdoctor", {})
+        unknown = sorted(set(table) - {"tolerance"})
+        if unknown:
+            raise UsageError(f"{path}: [tool.torchdoctor] has no '{unknown[0]}', only 'tolerance'.")
+        values = table.get("tolerance", {})
+        if not isinstance(values, dict):
+            raise UsageError(f'{path}: {_TABLE} must be a table such as step_time = "5%".')
+        return {_known(name, f"{path}: {_TABLE}"): _share(v, name) for name, v in values.items()}
+    return {}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def _known(name: str, where: str) -> str:
+    if name not in METRICS:
+        raise UsageError(f"{where} knows no metric '{name}': choose {', '.join(METRICS)}.")
+    return name
+
+
+def _share(value: Any, of: str) -> float:
+    """0.05 of "5%", "0.05" or 0.05."""
+    text = str(value).strip()
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0.0 <= share <= 10.0 or isinstance(value, bool):
+        raise UsageError(f"'{value}' of {of} is no tolerance: write it like 5% or 0.05.")
+    return share

@@ -1,0 +1,124 @@
+"""A gate's result as text, Markdown, JUnit XML and GitHub annotations."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from torchdoctor.records import Interval
+from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.reports.figures import clean, memory, percent, quantity, seconds
+
+_MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
+
+
+def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
+    """Metric, reference, new, ratio with its interval, tolerance, verdict: ready to print."""
+    return [
+        (
+            one.name.replace("_", " "),
+            _figure(one.reference, one),
+            _figure(one.new, one),
+            _ratio(one.ratio),
+            "-" if one.tolerance is None else percent(one.tolerance),
+            one.verdict,
+        )
+        for one in report.metrics
+    ]
+
+
+def _figure(value: float | None, one: GateMetric) -> str:
+    if value is None:
+        return "-"
+    if one.unit.startswith("s/"):
+        return f"{seconds(value)} a {one.unit[2:]}"
+    if one.unit == "bytes":
+        return memory(value)
+    if one.unit == "share":
+        return percent(value)
+    return quantity(value, one.unit)
+
+
+def _ratio(interval: Interval | None) -> str:
+    if interval is None:
+        return "-"
+    return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
+
+
+def terminal(report: GateReport) -> str:
+    """Plain text of at most 80 columns, but for long names and sentences."""
+    lines = [f"{_MARKS[report.verdict]}: {clean(report.sentence)}", ""]
+    titles = ("metric", "reference", "new", "new / reference", "tolerance", "verdict")
+    table = [titles, *rows(report)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(titles))]
+    for row in table:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  " + "  ".join(cells).rstrip())
+    lines.append("")
+    lines.append(_basis(report))
+    lines += [f"- {clean(doubt)}" for doubt in report.doubts]
+    return "\n".join(lines) + "\n"
+
+
+def _basis(report: GateReport) -> str:
+    text = f"{report.pairs} pairs of launches, reference and new in turns (ABBA)."
+    if report.p_value is not None:
+        text += f" p = {report.p_value:.2g}."
+    return text if report.pairs else "Compared with stored launches."
+
+
+def markdown(report: GateReport) -> str:
+    """For a pull request's comment or a step summary."""
+    lines = [f"### torchdoctor gate: {_MARKS[report.verdict]}", "", _cell(report.sentence), ""]
+    lines += ["| metric | reference | new | new / reference | tolerance | |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows(report)]
+    lines += ["", _basis(report)]
+    lines += [f"- {_cell(doubt)}" for doubt in report.doubts]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return clean(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def junit(report: GateReport) -> str:
+    """JUnit XML: one test case for each metric with a tolerance."""
+    judged = [one for one in report.metrics if one.tolerance is not None]
+    worse = [one for one in judged if one.verdict == "worse"]
+    undecided = report.verdict == "inconclusive"
+    suite = ElementTree.Element(
+        "testsuite",
+        name="torchdoctor gate",
+        tests=str(len(judged)),
+        failures=str(len(worse)),
+        errors="0",
+        skipped=str(len(judged) if undecided else 0),
+        timestamp=report.created,
+    )
+    for one, row in zip(report.metrics, rows(report), strict=True):
+        if one.tolerance is None:
+            continue
+        case = ElementTree.SubElement(
+            suite, "testcase", classname="torchdoctor.gate", name=one.name
+        )
+        text = f"{row[1]} -> {row[2]}, ratio {row[3]}, tolerance {row[4]}"
+        if undecided:
+            ElementTree.SubElement(case, "skipped", message=_printable(report.sentence))
+        elif one.verdict == "worse":
+            failure = ElementTree.SubElement(case, "failure", message=_printable(report.sentence))
+            failure.text = text
+        ElementTree.SubElement(case, "system-out").text = text
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _printable(text: str) -> str:
+    """Without the control characters that XML cannot hold."""
+    return "".join(c for c in clean(text) if c.isprintable())
+
+
+def annotation(report: GateReport) -> str:
+    """One workflow command of GitHub Actions."""
+    kind = {"slower": "error", "inconclusive": "warning"}.get(report.verdict, "notice")
+    text = clean(report.sentence).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{kind} title=torchdoctor gate::{text}"
