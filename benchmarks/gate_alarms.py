@@ -85,18 +85,17 @@ def table(gates: list[dict]) -> str:
     def stored_alarms(found: list[dict]) -> int:
         return sum(bool(stored) and g["new"] > stored * (1 + BOUND) for g in found)
 
+    rows = [
+        ("torchdoctor", alarms),
+        (f"stored figure, bound {BOUND:.0%}", stored_alarms),
+    ]
     lines = ["| gate | false alarms | caught |", "| --- | --- | --- |"]
-    lines.append(
-        f"| torchdoctor | {alarms(same)} of {len(same)} | {alarms(slower)} of {len(slower)} |"
-    )
-    lines.append(
-        f"| stored figure, bound {BOUND:.0%} | {stored_alarms(same)} of {len(same)} | "
-        f"{stored_alarms(slower)} of {len(slower)} |"
-    )
+    for name, count in rows:
+        caught = f"{count(slower)} of {len(slower)}"
+        lines.append(f"| {name} | {count(same)} of {len(same)} | {caught} |")
     undecided = sum(g.get("verdict") == "inconclusive" for g in gates)
-    return "\n".join(
-        [*lines, "", f"not decided: {undecided}; failed: {sum('error' in g for g in gates)}"]
-    )
+    failed = sum("error" in g for g in gates)
+    return "\n".join([*lines, "", f"not decided: {undecided}; failed: {failed}"])
 
 
 def main() -> None:
