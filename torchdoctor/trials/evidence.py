@@ -94,6 +94,19 @@ class Evidence:
             return []
         return differences(self._rounds(phase), arm.key, self.seconds(self._by(arm), arm))
 
+    def ranked(self, arm: Arm, phase: str) -> tuple[list[float], list[float]]:
+        """Differences to rank candidates by: by the deciding figure, and by the other one."""
+        if not self.can_judge(arm):
+            return [], []
+        by = self._by(arm)
+        other = "median" if by == "mean" else "mean"
+        rounds = self._rounds(phase)
+        first, second = (
+            differences(rounds, arm.key, self.seconds(figure, arm), ranking=True)
+            for figure in (by, other)
+        )
+        return first, second
+
     def paired_by_the_other_figure(self, arm: Arm, phase: str) -> list[float]:
         """The same by the median where the mean decides, or the other way."""
         if not self.can_judge(arm):

@@ -49,19 +49,25 @@ class Round:
     slots: list[Slot] = field(default_factory=list)
 
 
-def differences(rounds: Sequence[Round], arm: str, seconds: Seconds) -> list[float]:
+def differences(
+    rounds: Sequence[Round], arm: str, seconds: Seconds, *, ranking: bool = False
+) -> list[float]:
     """Log baseline minus log candidate for every pair of `arm`, in order.
 
     Args:
         rounds: complete or cut short; a pair that lacks a side is left out.
         arm: key of the candidate.
         seconds: time per sample of a launch, None where it has none.
+        ranking: compare all candidates of a block with the faster of its baselines. A load from
+            outside only ever slows a launch down: where it hit one baseline, interpolating would
+            rank whoever ran beside that one first. Not for intervals: it is biased.
     """
     found: list[float] = []
     for one in rounds:
-        found += (
-            _abba_pairs(one, arm, seconds) if one.shape == "abba" else _in_block(one, arm, seconds)
-        )
+        if one.shape == "abba":
+            found += _abba_pairs(one, arm, seconds)
+        else:
+            found += _in_block(one, arm, seconds, ranking)
     return found
 
 
@@ -86,7 +92,7 @@ def _log(slot: Slot, seconds: Seconds) -> float | None:
     return math.log(value) if value else None
 
 
-def _in_block(one: Round, arm: str, seconds: Seconds) -> list[float]:
+def _in_block(one: Round, arm: str, seconds: Seconds, ranking: bool) -> list[float]:
     baselines = [
         (slot.middle_s, log)
         for slot in one.slots
@@ -98,6 +104,9 @@ def _in_block(one: Round, arm: str, seconds: Seconds) -> list[float]:
         if log is None or not baselines:
             continue
         (begin, first), (end, last) = baselines[0], baselines[-1]
+        if ranking:
+            found.append(min(first, last) - log)
+            continue
         # One baseline only (the round was cut short): compare with that one.
         weight = (slot.middle_s - begin) / (end - begin) if end > begin else 0.5
         found.append(first * (1.0 - weight) + last * weight - log)

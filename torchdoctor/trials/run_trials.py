@@ -157,16 +157,11 @@ class _Search:
                 break
             launcher.block(arms, "screen")
             self.name_best(arms)
+        looks = [(arm, *self.evidence.ranked(arm, "screen")) for arm in arms if arm.alive]
         chosen = choose_finalists(
             [
-                Screened(
-                    key=arm.key,
-                    fix=arm.fixes[0][0],
-                    differences=self.evidence.paired(arm, "screen"),
-                    other=self.evidence.paired_by_the_other_figure(arm, "screen"),
-                )
-                for arm in arms
-                if arm.alive
+                Screened(key=arm.key, fix=arm.fixes[0][0], differences=found, other=other)
+                for arm, found, other in looks
             ]
         )
         return [arm for key in chosen for arm in arms if arm.key == key]
