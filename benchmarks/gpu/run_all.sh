@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Everything worth doing on a lent GPU, in one call of under nine minutes.
+#
+#   bash benchmarks/gpu/run_all.sh OUT [WHEELS]
+#
+# OUT gets: table.md (planted against found), samples/ (one report each), nvml.json (our figures
+# beside nvidia-smi's), traces/ (small traces of each illness, to become test data), log.txt.
+# WHEELS: a folder of wheels for a machine without a package index (see wheels.sh).
+# What did not fit into the time is named at the end. Without a GPU it stops at once, unless
+# TORCHDOCTOR_WITHOUT_GPU=1 asks for a dry run of the script itself.
+set -uo pipefail
+OUT=$(mkdir -p "${1:?name a folder for the results}" && cd "$1" && pwd)
+WHEELS=${2:-}
+cd "$(dirname "$0")/../.."
+BEGAN=$SECONDS
+LIMIT=${LIMIT_S:-520}
+SKIPPED=()
+exec > >(tee "$OUT/log.txt") 2>&1
+
+left() { echo $((LIMIT - (SECONDS - BEGAN))); }
+
+# do NAME SECONDS COMMAND...: runs it where so much time is left, else names it as skipped.
+do_within() {
+  local name=$1 need=$2
+  shift 2
+  if [ "$(left)" -lt "$need" ]; then
+    SKIPPED+=("$name (needs $need s, $(left) s left)")
+    return 0
+  fi
+  echo "== $name"
+  timeout -k 10 "$(left)" "$@" || SKIPPED+=("$name (exit $?)")
+}
+
+PYTHON=${PYTHON:-python3}
+if ! "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2> /dev/null; then
+  if [ "${TORCHDOCTOR_WITHOUT_GPU:-}" != 1 ]; then
+    echo "No CUDA GPU with a torch that sees it: nothing to do here."
+    exit 1
+  fi
+  echo "No GPU: a dry run of this script."
+fi
+
+echo "== install"
+"$PYTHON" -m venv --system-site-packages "$OUT/.venv" || exit 1
+INDEX=()
+if [ -n "$WHEELS" ]; then INDEX=(--no-index --find-links "$WHEELS"); fi
+"$OUT/.venv/bin/python" -m pip install --quiet "${INDEX[@]}" . || exit 1
+BIN=$OUT/.venv/bin
+export PATH=$BIN:$PATH
+
+nvidia-smi 2> /dev/null | head -20
+do_within "environment" 10 "$BIN/torchdoctor" env
+do_within "nvml against nvidia-smi" 30 "$BIN/python" benchmarks/gpu/check_nvml.py "$OUT/nvml.json"
+do_within "traces" 90 "$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces"
+do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py --pairs 2 --steps 200
+for script in sample_workloads/*.py; do
+  name=$(basename "$script" .py)
+  if [ "$name" = expectations ]; then continue; fi
+  budget=${BUDGET_S:-30}
+  do_within "run $name" $((budget + 10)) "$BIN/torchdoctor" run --quiet --budget "${budget}s" \
+    --output "$OUT/samples/$name" "$script" > /dev/null
+done
+"$BIN/python" benchmarks/gpu/table.py "$OUT/samples" | tee "$OUT/table.md"
+rm -rf "$OUT/.venv" "$OUT"/samples/*/launches
+
+echo "== took $((SECONDS - BEGAN)) s"
+if [ ${#SKIPPED[@]} -gt 0 ]; then
+  echo "== skipped or failed:"
+  printf '   %s\n' "${SKIPPED[@]}"
+fi
