@@ -52,7 +52,7 @@ nvidia-smi 2> /dev/null | head -20
 do_within "environment" 10 "$BIN/torchdoctor" env
 do_within "nvml against nvidia-smi" 30 "$BIN/python" benchmarks/gpu/check_nvml.py "$OUT/nvml.json"
 do_within "traces" 90 "$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces"
-do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py --pairs 2 --steps 200
+do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py --launches 3 --blocks 20
 for script in sample_workloads/*.py; do
   name=$(basename "$script" .py)
   if [ "$name" = expectations ]; then continue; fi

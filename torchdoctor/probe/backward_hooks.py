@@ -31,6 +31,12 @@ class Losses:
         """
         tensor = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
         values = self._values
+        try:
+            if tensor.is_cpu:
+                values.append(tensor.item())  # raises where it is no scalar
+                return len(values) - 1
+        except (AttributeError, RuntimeError, ValueError, TypeError):
+            pass
         if getattr(tensor, "numel", None) is None or tensor.numel() != 1:
             values.append(float("inf"))
             return -1
@@ -69,38 +75,54 @@ def install(session):
     session.retain_graph = 0
     old = torch.autograd.backward
 
-    def begin(tensors, retain_graph):
+    def first(retain_graph):
+        """What is rare: contexts to leave, functions of fixes, the first batches."""
         session.models.leave_contexts()
         for program in session.programs:
             for function in program.backward_functions:
                 program.guarded(function)
-        session.models.discover()
+        if not session.models.settled:
+            session.models.discover()
         session.first_batch()
-        session.window.event("backward", 0)
         if retain_graph:
             session.retain_graph += 1
+
+    def begin(retain_graph):
+        models = session.models
+        if models.open_contexts or session.programs or retain_graph or not models.settled:
+            first(retain_graph)
+        if not session.first_batch_done:
+            session.first_batch()
+        if session.window.kind == "backward":
+            session.window.event("backward", 0)
         session.log.add(step_log.BACKWARD_BEGIN)
 
     def end(tensors):
         index = losses.keep(tensors)
-        session.log.add(step_log.BACKWARD_END, 0, index)
-        session.optimizers.saw_backward()
-        session.learning()
+        now = session.log.add(step_log.BACKWARD_END, 0, index)
+        if session.optimizers.open:
+            session.optimizers.saw_backward()
+        session.learning(now)
 
-    begin, end = session.guarded(begin), session.guarded(end)
-
+    # One frame for what happens each time; a failure of ours must never reach the program.
     @functools.wraps(old)
     def backward(tensors, *args, **kwargs):
         if not session.on:
             return old(tensors, *args, **kwargs)
-        begin(tensors, kwargs.get("retain_graph"))
+        try:
+            begin(kwargs.get("retain_graph"))
+        except Exception as error:
+            session.fail("backward", error)
         try:
             result = old(tensors, *args, **kwargs)
         except BaseException as error:
             session.hide_frames(error)
             session.log.add(step_log.BACKWARD_END, 0, -1)
             raise
-        end(tensors)
+        try:
+            end(tensors)
+        except Exception as error:
+            session.fail("backward", error)
         return result
 
     torch.autograd.backward = backward

@@ -26,6 +26,14 @@ def _leaves(batch, found):
 def batch_size(batch):
     """Samples in a batch: the first dimension that most of its tensors share; else unknown."""
     try:
+        # The usual batches, without a walk: a list or tuple of tensors of one length.
+        if type(batch) in (list, tuple) and 0 < len(batch) <= 2:
+            first, last = len(batch[0]), len(batch[-1])
+            if first == last and all(hasattr(x, "dim") and x.dim() for x in batch):
+                return first
+    except Exception:
+        pass  # the walk below knows better
+    try:
         sizes = [int(leaf.shape[0]) for leaf in _leaves(batch, []) if leaf.dim() > 0]
     except Exception:
         return UNKNOWN_SIZE

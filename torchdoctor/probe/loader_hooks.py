@@ -46,20 +46,16 @@ class Loaders:
         self.known[ident].iterators += 1
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
 
-    def looks_closely(self, ident):
-        """Whether this is one of a loader's first fetches."""
-        return self.known[ident & ((1 << step_log.LOADER_BITS) - 1)].batches < _CPU_TIMED
-
-    def fetched(self, ident, batch, wall_s, cpu_s):
+    def fetched(self, known, batch, wall_s, cpu_s):
         """A batch has come.
 
         Returns:
             Its samples; `UNKNOWN_SIZE` where it has no size.
         """
         samples = batch_size(batch)
-        known = self.known[ident]
         known.batches += 1
-        known.samples += max(samples, 0)
+        if samples > 0:
+            known.samples += samples
         if known.batches <= _CPU_TIMED:
             known.note(batch, samples, wall_s, cpu_s)
         return samples
@@ -150,32 +146,43 @@ def _cpu_time_s():
 def _wrap_next(session, loaders, cls):
     old = cls.__next__
 
-    def begin(ident):
-        session.models.leave_contexts()
-        session.window.event("loader", ident & ((1 << step_log.LOADER_BITS) - 1))
-        session.log.add(step_log.FETCH_BEGIN, ident)
+    mask = (1 << step_log.LOADER_BITS) - 1
+    clock = time.perf_counter
 
-    def end(ident, batch, wall_s, cpu_s):
-        number = ident & ((1 << step_log.LOADER_BITS) - 1)
-        samples = loaders.fetched(number, batch, wall_s, cpu_s)
-        session.log.add(step_log.FETCH_END, ident, samples)
-        session.batches += 1
+    def first(number, batch, samples):
+        """Of the first batches: their fingerprints, and the user's set-up is done."""
         if session.batches <= loaders.fingerprints.most_batches:
             loaders.fingerprints.add(number, batch, samples)
         if not session.first_batch_done:
             session.models.discover()
             session.first_batch()
 
-    begin, end = session.guarded(begin), session.guarded(end)
+    def begin(ident, number):
+        if session.models.open_contexts:
+            session.models.leave_contexts()
+        if session.window.kind == "loader":
+            session.window.event("loader", number)
+        session.log.add(step_log.FETCH_BEGIN, ident)
+
+    def end(ident, known, batch, wall_s, cpu_s):
+        samples = loaders.fetched(known, batch, wall_s, cpu_s)
+        session.log.add(step_log.FETCH_END, ident, samples)
+        session.batches += 1
+        if session.batches <= loaders.fingerprints.most_batches or not session.first_batch_done:
+            first(ident & mask, batch, samples)
 
     @functools.wraps(old)
     def __next__(self):
         ident = getattr(self, "_torchdoctor_ident", None)
         if ident is None or not session.on:
             return old(self)
-        begin(ident)
-        closely = loaders.looks_closely(ident)
-        clock, cpu = time.perf_counter(), _cpu_time_s() if closely else 0.0
+        known = loaders.known[ident & mask]
+        try:
+            begin(ident, ident & mask)
+        except Exception as error:
+            session.fail("fetch", error)
+        closely = known.batches < _CPU_TIMED
+        began, cpu = (clock(), _cpu_time_s()) if closely else (0.0, 0.0)
         try:
             batch = old(self)
         except BaseException as error:
@@ -183,8 +190,13 @@ def _wrap_next(session, loaders, cls):
             if not isinstance(error, StopIteration):
                 session.hide_frames(error)
             raise
-        wall_s = time.perf_counter() - clock
-        end(ident, batch, wall_s, _cpu_time_s() - cpu if closely else 0.0)
+        try:
+            if closely:
+                end(ident, known, batch, clock() - began, _cpu_time_s() - cpu)
+            else:
+                end(ident, known, batch, 0.0, 0.0)
+        except Exception as error:
+            session.fail("fetch", error)
         return batch
 
     cls.__next__ = __next__

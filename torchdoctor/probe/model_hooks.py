@@ -27,12 +27,14 @@ class Models:
         self._wrapped = set()
         self._scans = 0
         self.depth = 0
-        self._open_contexts = []
+        self.open_contexts = []
         self.seen_forward = False
+        self.settled = False  # no further scan
 
     def discover(self):
         """Scan for root modules during the first batches; again until a forward was seen."""
         if self._scans >= _SCANS or (self._scans and self.seen_forward):
+            self.settled = True
             return
         self._scans += 1
         module_class = self._session.torch.nn.Module
@@ -55,7 +57,7 @@ class Models:
         if next(iter(module.parameters()), None) is None:
             return
         self._idents[id(module)] = len(self.known)
-        self.known.append(_Root(module))
+        self.known.append(_Root(module, len(self.known)))
         self._wrap(type(module))
         for program in self._session.programs:
             for function in program.model_functions:
@@ -84,13 +86,13 @@ class Models:
                 context = program.guarded(make_context, module)
                 if context is None or program.guarded(_enter, context) is None:
                     continue
-                (own if until == "forward" else self._open_contexts).append((program, context))
+                (own if until == "forward" else self.open_contexts).append((program, context))
         return own
 
     def leave_contexts(self):
         """Close the contexts that outlast the forward."""
-        while self._open_contexts:
-            program, context = self._open_contexts.pop()
+        while self.open_contexts:
+            program, context = self.open_contexts.pop()
             program.guarded(context.__exit__, None, None, None)
 
     def facts(self):
@@ -99,7 +101,8 @@ class Models:
 
 
 class _Root:
-    def __init__(self, module):
+    def __init__(self, module, ident):
+        self.ident = ident
         self.module = weakref.ref(module)
         self.described = describe(module)
         self.input_shapes = []
@@ -147,17 +150,10 @@ def _is_module(cls, module_class):
 def _make_call(session, models, old):
     torch = session.torch
     compiling = torch.compiler.is_dynamo_compiling
+    cpu_autocast = _cpu_autocast(torch)
 
-    def begin(module, args, kwargs):
-        root = models.root_of(module)
-        if root is None:
-            return None
-        models.seen_forward = True
-        grad, training = torch.is_grad_enabled(), module.training
-        autocast = torch.is_autocast_enabled() or _cpu_autocast(torch)
-        flags = int(grad) | int(training) << 1 | int(autocast) << 2
-        root.forwards += 1
-        root.autocast += autocast
+    def look(root, module, args, kwargs, grad, training):
+        """What is noted of the first forwards, and of those in evaluation mode."""
         if not training:
             root.eval_forwards += 1
             if grad:
@@ -168,16 +164,34 @@ def _make_call(session, models, old):
             text = shapes([args, kwargs])
             if text not in root.input_shapes:
                 root.input_shapes.append(text)
-        ident = models._idents[id(module)]
-        session.log.add(step_log.FORWARD_BEGIN, ident, flags)
+
+    def change(module, args, kwargs):
         for program in session.programs:
             for function in program.argument_functions:
                 changed = program.guarded(function, module, args, kwargs)
                 if changed is not None:
                     args, kwargs = changed
-        return ident, flags, args, kwargs, models.enter(root, module)
+        return args, kwargs, models.enter(root_of(module), module)
 
-    begin = session.guarded(begin)
+    grad_enabled, autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
+    root_of, log_add = models.root_of, session.add
+
+    def begin(module, args, kwargs):
+        root = root_of(module)
+        if root is None:
+            return None
+        models.seen_forward = True
+        grad, training = grad_enabled(), module.training
+        autocast = autocast_enabled() or cpu_autocast()
+        flags = grad | training << 1 | autocast << 2
+        root.forwards += 1
+        root.autocast += autocast
+        if not training or root.forwards <= 64:
+            look(root, module, args, kwargs, grad, training)
+        log_add(step_log.FORWARD_BEGIN, root.ident, flags)
+        if session.programs:
+            return root.ident, flags, *change(module, args, kwargs)
+        return root.ident, flags, args, kwargs, ()
 
     @functools.wraps(old)
     def __call__(self, *args, **kwargs):
@@ -185,7 +199,11 @@ def _make_call(session, models, old):
         # the question is a constant: nothing of ours stays in the graph, and nothing breaks it.
         if compiling() or models.depth or not session.on:
             return old(self, *args, **kwargs)
-        state = begin(self, args, kwargs)
+        try:
+            state = begin(self, args, kwargs)
+        except Exception as error:
+            session.fail("forward", error)
+            state = None
         if state is None:
             return old(self, *args, **kwargs)
         ident, flags, args, kwargs, contexts = state
@@ -199,16 +217,18 @@ def _make_call(session, models, old):
             models.depth -= 1
             for program, context in reversed(contexts):
                 program.guarded(context.__exit__, None, None, None)
-            session.log.add(step_log.FORWARD_END, ident, flags)
+            log_add(step_log.FORWARD_END, ident, flags)
 
     return __call__
 
 
 def _cpu_autocast(torch):
+    """The function that says whether autocast is on for the CPU."""
     try:
-        return torch.is_autocast_enabled("cpu")
+        torch.is_autocast_enabled("cpu")
     except TypeError:  # older torch takes no device
-        return torch.is_autocast_cpu_enabled()
+        return torch.is_autocast_cpu_enabled
+    return functools.partial(torch.is_autocast_enabled, "cpu")
 
 
 def _keep_from_dynamo(torch, code):

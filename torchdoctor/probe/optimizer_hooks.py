@@ -16,8 +16,9 @@ class Optimizers:
     def __init__(self, session):
         self._session = session
         self._idents = weakref.WeakKeyDictionary()
+        self._quick = {}  # id(optimizer) -> number; the weak keys decide, these are for speed
         self._known = []  # [weakref, location, steps, backwards inside step]
-        self._open = []
+        self.open = []
 
     def made(self, optimizer, location):
         """A new optimizer."""
@@ -27,27 +28,30 @@ class Optimizers:
 
     def ident(self, optimizer):
         """Its number."""
+        number = self._quick.get(id(optimizer))
+        # An id is used again when its owner has gone.
+        if number is not None and self._known[number][0]() is optimizer:
+            return number
         if optimizer not in self._idents:
             self.made(optimizer, None)
-        return self._idents[optimizer]
+        number = self._quick[id(optimizer)] = self._idents[optimizer]
+        return number
 
     def begin(self, optimizer):
         """step() begins."""
         ident = self.ident(optimizer)
         self._known[ident][2] += 1
-        self._open.append(ident)
+        self.open.append(ident)
         return ident
 
     def end(self, optimizer):
         """step() ends."""
-        if self._open:
-            self._open.pop()
-        return self.ident(optimizer)
+        return self.open.pop() if self.open else self.ident(optimizer)
 
     def saw_backward(self):
         """A backward ended; inside step(closure) it belongs to that optimizer."""
-        if self._open:
-            self._known[self._open[-1]][3] += 1
+        if self.open:
+            self._known[self.open[-1]][3] += 1
 
     def facts(self):
         """`optimizers` of the process facts."""
@@ -107,26 +111,36 @@ def install(session):
 
     base.__init__ = __init__
 
-    def begin(optimizer, args, kwargs):
-        if not session.on:
-            return
+    def first():
         session.models.leave_contexts()
         for program in session.programs:
             for function in program.step_functions:
                 program.guarded(function)
-        session.log.add(step_log.OPTIMIZER_BEGIN, optimizers.begin(optimizer))
+
+    def begin(optimizer, args, kwargs):
+        if not session.on:
+            return
+        try:
+            if session.models.open_contexts or session.programs:
+                first()
+            session.log.add(step_log.OPTIMIZER_BEGIN, optimizers.begin(optimizer))
+        except Exception as error:
+            session.fail("optimizer", error)
 
     def end(optimizer, args, kwargs):
         if not session.on:
             return
-        ident = optimizers.end(optimizer)
-        session.log.add(step_log.OPTIMIZER_END, ident)
-        session.learning()
-        session.window.event("optimizer", ident)
+        try:
+            ident = optimizers.end(optimizer)
+            session.learning(session.log.add(step_log.OPTIMIZER_END, ident))
+            if session.window.kind == "optimizer":
+                session.window.event("optimizer", ident)
+        except Exception as error:
+            session.fail("optimizer", error)
 
     hooks = sys.modules[base.__module__]
-    hooks.register_optimizer_step_pre_hook(session.guarded(begin))
-    hooks.register_optimizer_step_post_hook(session.guarded(end))
+    hooks.register_optimizer_step_pre_hook(begin)
+    hooks.register_optimizer_step_post_hook(end)
     if any(program.optimizer_functions for program in session.programs):
         for cls in _subclasses(base):
             _change_arguments(session, cls)

@@ -45,6 +45,10 @@ class Session:
         self._next_facts_s = 0.0
         self._checked_worker = False
 
+    def add(self, code, ident, value):
+        """Append an event to the log of this process (a forked child has another one)."""
+        self.log.add(code, ident, value)
+
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
         self.programs = load_fixes(self.torch, self.plan.get("fixes") or [])
@@ -106,14 +110,17 @@ class Session:
             for function in program.first_batch_functions:
                 program.guarded(function)
 
-    def learning(self):
-        """A backward or an optimizer step has ended; now and then a good moment to flush."""
+    def learning(self, now_ns=None):
+        """A backward or an optimizer step has ended; now and then a good moment to flush.
+
+        `now_ns`: of `perf_counter_ns`, where the caller has just asked the clock.
+        """
         self.learned += 1
         if self.first_step_s is None:
             self._flush_when_child_ends()
             self.first_step_s = time.perf_counter() - _STARTED_S
             self.write_facts()
-        elif time.perf_counter() > self._next_facts_s:
+        elif (time.perf_counter() if now_ns is None else now_ns * 1e-9) > self._next_facts_s:
             self.flush()
 
     def _flush_when_child_ends(self):

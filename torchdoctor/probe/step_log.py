@@ -51,6 +51,7 @@ class EventLog:
     def __init__(self, folder, pid, on_due=None):
         self._path = os.path.join(folder, "events-%d.bin" % pid)
         self._rows = array("q")
+        self._extend = self._rows.extend
         self._file = None
         self._on_due = on_due or self.flush
         self._next_flush_ns = perf_counter_ns() + _FLUSH_NS
@@ -65,7 +66,7 @@ class EventLog:
     def add(self, code, ident=0, value=0):
         """Append one event; about half a microsecond. Returns its time (ns)."""
         now = perf_counter_ns()
-        self._rows.extend((code, ident, now, value))
+        self._extend((code, ident, now, value))
         self.last_code = code
         if now > self._next_flush_ns:
             self._next_flush_ns = now + _FLUSH_NS
@@ -80,6 +81,7 @@ class EventLog:
         """Write what is buffered. Its own cost is one write call."""
         # Swap first: another thread may append while we write.
         rows, self._rows = self._rows, array("q")
+        self._extend = self._rows.extend
         if not rows:
             return
         if self._file is None:

@@ -23,7 +23,7 @@ class Window:
         self._session = session
         plan = session.plan
         boundary = plan.get("boundary")
-        self._kind = boundary["kind"] if boundary else None
+        self.kind = boundary["kind"] if boundary else None
         self._ident = boundary["ident"] if boundary else 0
         self._every = max(int(boundary.get("every", 1)), 1) if boundary else 1
         self._first = int(plan.get("warmup_steps") or 0)
@@ -45,7 +45,7 @@ class Window:
 
     def event(self, kind, ident):
         """One event that may be a boundary; called by the hooks before they log what begins."""
-        if kind != self._kind or (ident != self._ident and kind in ("loader", "optimizer")):
+        if kind != self.kind or (ident != self._ident and kind in ("loader", "optimizer")):
             return
         session = self._session
         if kind == "loader":

@@ -184,4 +184,4 @@ class ProcessFacts:
     )  # "transformers", "lightning", "accelerate", ...
     trackers: list[str] = field(default_factory=list)  # "wandb", ... that were switched offline
     probe_errors: list[str] = field(default_factory=list)
-    probe_cost_us_per_step: float | None = None  # the probe's own clock, measured in place
+    probe_cost_us_per_step: float | None = None  # its logging timed in place, times a factor

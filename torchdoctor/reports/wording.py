@@ -236,7 +236,7 @@ def overhead(report: Report) -> str:
     parts = []
     if cost.probe_us_per_step is not None:
         share = f" ({percent(cost.probe_share)})" if cost.probe_share is not None else ""
-        parts.append(f"Observing costs {cost.probe_us_per_step:.3g} us a step{share}.")
+        parts.append(f"Observing costs about {cost.probe_us_per_step:.3g} us a step{share}.")
     if cost.profiler_window:
         parts.append(clean(cost.profiler_window.strip().rstrip(".")) + ".")
     return " ".join(parts)
