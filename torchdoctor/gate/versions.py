@@ -53,7 +53,8 @@ class Reference:
         result = subprocess.run(
             ["git", *arguments],
             cwd=folder or self.root,
-            env={**os.environ, **extra},
+            # Nor may git refresh the user's index on the way.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **extra},
             capture_output=True,
             text=True,
             errors="surrogateescape",
