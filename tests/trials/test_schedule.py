@@ -97,6 +97,10 @@ def test_a_launch_that_somebody_elses_load_halved_is_not_dropped():
     hit = Screened(key="good", fix="good", differences=[-0.6], other=[0.25])
     null = Screened(key="null", fix="null", differences=[-0.02], other=[-0.01])
     assert choose_finalists([null, hit]) == ["good"]
+    # Kept, but behind who is faster by the figure that decides.
+    bursts = Screened(key="bursts", fix="bursts", differences=[0.05], other=[0.7])
+    even = Screened(key="even", fix="even", differences=[0.5], other=[0.5])
+    assert choose_finalists([hit, bursts, even]) == ["even", "bursts", "good"]
 
 
 def test_pairs_end_early_only_where_they_cannot_show_a_gain_any_more():

@@ -100,10 +100,16 @@ class Screened:
 
     @property
     def gain(self) -> float:
+        """What it gains by the figure that decides: the order among those kept."""
+        return fmean(self.differences)
+
+    @property
+    def hope(self) -> float:
         """What it may gain, seen kindly: by the mean or the median step, whichever is larger.
 
         Somebody else's load hits a few steps of one launch and halves its mean. Who is wrongly
-        kept is measured afresh; who is wrongly dropped is never seen again.
+        kept is measured afresh; who is wrongly dropped is never seen again. Not an order: batches
+        that arrive in bursts have a fine median, and a mean that they are paid by.
         """
         return max(fmean(found) for found in (self.differences, self.other) if found)
 
@@ -118,7 +124,7 @@ def choose_finalists(screened: Sequence[Screened]) -> list[str]:
         if rival is None or one.gain > rival.gain:
             best[one.fix] = one
     ranked = sorted(best.values(), key=lambda one: one.gain, reverse=True)
-    worth = [one for one in ranked if one.gain >= math.log1p(WORTH)]
+    worth = [one for one in ranked if one.hope >= math.log1p(WORTH)]
     if worth:
         return [one.key for one in worth[:MOST_FINALISTS]]
     # Nobody looks faster. The first may still be, where the noise is larger than a gain would be.
