@@ -25,6 +25,7 @@ ORDER = [
     "diagnosis",
     "candidates",
     "trials",
+    "comparison",
     "report_assembly",
     "machine",
     "gate",

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor import __version__
-from torchdoctor.commands import diagnose, env, explain, gate, patch, report, run
+from torchdoctor.commands import compare, diagnose, env, explain, gate, patch, report, run
 from torchdoctor.errors import TorchdoctorError
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ app.command(
     help=run.HELP,
 )(run.run)
 app.command(name="diagnose", help=diagnose.HELP)(diagnose.diagnose)
+app.command(name="compare", help=compare.HELP)(compare.compare)
 app.command(
     name="gate",
     context_settings={"allow_interspersed_args": False},
