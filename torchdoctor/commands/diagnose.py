@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor.commands.arguments import check_writable
-from torchdoctor.commands.output import show, write
+from torchdoctor.commands.output import check_tensorboard, hand_to_tensorboard, show, write
 
 HELP = (
     "Diagnose existing PyTorch profiler traces: nothing is run, no GPU is needed.\n\n"
@@ -25,12 +25,17 @@ def diagnose(
     ],
     json: Annotated[Path | None, typer.Option(help="Also write the report as JSON here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write event files for TensorBoard here.")
+    ] = None,
 ) -> None:
     """Why was the recorded training slow?"""
     from torchdoctor.trace_checkup import trace_checkup
 
     for path in (json, html):
         check_writable(path)
+    check_tensorboard(tensorboard)
     report = trace_checkup(traces)
     write(report, json, html)
     show(report)
+    hand_to_tensorboard(report, tensorboard)

@@ -6,6 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from torchdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +34,31 @@ def write(report: Report, json: Path | None, html: Path | None) -> None:
         write_report(report, json)
     if html is not None:
         write_text(render(report, "html"), html)
+
+
+def check_tensorboard(folder: Path | None) -> None:
+    """UsageError where a TensorBoard folder could not be written at the end."""
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".torchdoctor-writable"
+        probe.write_text("")
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write the TensorBoard folder {folder} ({error.strerror or error})."
+        ) from error
+
+
+def hand_to_tensorboard(report: Report, folder: Path | None) -> None:
+    """Write the event files, and say how to see them."""
+    if folder is None:
+        return
+    from torchdoctor.reports.tensorboard import write_tensorboard
+
+    write_tensorboard(report, folder)
+    typer.echo(f"To see it in TensorBoard: tensorboard --logdir {folder}", err=True)
 
 
 def show(report: Report) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor.commands.arguments import check_writable, ids, parse_duration
-from torchdoctor.commands.output import show, write
+from torchdoctor.commands.output import check_tensorboard, hand_to_tensorboard, show, write
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -22,6 +22,9 @@ def run(
     budget: Annotated[str, typer.Option(help="Time for everything, e.g. 90s, 5m, 1h.")] = "5m",
     json: Annotated[Path | None, typer.Option(help="Also write the report as JSON here.")] = None,
     html: Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write event files for TensorBoard here.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for all it writes (default torchdoctor-runs/<time>/)."),
@@ -84,10 +87,12 @@ def run(
     )
     for path in (json, html):
         check_writable(path)
+    check_tensorboard(tensorboard)
     workload = workload_of(command, python=python)
     with Progress(quiet=quiet) as progress:
         report = checkup(workload, settings, progress=progress.update)
     write(report, json, html)
     show(report)
+    hand_to_tensorboard(report, tensorboard)
     if report.interrupted:
         raise typer.Exit(130)
