@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from torchdoctor.errors import UsageError
 from torchdoctor.records import Report, TraceStatistics
-from torchdoctor.reports.tensorboard import METRICS, write_tensorboard
+from torchdoctor.reports.tensorboard import write_tensorboard
 
 
 def measured() -> Report:
@@ -124,4 +124,4 @@ def test_a_real_server_shows_scalars_hparams_and_text(server: str) -> None:
     assert "torchdoctor" in text[0]["text"]
     experiment = get(f"{server}/data/plugin/hparams/experiment", experimentName="")
     names = {info["name"]["tag"] for info in experiment["metricInfos"]}
-    assert names == set(METRICS)
+    assert {"speedup", "speedup_low", "speedup_high"} <= names

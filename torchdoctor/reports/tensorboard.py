@@ -18,8 +18,6 @@ from torchdoctor.records import Report, Trial
 from torchdoctor.reports import markdown
 from torchdoctor.reports.figures import clean, fix_with_settings
 
-# Metrics of the HParams tab, in its order.
-METRICS = ("speedup", "speedup_low", "speedup_high", "peak_memory_bytes")
 _RUN = "run"
 
 
@@ -83,7 +81,7 @@ class _Writer:
         from tensorboard.plugins.text.metadata import create_summary_metadata
 
         metadata = create_summary_metadata(display_name="", description="")
-        self._add(tag, np.array([text.encode()], dtype=object), metadata, 0)
+        self._add(tag, np.array(text.encode(), dtype=object), metadata, 0)
 
     def summary(self, summary: Any) -> None:
         """A summary that a plugin made itself."""
@@ -154,11 +152,7 @@ def _trials(report: Report, folder: Path) -> None:
     measured = [trial for trial in report.trials if trial.speedup is not None]
     if not measured:
         return
-    metrics = [hparams.Metric(name) for name in METRICS]
-    with _Writer.into(folder / "trials") as writer:
-        names = sorted({name for trial in measured for name in _settings(trial)})
-        columns = [hparams.HParam(name) for name in names]
-        writer.summary(hparams.hparams_config_pb(hparams=columns, metrics=metrics))
+    # No config of an experiment: TensorBoard would take one report's for all in the log folder.
     for number, trial in enumerate(measured):
         name = f"{number:02d}-{''.join(c if c.isalnum() else '-' for c in trial.fix)}"
         with _Writer.into(folder / "trials" / name) as writer:
@@ -179,10 +173,11 @@ def _settings(trial: Trial) -> dict[str, bool | float | str]:
         "training": trial.numerics,
     }
     for name, value in trial.settings.items():
-        inner = value if isinstance(value, Mapping) else {name: value}
-        for key, setting in inner.items():
+        together = isinstance(value, Mapping)  # settings of several fixes, by fix
+        for key, setting in (value if together else {name: value}).items():
             plain = isinstance(setting, (bool, int, float, str))
-            found[key] = setting if plain else str(setting)
+            column = f"{name}.{key}" if together else f"setting.{key}"
+            found[column] = setting if plain else str(setting)
     return found
 
 
