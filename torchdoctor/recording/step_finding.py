@@ -258,7 +258,11 @@ def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
     elif boundary.kind == "optimizer":
         fact = next((x for x in facts.optimizers if x.ident == boundary.ident), None)
         name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
-        what = f"no DataLoader feeds the training, so one iteration is one step of {name}"
+        fetched = any(loader.batches for loader in facts.loaders)
+        why = (
+            "no fetch of a DataLoader goes with each step" if fetched else "there is no DataLoader"
+        )
+        what = f"{why}, so one iteration is one step of {name}"
         what += _at(fact.location if fact is not None else None)
     elif boundary.kind == "backward":
         what = "one iteration is one backward pass"
