@@ -33,6 +33,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m torchdoctor.catalogue docs
 	$(BIN)/python -m torchdoctor.record_schema --schema > docs/report.schema.json
 	$(BIN)/python -m torchdoctor.record_schema --gate-schema > docs/gate.schema.json
+	$(BIN)/python -m torchdoctor.record_schema --compare-schema > docs/compare.schema.json
 	$(BIN)/python -m torchdoctor.record_schema --page > docs/report.md
 
 clean:

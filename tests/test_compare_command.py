@@ -1,152 +1,109 @@
-"""`torchdoctor compare`: what changed, the largest first."""
+"""`torchdoctor compare` as a command: formats, files of all kinds, exit codes."""
 
 from __future__ import annotations
 
-import importlib.util
+import gzip
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
+from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 
 from torchdoctor.comparison import compare
-from torchdoctor.errors import Inconclusive
-from torchdoctor.record_files import write_report
-from torchdoctor.records import (
-    Baseline,
-    Diagnosis,
-    Environment,
-    Finding,
-    Gpu,
-    Location,
-    Report,
-    Shares,
-    StepTime,
-    WorkloadRecord,
-)
-from torchdoctor.reports.comparison import terminal, verdict
+from torchdoctor.record_files import encode_comparison, write_report
+from torchdoctor.reports import comparison as formats
 
 ROOT = Path(__file__).parent.parent
-SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
-_PATH = ROOT / "tests" / "recording" / "synthetic_traces.py"
-_SPEC = importlib.util.spec_from_file_location("synthetic_for_compare", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-synthetic = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(synthetic)
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess:
+def command(*arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "compare", *arguments],
+        [sys.executable, "-m", "torchdoctor.cli", "compare", *map(str, arguments)],
         capture_output=True,
         text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
     )
 
 
-def report(step_s: float = 0.010, launches: list[float] | None = None, **more) -> Report:
-    shares = Shares(data_loader=0.2, cpu=0.8, other=0.0)
-    time = StepTime(median=step_s, p10=step_s, p90=step_s, steps=30, mean=step_s)
-    return Report(
-        workload=WorkloadRecord(command=["train.py"]),
-        environment=more.pop("environment", Environment()),
-        baseline=Baseline(
-            step_time_s=time, shares=more.pop("shares", shares), launches_s=launches or []
+def test_formats_hold_80_columns_and_say_the_same(tmp_path: Path) -> None:
+    long = replace(samples.GPU_MACHINE, cpu="A processor with a very long name " * 4)
+    pairs = [
+        (samples.loader_bound(), samples.compute_bound()),
+        (run_with(), run_with(1.5, environment=long)),
+        (
+            diagnosed(tmp_path, "a.json", trace_of()),
+            diagnosed(tmp_path, "b.json", synthetic.every_branch()),
         ),
-        diagnosis=more.pop("diagnosis", Diagnosis(bottleneck="cpu")),
-        **more,
-    )
+    ]
+    for a, b in pairs:
+        found = compare(a, b, ("a" * 120, "b.json"))
+        text = formats.terminal(found)
+        assert max(map(len, text.splitlines())) <= 80
+        assert " ".join(text.split()).startswith(found.sentence)
+        marked = formats.markdown(found)
+        for section in formats.sections(found):
+            assert section.title in text
+            assert f"### {section.title}" in marked
+        assert json.loads(encode_comparison(found))["sentence"] == found.sentence
 
 
-def trace(folder: Path, name: str, extra_us: float) -> Path:
-    """Steps of 1000 us, and a data loader that takes so much longer."""
-    built = synthetic.TraceBuilder()
-    for number in range(5):
-        length = 1000.0 + extra_us
-        at = number * length
-        built.step(number, at, at + length)
-        launch = built.call("cudaLaunchKernel", at, at + 10)
-        built.kernel("ampere_sgemm_128x64_nn", at + 10, at + 900, launch)
-        built.slice("user_annotation", synthetic.LOADER, at + 900, at + 1000 + extra_us)
-    path = folder / name
-    path.write_bytes(built.text())
-    return path
-
-
-def test_a_slower_loader_is_named_first(tmp_path: Path) -> None:
-    before, after = trace(tmp_path, "a.json", 0.0), trace(tmp_path, "b.json", 300.0)
-    result = command(str(before), str(after))
+def test_the_command_reads_all_kinds_by_content(tmp_path: Path) -> None:
+    report, trace, zipped = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "c.json"
+    write_report(samples.loader_bound(), report)
+    trace.write_bytes(trace_of().text())
+    zipped.write_bytes(gzip.compress(trace_of(loader_us=600.0).text()))
+    out = tmp_path / "out.json"
+    result = command(trace, zipped, "--json", out)
     assert result.returncode == 0, result.stderr
-    assert "1.30x slower per step" in result.stdout
-    assert "waiting for data" in result.stdout.split(".\n")[0].replace("\n", " ")
-    assert "+300 us" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    back = command(str(after), str(before)).stdout
-    assert "1.30x faster per step" in back
-    same = command(str(before), str(before)).stdout
-    assert "No difference" in same
+    assert "data_loader (+300 us)" in " ".join(result.stdout.split())
+    written = json.loads(out.read_text())
+    assert written["parts"][0]["name"] == "data_loader"
+    jsonschema.validate(written, json.loads((ROOT / "docs" / "compare.schema.json").read_text()))
+    mixed = command(report, trace, "--format", "json")
+    assert mixed.returncode == 0, mixed.stderr
+    assert json.loads(mixed.stdout)["a"]["kind"] == "run"
+    assert command(report, report, "--format", "markdown").stdout.startswith("## torchdoctor")
 
 
-def test_the_recorded_traces_with_and_without_workers() -> None:
-    files = [SHARED / f"v100_resnet50_workers{n}.json.gz" for n in (0, 4)]
-    if not all(file.exists() for file in files):
-        pytest.skip(f"no recorded traces in {SHARED} (set TORCHDOCTOR_TRACES to their folder)")
-    text = command(*map(str, files)).stdout
-    assert "1.26x faster" in text
-    assert text.index("waiting for data") < text.index("CPU operators")
+BAD = {
+    "missing": None,
+    "empty": b"",
+    "text": b"hello\n",
+    "other JSON": b'{"a": 1}',
+    "a list": b"[1, 2]",
+    "binary": bytes(range(256)) * 9,
+    "gzip of text": gzip.compress(b"no trace"),
+    "damaged report": b'{"schema_version": "1.0", "diagnosis": ',
+}
 
 
-def test_launches_decide_whether_there_is_a_difference() -> None:
-    noisy = compare(report(0.010, [0.008, 0.012, 0.010]), report(0.011, [0.009, 0.013, 0.011]))
-    assert noisy.ratio is not None
-    assert noisy.ratio.low < 1 < noisy.ratio.high
-    assert "No difference" in verdict(noisy)
-    clear = compare(
-        report(0.010, [0.0100, 0.0101, 0.0099]), report(0.012, [0.0120, 0.0121, 0.0119])
-    )
-    assert clear.ratio is not None
-    assert clear.ratio.low > 1.1
-    assert "1.20x slower" in verdict(clear)
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_neither_is_one_sentence(kind: str, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    write_report(samples.loader_bound(), good)
+    if BAD[kind] is not None:
+        bad.write_bytes(BAD[kind])
+    result = command(good, bad)
+    assert result.returncode == 2, result.stderr
+    assert result.stderr.startswith("torchdoctor: ")
+    assert "bad.json" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_findings_that_came_and_went_and_another_machine() -> None:
-    place = Location(file="train.py", line=41)
-    new = Finding(check="loader-cpu-bound", evidence=["It computes."], location=place)
-    found = compare(
-        report(0.010, environment=Environment(gpus=[Gpu(index=0, name="A100")])),
-        report(
-            0.012,
-            environment=Environment(gpus=[Gpu(index=0, name="H100")]),
-            diagnosis=Diagnosis(bottleneck="data_loader", findings=[new]),
-            shares=Shares(data_loader=0.35, cpu=0.65, other=0.0),
-        ),
-    )
-    assert found.branches[0].name == "data_loader"
-    assert "new: loader-cpu-bound at train.py:41" in verdict(found)
-    assert any("A100" in doubt and "H100" in doubt for doubt in found.doubts)
-    assert "It computes." in terminal(found)
-
-
-def test_a_report_and_a_trace_may_be_mixed(tmp_path: Path) -> None:
-    write_report(report(0.001, [0.001, 0.001]), tmp_path / "report.json")
-    path = trace(tmp_path, "b.json", 300.0)
-    result = command(str(tmp_path / "report.json"), str(path))
-    assert result.returncode == 0, result.stderr
-    assert "a profiled step is longer" in result.stdout.replace("\n    ", " ")
-
-
-def test_bad_input(tmp_path: Path) -> None:
-    good = trace(tmp_path, "a.json", 0.0)
-    text = tmp_path / "notes.txt"
-    text.write_text("hello")
-    for bad in (str(text), str(tmp_path / "none.json")):
-        result = command(str(good), bad)
-        assert result.returncode == 2
-        assert result.stderr.startswith("torchdoctor: ")
-    empty = replace(report(), baseline=Baseline())
-    with pytest.raises(Inconclusive, match="no step time"):
-        compare(report(), empty)
+def test_a_trace_without_steps_is_exit_code_6(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_bytes(trace_of().text())
+    without = trace_of()
+    without.events = [e for e in without.events if not e["name"].startswith("ProfilerStep")]
+    bad.write_bytes(without.text())
+    result = command(good, bad)
+    assert result.returncode == 6
+    assert "no step time" in result.stderr
+    assert command(good, good, "--format", "yaml").returncode == 2

@@ -16,6 +16,7 @@ import msgspec
 
 from torchdoctor.errors import UsageError
 from torchdoctor.records import BRANCHES, SCHEMA_VERSION, Recording, Report
+from torchdoctor.records.comparison import Comparison
 from torchdoctor.records.gate import GateReport
 
 REPORT_NAME = "report.json"
@@ -64,6 +65,11 @@ def write_report(report: Report, path: str | Path) -> None:
         UsageError: the place cannot be written to.
     """
     write_atomically(path, encode_report(report))
+
+
+def encode_comparison(comparison: Comparison) -> bytes:
+    """A comparison as JSON: UTF-8, indented, ending in a newline, no NaN."""
+    return _encode(_finite(comparison))
 
 
 def write_gate_report(report: GateReport, path: str | Path) -> None:

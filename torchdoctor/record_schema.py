@@ -1,7 +1,8 @@
 """The JSON Schemas of what is written, and the page of report.json: all from the types.
 
 `python -m torchdoctor.record_schema --schema` prints the schema of report.json, `--gate-schema`
-that of a gate's result, `--page` the page; meanings come from `records/field_notes.py`.
+that of a gate's result, `--compare-schema` that of a comparison, `--page` the page; meanings come
+from `records/field_notes.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import msgspec
 
 from torchdoctor import records
-from torchdoctor.records import BRANCHES, Report, gate
+from torchdoctor.records import BRANCHES, Report, comparison, gate
+from torchdoctor.records.comparison import Comparison
 from torchdoctor.records.field_notes import CHOICES, NOTES
 from torchdoctor.records.gate import GateReport
 
@@ -29,6 +31,11 @@ def report_schema() -> dict[str, Any]:
 def gate_schema() -> dict[str, Any]:
     """The same of what `torchdoctor gate --json` writes."""
     return _schema(GateReport, "torchdoctor gate result")
+
+
+def comparison_schema() -> dict[str, Any]:
+    """The same of what `torchdoctor compare --json` writes."""
+    return _schema(Comparison, "torchdoctor comparison")
 
 
 def _schema(whole: type, title: str) -> dict[str, Any]:
@@ -52,7 +59,10 @@ def _schema(whole: type, title: str) -> dict[str, Any]:
 
 
 def _type_named(kind: str) -> Any:
-    return getattr(records, kind, None) or getattr(gate, kind)
+    for module in (records, gate, comparison):
+        if found := getattr(module, kind, None):
+            return found
+    raise AttributeError(f"{kind} is no record")
 
 
 def _type_words(field: dict[str, Any]) -> str:
@@ -90,15 +100,19 @@ def report_page() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print a schema (`--schema`, `--gate-schema`) or the page (`--page`) of report.json."""
-    schemas = {"--schema": report_schema, "--gate-schema": gate_schema}
+    """Print a schema (`--schema`, `--gate-schema`, `--compare-schema`) or the page (`--page`)."""
+    schemas = {
+        "--schema": report_schema,
+        "--gate-schema": gate_schema,
+        "--compare-schema": comparison_schema,
+    }
     if len(arguments) == 1 and arguments[0] in schemas:
         sys.stdout.write(json.dumps(schemas[arguments[0]](), indent=2) + "\n")
     elif arguments == ["--page"]:
         sys.stdout.write(report_page())
     else:
-        usage = "usage: python -m torchdoctor.record_schema --schema | --gate-schema | --page\n"
-        sys.stderr.write(usage)
+        options = " | ".join([*schemas, "--page"])
+        sys.stderr.write(f"usage: python -m torchdoctor.record_schema {options}\n")
         return 2
     return 0
 

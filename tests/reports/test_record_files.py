@@ -23,7 +23,7 @@ from torchdoctor.record_files import (
     write_recording,
     write_report,
 )
-from torchdoctor.record_schema import gate_schema, report_page, report_schema
+from torchdoctor.record_schema import comparison_schema, gate_schema, report_page, report_schema
 from torchdoctor.records import BRANCHES, Recording, Report, Workload
 from torchdoctor.records.field_notes import CHOICES, NOTES
 
@@ -150,12 +150,22 @@ def test_the_names_of_the_contract_are_there() -> None:
 
 
 def test_every_field_and_only_those_have_a_note() -> None:
-    schema = {**report_schema()["$defs"], **gate_schema()["$defs"]}
+    schema = {
+        kind: definition
+        for whole in (report_schema(), gate_schema(), comparison_schema())
+        for kind, definition in whole["$defs"].items()
+    }
     assert {kind: set(d["properties"]) for kind, d in schema.items()} == {
         kind: set(notes) for kind, notes in NOTES.items()
     }
     assert all(name in NOTES[kind] for kind, name in CHOICES)
-    assert all(hasattr(records, kind) or hasattr(records.gate, kind) for kind in NOTES)
+    modules = (records, records.gate, records.comparison)
+    assert all(any(hasattr(module, kind) for module in modules) for kind in NOTES)
+
+
+def test_the_comparisons_schema_in_docs_is_current() -> None:
+    stored = json.loads((DOCS / "compare.schema.json").read_text(encoding="utf-8"))
+    assert stored == comparison_schema()
 
 
 def test_the_page_in_docs_is_current() -> None:

@@ -2,45 +2,70 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchdoctor.commands.arguments import check_writable
 from torchdoctor.errors import UsageError
 
 if TYPE_CHECKING:
     from torchdoctor.records import Report
 
 HELP = (
-    "What changed from one report or trace to another: by branch, operator and finding.\n\n"
-    "torchdoctor compare before.json after.json\n\n"
-    "torchdoctor compare before.trace.json.gz after.trace.json.gz"
+    "What changed from A to B: reports of run or diagnose, or PyTorch profiler traces.\n\n"
+    "torchdoctor compare before/report.json after/report.json\n\n"
+    "torchdoctor compare before.json.gz after.json.gz\n\n"
+    "Exit codes: 0 compared, 2 a file is neither report nor trace, 6 one has no step time."
 )
+FORMATS = ("terminal", "markdown", "json")
+_HEAD_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+_TRACE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[|.*?(?<!\\)\"traceEvents\"\s*:", re.DOTALL)
+_REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A report.json, or a trace.")],
-    second: Annotated[Path, typer.Argument(help="Another.")],
+    a: Annotated[Path, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The same of what is compared with it.")],
+    json: Annotated[Path | None, typer.Option(help="Also write it as JSON here.")] = None,
+    format: Annotated[str, typer.Option(help="terminal, markdown or json.")] = "terminal",
 ) -> None:
-    """Explain the difference."""
+    """What changed from A to B?"""
     from torchdoctor.comparison import compare as compared
-    from torchdoctor.reports.comparison import terminal
+    from torchdoctor.record_files import encode_comparison, write_atomically
+    from torchdoctor.reports import comparison as formats
 
-    typer.echo(terminal(compared(_read(first), _read(second))), nl=False)
+    if format not in FORMATS:
+        raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
+    check_writable(json)
+    found = compared(_report(a), _report(b), (str(a), str(b)))
+    encoded = encode_comparison(found)
+    if json is not None:
+        write_atomically(json, encoded)
+    texts = {"terminal": formats.terminal, "markdown": formats.markdown}
+    text = texts[format](found) if format in texts else encoded.decode()
+    typer.echo(text, nl=False)
 
 
-def _read(path: Path) -> Report:
-    """A report, or a trace that is diagnosed first; told apart by what is in it."""
-    from torchdoctor.record_files import read_report
+def _report(path: Path) -> Report:
+    """The report of a file, told by content; a trace is diagnosed first."""
+    from torchdoctor.record_files import REPORT_NAME, read_report
     from torchdoctor.trace_checkup import trace_checkup
 
+    if path.is_dir():
+        return read_report(path) if (path / REPORT_NAME).exists() else trace_checkup([str(path)])
     try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            is_trace = head.startswith(_GZIP) or _TRACE.match(head) is not None
+            is_report = not is_trace and _REPORT.search(head + file.read()) is not None
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from error
+    if is_trace:
+        return trace_checkup([str(path)])
+    if is_report:
         return read_report(path)
-    except UsageError as no_report:
-        if not path.exists():
-            raise
-        try:
-            return trace_checkup([str(path)])
-        except UsageError:
-            raise UsageError(f"{path} is neither a report nor a trace. {no_report}") from None
+    raise UsageError(f"{path} is neither a report of torchdoctor nor a PyTorch profiler trace.")

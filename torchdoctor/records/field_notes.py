@@ -6,10 +6,11 @@ one for a field that is gone. Kept out of the types, so that those stay short to
 
 from __future__ import annotations
 
-from torchdoctor.records import gate_notes, trace_notes
+from torchdoctor.records import comparison_notes, gate_notes, trace_notes
 
 NOTES: dict[str, dict[str, str]] = {
     **trace_notes.NOTES,
+    **comparison_notes.NOTES,
     **gate_notes.NOTES,
     "Report": {
         "schema_version": 'Version of these names, "1.x". Fields are added with x; none is renamed or removed.',

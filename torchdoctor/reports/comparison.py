@@ -1,86 +1,250 @@
-"""A comparison as text."""
+"""A comparison as text of at most 80 columns and as Markdown."""
 
 from __future__ import annotations
 
+import re
 import textwrap
+from dataclasses import dataclass
 
-from torchdoctor.records.comparison import Change, Comparison
+from torchdoctor.records.comparison import (
+    ComparedFigure,
+    ComparedSide,
+    Comparison,
+    FindingChange,
+    OperatorChange,
+)
 from torchdoctor.reports.content import SHARE_LABELS
-from torchdoctor.reports.figures import clean, memory, seconds
+from torchdoctor.reports.figures import clean, memory, percent, seconds, speedup
 
-_NAME, _WIDTH = 40, 80
+WIDTH = 80
+_NAME, _CELL = 30, 14  # widest first cell and others of a table
+_EVIDENCE_LINES = 2
+_PHASE_LABELS = {
+    "data_wait": "waiting for data",
+    "h2d_copy": "copies to device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+_SAME = 0.005  # relative; below it a figure did not change
 
 
-def verdict(found: Comparison) -> str:
-    """What changed, in one sentence."""
-    ratio = found.step.after / found.step.before
-    certain = found.ratio is None or found.ratio.low > 1 or found.ratio.high < 1
-    if not certain or abs(ratio - 1) < 0.005:
-        return f"No difference that stands out: {_times(found.step)} a step."
-    word = f"{ratio:.2f}x slower" if ratio > 1 else f"{1 / ratio:.2f}x faster"
-    text = f"The second is {word} per step ({_times(found.step)})"
-    same_way = [one for one in found.branches if one.difference * found.step.difference > 0]
-    if same_way:
-        most = same_way[0]
-        label = SHARE_LABELS.get(most.name, most.name)
-        text += f", most of it in {label} ({_signed(most.difference)})"
-    if found.new_findings and ratio > 1:
-        one = found.new_findings[0]
-        where = f" at {one.location.file}:{one.location.line}" if one.location else ""
-        text += f"; new: {one.check}{where}"
-    return clean(text) + "."
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A titled table (the first row its header), or a list where `table` is empty."""
+
+    title: str
+    table: list[list[str]]
+    lines: list[str]
+
+
+def sections(found: Comparison) -> list[Section]:
+    """Everything below the verdict; empty parts left out."""
+    parts = [
+        Section(title="Step time", table=_step_rows(found), lines=_interval_line(found)),
+        Section(title=_parts_title(found), table=_part_rows(found), lines=[]),
+        Section(title="Findings", table=[], lines=[_finding(one) for one in found.findings]),
+        Section(title="Operators, per step", table=_operator_rows(found), lines=[]),
+        Section(
+            title="Other figures; times, bytes copied and counts are per step",
+            table=_figure_rows(found),
+            lines=[],
+        ),
+        Section(title="What was run", table=[], lines=_differences(found.workload)),
+        Section(title="Machine and software", table=[], lines=_differences(found.environment)),
+        Section(title="Doubts", table=[], lines=[clean(doubt) for doubt in found.doubts]),
+    ]
+    return [one for one in parts if one.table or one.lines]
+
+
+def _step_rows(found: Comparison) -> list[list[str]]:
+    rows = [["", "step", "spread", "of"]]
+    for label, side in (("A", found.a), ("B", found.b)):
+        rows.append([label, seconds(side.step_s), _spread(side), side.basis])
+    return rows
+
+
+def _spread(side: ComparedSide) -> str:
+    if side.low_s is None or side.high_s is None:
+        return "-"
+    return f"{seconds(side.low_s)} to {seconds(side.high_s)}"
+
+
+def _interval_line(found: Comparison) -> list[str]:
+    lines = [f"{label}: {clean(side.name)}" for label, side in (("A", found.a), ("B", found.b))]
+    if found.speedup is not None:
+        lines.append(f"B's speed-up by launches, with its 95 % interval: {speedup(found.speedup)}")
+    return lines
+
+
+def _parts_title(found: Comparison) -> str:
+    how = "branch of the tree" if found.parts_are == "branches" else "phase"
+    return f"Where the step's time goes, by {how}"
+
+
+def _part_rows(found: Comparison) -> list[list[str]]:
+    labels = SHARE_LABELS if found.parts_are == "branches" else _PHASE_LABELS
+    rows = [
+        [labels.get(one.name, one.name), _time(one.a_s), _time(one.b_s), _change(one.change_s)]
+        for one in found.parts
+        if one.a_s or one.b_s
+    ]
+    return [["", "A", "B", "change"], *rows] if rows else []
+
+
+def _operator_rows(found: Comparison) -> list[list[str]]:
+    if not found.operators:
+        return []
+    header = ["", "calls", "host", "device", "change"]
+    return [header, *(_operator_row(one) for one in found.operators)]
+
+
+def _operator_row(one: OperatorChange) -> list[str]:
+    calls = _arrow(_count(one.a_calls), _count(one.b_calls))
+    host = _arrow(_time(one.a_self_s), _time(one.b_self_s))
+    device = _arrow(_time(one.a_device_s), _time(one.b_device_s))
+    device = device if one.a_device_s or one.b_device_s else "-"
+    change = one.change if one.change != "changed" else ""
+    return [clean(one.name), calls, host, device, f"{_change(one.change_s)} {change}".strip()]
+
+
+def _arrow(old: str, new: str) -> str:
+    return old if old == new else f"{old} -> {new}"
+
+
+def _figure_rows(found: Comparison) -> list[list[str]]:
+    rows = [
+        [one.name, _figure(one.a, one), _figure(one.b, one), _times(one)]
+        for one in found.figures
+        if one.a or one.b
+    ]
+    return [["", "A", "B", "B / A"], *rows] if rows else []
+
+
+def _figure(value: float | None, one: ComparedFigure) -> str:
+    if value is None:
+        return "not measured"
+    if one.unit == "s":
+        return _time(value)
+    if one.unit == "bytes":
+        return memory(value) if value >= 1e6 or value == 0 else f"{value / 1e3:.3g} kB"
+    if one.unit == "share":
+        return percent(value)
+    return f"{_count(value)} {one.unit}".strip()
+
+
+def _times(one: ComparedFigure) -> str:
+    if one.a is None or one.b is None:
+        return ""
+    if abs(one.b - one.a) <= _SAME * abs(one.a):
+        return "same"
+    return f"{one.b / one.a:.3g}x" if one.a else "new"
+
+
+def _finding(one: FindingChange) -> str:
+    costs = {"new": _time(one.b_s), "gone": _time(one.a_s)}
+    cost = costs.get(one.change, _arrow(_time(one.a_s), _time(one.b_s)))
+    where = {"new": one.b_place, "gone": one.a_place}
+    place = where.get(one.change, _arrow(one.a_place, one.b_place))
+    head = f"{one.change}: {clean(one.check)}"
+    head += f" at {clean(place)}" if place else ""
+    head += f" ({cost} per step)" if cost != "-" else ""
+    evidence = " ".join(clean(sentence) for sentence in one.evidence[:_EVIDENCE_LINES])
+    return f"{head}. {evidence}".rstrip()
+
+
+def _differences(found: list) -> list[str]:
+    return [f"{one.name}: {clean(one.a)} -> {clean(one.b)}" for one in found]
+
+
+def _time(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return seconds(value) if value else "0"
+
+
+def _change(value: float | None) -> str:
+    if value is None:
+        return "not known"
+    if abs(value) < 5e-9:
+        return "0"
+    return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
+
+
+def _count(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
 def terminal(found: Comparison) -> str:
-    """Plain text."""
-    lines = [verdict(found)]
-    if found.ratio is not None:
-        r = found.ratio
-        lines.append(
-            f"second / first, by launches: {r.estimate:.3f} (95 % {r.low:.3f} to {r.high:.3f})"
-        )
-    lines += _section("Where the step's time went, per step", found.branches, SHARE_LABELS)
-    lines += _section("Operators, per step", found.operators, {})
-    if found.counts:
-        lines += ["", "Counts, per step"]
-        lines += [f"  {one.name}: {one.before:.4g} -> {one.after:.4g}" for one in found.counts]
-    if found.peak_memory is not None:
-        one = found.peak_memory
-        lines += ["", f"Peak memory: {memory(one.before)} -> {memory(one.after)}"]
-    for title, findings in (
-        ("New findings", found.new_findings),
-        ("Findings that are gone", found.gone_findings),
-    ):
-        if findings:
-            lines += ["", title]
-            for finding in findings:
-                place = finding.location
-                where = f"  {place.file}:{place.line}" if place else ""
-                lines.append(f"  {clean(finding.check + where)}")
-                lines += [f"    {clean(text)}" for text in finding.evidence[:1]]
-    lines += ["", "Doubts", *(f"  - {clean(doubt)}" for doubt in found.doubts)]
-    return "\n".join(map(_wrapped, lines)) + "\n"
+    """Plain text for a terminal, a log or a pipe."""
+    lines = _wrapped(found.sentence)
+    for section in sections(found):
+        lines += ["", section.title]
+        lines += _laid_out(section.table)
+        for line in section.lines:
+            lines += _wrapped(line, "  - ", "    ")
+    return "\n".join(lines) + "\n"
 
 
-def _wrapped(line: str) -> str:
-    """At most 80 columns; what goes on stands under its text."""
-    indent = " " * (len(line) - len(line.lstrip(" -")))
-    return textwrap.fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False)
+def _wrapped(text: str, first: str = "", later: str = "") -> list[str]:
+    """Lines of at most 80 columns; a figure stays with its unit, a name in one piece."""
+    kept = re.sub(r"(?<=\d) (?=(us|ms|s|%|[kMG]B)\b|%)", "\N{NO-BREAK SPACE}", clean(text))
+    lines = textwrap.wrap(
+        kept, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def _section(title: str, changes: list[Change], labels: dict[str, str]) -> list[str]:
-    if not changes:
+def _laid_out(table: list[list[str]]) -> list[str]:
+    """Columns side by side; the first gives way where a line would be too long."""
+    if not table:
         return []
-    rows = [(clean(labels.get(one.name, one.name))[:_NAME], one) for one in changes]
-    width = max(len(name) for name, _ in rows)
-    return ["", title] + [
-        f"  {name:<{width}}  {_signed(one.difference):>10}  ({_times(one)})" for name, one in rows
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    rest = sum(widths[1:]) + 2 * len(widths)
+    widths[0] = max(min(widths[0], _NAME, WIDTH - rest), 1)
+    if rest + widths[0] > WIDTH:
+        return _stacked(table)
+    return [
+        (
+            "  " + "  ".join(_cut(cell, w).ljust(w) for cell, w in zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
     ]
 
 
-def _signed(value: float) -> str:
-    return ("+" if value >= 0 else "-") + seconds(abs(value))
+def _stacked(table: list[list[str]]) -> list[str]:
+    """One entry below the other, each with the names of its columns: for wide cells."""
+    lines = []
+    for row in table[1:]:
+        cells = [f"{name} {cell}" for name, cell in zip(table[0][1:], row[1:], strict=True)]
+        lines.append(f"  {_cut(row[0], WIDTH - 2)}")
+        lines += _wrapped("; ".join(cells), "    ", "    ")
+    return lines
 
 
-def _times(one: Change) -> str:
-    return f"{seconds(one.before)} -> {seconds(one.after)}"
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(width - 3, 0)] + "..."[:width]
+
+
+def markdown(found: Comparison) -> str:
+    """For a pull request or an issue."""
+    parts = [f"## torchdoctor compare\n\n**{_escape(found.sentence)}**"]
+    for section in sections(found):
+        lines = [f"### {section.title}", ""]
+        if section.table:
+            header, *rows = section.table
+            lines += [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
+            lines += [f"| {' | '.join(_escape(cell) for cell in row)} |" for row in rows]
+            lines += [""] * bool(section.lines)
+        lines += [f"- {_escape(line)}" for line in section.lines]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _escape(text: str) -> str:
+    for character in "\\|<*_`":
+        text = text.replace(character, f"\\{character}")
+    return clean(text).replace("\n", " ")

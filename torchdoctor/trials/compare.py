@@ -79,6 +79,28 @@ def interval(differences: Sequence[float], confidence: float = CONFIDENCE) -> In
     return as_interval(fmean(differences), half_width(differences, confidence))
 
 
+def welch_interval(
+    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval | None:
+    """Speed-up of unpaired times with Welch's t interval of their logarithms; None below two.
+
+    Args:
+        before: times of the launches that are compared with.
+        after: times of the others; shorter is faster.
+        confidence: of the interval.
+    """
+    if min(len(before), len(after)) < 2:
+        return None
+    old, new = [math.log(x) for x in before], [math.log(x) for x in after]
+    errors = [_variance(values) / len(values) for values in (old, new)]
+    total = sum(errors)
+    if total == 0.0:
+        return as_interval(fmean(old) - fmean(new), 0.0)
+    degrees = total**2 / (errors[0] ** 2 / (len(old) - 1) + errors[1] ** 2 / (len(new) - 1))
+    half = t_quantile(0.5 + confidence / 2, degrees) * math.sqrt(total)
+    return as_interval(fmean(old) - fmean(new), half)
+
+
 def as_interval(mean: float, half: float) -> Interval:
     """Log units to a speed-up."""
     # A ratio above e^50 says nothing more, and infinity is no JSON.

@@ -1,0 +1,229 @@
+"""`torchdoctor compare`: known changes come out as what they are, in their order."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
+from scipy.stats import ttest_ind
+
+from torchdoctor.comparison import compare
+from torchdoctor.errors import Inconclusive
+from torchdoctor.records import Finding, Location, Report, Shares
+from torchdoctor.records.comparison import Comparison
+from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.trials.compare import welch_interval
+
+ROOT = Path(__file__).parent.parent
+SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
+
+
+def changed(folder: Path, **how) -> Comparison:
+    before = diagnosed(folder, "a.json", trace_of())
+    return compare(before, diagnosed(folder, "b.json", trace_of(**how)))
+
+
+def test_a_slower_loader_is_the_first_change(tmp_path: Path) -> None:
+    found = changed(tmp_path, loader_us=600.0)
+    assert found.verdict == "slower"
+    assert found.parts[0].name == "data_loader"
+    assert found.parts[0].change_s == pytest.approx(300e-6, rel=0.01)
+    assert sum(one.change_s or 0.0 for one in found.parts) == pytest.approx(
+        found.b.step_s - found.a.step_s, abs=1e-9
+    )
+    assert "most of it in data_loader (+300 us)" in found.sentence
+    assert found.speedup is None
+
+
+def test_an_added_kernel_is_counted_and_placed(tmp_path: Path) -> None:
+    found = changed(tmp_path, kernels=2)
+    assert found.parts[0].name == "gpu"
+    assert found.parts[0].change_s == pytest.approx(395e-6, rel=0.03)
+    [kernels] = [one for one in found.figures if one.name == "kernels"]
+    assert (kernels.a, kernels.b) == (1, 2)
+    [matmul] = [one for one in found.operators if one.name == "aten::mm"]
+    assert (matmul.a_calls, matmul.b_calls, matmul.change) == (1, 2, "changed")
+
+
+def test_an_exposed_collective_is_communication_and_a_new_finding(tmp_path: Path) -> None:
+    found = changed(tmp_path, collective_us=350.0)
+    assert found.parts[0].name == "communication"
+    assert found.parts[0].change_s == pytest.approx(350e-6, rel=0.02)
+    new = [one.check for one in found.findings if one.change == "new"]
+    assert "communication-share" in new
+    assert "new finding communication-share" in found.sentence
+
+
+def test_what_came_when_read_backwards_went(tmp_path: Path) -> None:
+    a = diagnosed(tmp_path, "a.json", trace_of())
+    b = diagnosed(tmp_path, "b.json", trace_of(loader_us=600.0, collective_us=350.0))
+    there, back = compare(a, b), compare(b, a)
+    assert back.verdict == "faster"
+    assert back.ratio == pytest.approx(1 / there.ratio)
+    assert [p.name for p in back.parts] == [p.name for p in there.parts]
+    assert {f.check for f in there.findings if f.change == "new"} == {
+        f.check for f in back.findings if f.change == "gone"
+    }
+
+
+def test_changes_are_ordered_by_size(tmp_path: Path) -> None:
+    found = changed(tmp_path, loader_us=500.0, kernels=2, collective_us=50.0)
+    assert [one.name for one in found.parts][:3] == ["gpu", "data_loader", "communication"]
+
+
+@pytest.mark.parametrize("kind", ["trace", "run", "run without launches"])
+def test_equal_inputs_are_no_difference(kind: str, tmp_path: Path) -> None:
+    report = {
+        "trace": lambda: diagnosed(tmp_path, "a.json", synthetic.every_branch()),
+        "run": samples.loader_bound,
+        "run without launches": samples.compute_bound,
+    }[kind]()
+    found = compare(report, report)
+    assert found.verdict == "same"
+    assert found.sentence.startswith("No difference")
+    assert found.findings == []
+    assert found.operators == []
+    assert found.environment == found.workload == []
+    assert all(not one.change_s for one in found.parts)
+
+
+def test_two_runs_get_an_interval_and_are_called_weaker_than_a_gate() -> None:
+    found = compare(run_with(), run_with(1.18))
+    assert found.verdict == "slower"
+    assert found.speedup is not None
+    assert found.speedup.estimate == pytest.approx(1 / 1.18)
+    assert found.speedup.low < 1 / 1.18 < found.speedup.high < 1
+    assert found.ratio == pytest.approx(1.18)
+    assert any("weaker evidence than `torchdoctor gate`" in doubt for doubt in found.doubts)
+    assert "4 launches" in found.a.basis
+
+
+def test_launches_that_vary_more_than_they_differ_decide_nothing() -> None:
+    found = compare(run_with(), run_with(1.03))
+    assert found.verdict == "unclear"
+    assert found.sentence.startswith("No difference is proven")
+
+
+def test_launches_per_sample_are_scaled_to_steps() -> None:
+    def per_sample(factor: float) -> Report:
+        report = run_with(factor)
+        launches = [s / 32.5 for s in report.baseline.launches_s]
+        return replace(report, baseline=replace(report.baseline, launches_s=launches))
+
+    found = compare(per_sample(1.0), per_sample(1.18))
+    assert found.speedup is not None
+    assert found.a.step_s == pytest.approx(0.4174, rel=0.01)
+    assert found.ratio == pytest.approx(1.18)
+
+
+def test_welchs_interval_is_scipys() -> None:
+    a, b = [0.41, 0.42, 0.41, 0.43], [0.47, 0.52, 0.49]
+    ours = welch_interval(a, b)
+    test = ttest_ind([math.log(x) for x in a], [math.log(x) for x in b], equal_var=False)
+    low, high = test.confidence_interval(0.95)
+    assert ours is not None
+    assert (ours.low, ours.high) == pytest.approx((math.exp(low), math.exp(high)))
+    assert welch_interval([1.0], [1.0, 2.0]) is None
+
+
+def test_findings_are_new_gone_and_changed_with_their_places() -> None:
+    a = samples.loader_bound()
+    loader, optimizer = a.diagnosis.findings
+    moved = replace(loader, share_of_step=0.5, location=replace(loader.location, line=41))
+    new = Finding(
+        check="sync-in-step",
+        share_of_step=0.2,
+        location=Location(file=f"{samples.HOME}/train.py", line=60),
+    )
+    b = replace(a, diagnosis=replace(a.diagnosis, findings=[new, moved]))
+    found = compare(a, b).findings
+    assert [(one.check, one.change, one.a_place, one.b_place) for one in found] == [
+        ("sync-in-step", "new", "", "train.py:60"),
+        ("single-tensor-optimizer", "gone", "train.py:34", ""),
+        ("loader-cpu-bound", "changed", "train.py:31", "train.py:41"),
+    ]
+    assert optimizer.evidence == found[1].evidence
+
+
+def test_of_two_findings_of_one_check_the_one_at_the_same_line_is_the_same() -> None:
+    a = samples.loader_bound()
+    loader = a.diagnosis.findings[0]
+    earlier = replace(loader, location=replace(loader.location, line=12))
+    both = replace(a, diagnosis=replace(a.diagnosis, findings=[earlier, loader]))
+    only = replace(a, diagnosis=replace(a.diagnosis, findings=[loader]))
+    [gone] = compare(both, only).findings
+    assert (gone.change, gone.a_place) == ("gone", "train.py:12")
+
+
+def test_another_machine_workload_and_batch_are_said() -> None:
+    found = compare(samples.loader_bound(), samples.compute_bound())
+    assert [one.name for one in found.environment] == [
+        "GPU",
+        "CPU",
+        "usable CPUs",
+        "torch",
+        "Python",
+    ]
+    assert [one.name for one in found.workload] == ["command"]
+    assert any("Not comparable" in doubt for doubt in found.doubts)
+    assert "x faster per sample (32.5 -> 513 samples a step)" in found.sentence
+    assert any("different numbers of samples" in doubt for doubt in found.doubts)
+
+
+def test_another_script_is_said() -> None:
+    def script(digest: str) -> Report:
+        report = samples.loader_bound()
+        return replace(report, workload=replace(report.workload, script_sha256=digest * 32))
+
+    [one] = compare(script("ab"), script("cd")).workload
+    assert (one.a, one.b) == ("abababababab", "cdcdcdcdcdcd")
+
+
+def test_without_shares_the_phases_say_where() -> None:
+    def phases(wait: float) -> Report:
+        report = run_with()
+        steps = samples.steps(0.4, data_wait=wait, forward=0.1)
+        return replace(report, steps=steps, baseline=replace(report.baseline, shares=Shares()))
+
+    found = compare(phases(0.2), phases(0.6))
+    assert found.parts_are == "phases"
+    assert found.parts[0].name == "data_wait"
+    nothing = compare(replace(phases(0.2), steps=None), phases(0.6))
+    assert (nothing.parts_are, nothing.parts) == ("none", [])
+
+
+def test_a_run_beside_a_trace_is_compared_by_its_profiled_steps(tmp_path: Path) -> None:
+    trace = diagnosed(tmp_path, "b.json", trace_of(loader_us=600.0))
+    own = diagnosed(tmp_path, "own.json", trace_of()).trace
+    run = replace(run_with(), trace=own)
+    found = compare(run, trace)
+    assert (found.a.kind, found.b.kind) == ("run", "trace")
+    assert found.a.step_s == pytest.approx(700e-6)
+    assert found.speedup is None
+    assert any("profiled steps" in doubt for doubt in found.doubts)
+    untraced = compare(run_with(), trace)
+    assert any("without the profiler" in doubt for doubt in untraced.doubts)
+
+
+def test_no_step_time_is_inconclusive() -> None:
+    report = samples.loader_bound()
+    without = replace(report, baseline=replace(report.baseline, step_time_s=None))
+    for pair in ((report, without), (without, report)):
+        with pytest.raises(Inconclusive, match="no step time"):
+            compare(*pair)
+
+
+def test_workers_in_a_recorded_training_took_the_wait_for_data_away() -> None:
+    files = [SHARED / f"v100_resnet50_workers{n}.json.gz" for n in (0, 4)]
+    if not all(file.exists() for file in files):
+        pytest.skip(f"no recorded traces in {SHARED} (set TORCHDOCTOR_TRACES to their folder)")
+    a, b = (trace_checkup([str(file)]) for file in files)
+    found = compare(a, b)
+    assert found.verdict == "faster"
+    assert found.parts[0].name == "data_loader"
+    assert found.parts[0].change_s == pytest.approx(-58e-3, abs=1e-3)
+    assert "data-wait is gone" in found.sentence

@@ -1,0 +1,52 @@
+"""The order of the comparison: step times first, all else in their unit."""
+
+from __future__ import annotations
+
+from torchdoctor import __version__
+from torchdoctor.comparison.findings import findings
+from torchdoctor.comparison.sentence import sentence
+from torchdoctor.comparison.step_parts import figures, operators, parts
+from torchdoctor.comparison.step_times import sides, verdict
+from torchdoctor.comparison.surroundings import doubts, environment, workload
+from torchdoctor.records import Report
+from torchdoctor.records.comparison import Comparison
+
+
+def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
+    """What changed from A to B.
+
+    Args:
+        a: the earlier report, or what is compared with.
+        b: the other.
+        names: what to call the two, e.g. their files.
+
+    Raises:
+        Inconclusive: one of them has no step time.
+    """
+    first, second, interval = sides(a, b, names)
+    both = (first, second)
+    ratio = second.step_s / first.step_s
+    answer = verdict(ratio, interval, a, b)
+    parts_are, changed = parts(a, b, both)
+    found = findings(a, b, both)
+    differences = environment(a, b)
+    said = doubts(a, b, both, interval, differences)
+    if parts_are == "none":
+        said.append("One of them does not say where its time goes: the change has no place.")
+    return Comparison(
+        torchdoctor_version=__version__,
+        a=first,
+        b=second,
+        verdict=answer,
+        sentence=sentence(answer, both, interval, changed, found),
+        ratio=ratio,
+        speedup=interval,
+        figures=figures(a, b, both),
+        parts_are=parts_are,
+        parts=changed,
+        operators=operators(a, b),
+        findings=found,
+        environment=differences,
+        workload=workload(a, b),
+        doubts=said,
+    )

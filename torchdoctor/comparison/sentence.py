@@ -1,0 +1,85 @@
+"""The answer in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torchdoctor.comparison.step_times import same_batch
+from torchdoctor.records import Interval
+from torchdoctor.records.comparison import ComparedSide, FindingChange, PartChange
+from torchdoctor.reports.figures import ratio, seconds, speedup
+
+_MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
+
+
+def sentence(
+    verdict: str,
+    sides: tuple[ComparedSide, ComparedSide],
+    interval: Interval | None,
+    parts: list[PartChange],
+    findings: list[FindingChange],
+) -> str:
+    """What changed, where, and what was found there."""
+    a, b = sides
+    times = _from_to(seconds(a.step_s), seconds(b.step_s))
+    if verdict == "same":
+        news = _news(findings, lambda one: one.change == "new")
+        return f"No difference: B's step takes as long as A's ({times}){_per_sample(a, b)}{news}."
+    if verdict == "unclear":
+        bounds = f", 95 % interval of the speed-up {speedup(interval)}" if interval else ""
+        return f"No difference is proven: the launches vary too much ({times}{bounds})."
+    change_s = b.step_s - a.step_s
+    head = f"B is {_times(b.step_s / a.step_s)} per step ({times}){_per_sample(a, b)}"
+    part = _largest(parts, change_s)
+    if part is None or part.change_s is None:
+        return head + "."
+    # What came explains a slower step, what went a faster one.
+    kind = "new" if change_s > 0 else "gone"
+    news = _news(findings, lambda one: one.change == kind and one.branch == part.name)
+    return f"{head}, {_much(part.change_s / change_s)} {part.name} ({signed(part.change_s)}){news}."
+
+
+def _much(of_all: float) -> str:
+    if of_all > _MORE_THAN_ALL:  # other parts went the other way
+        return "more than all of it in"
+    return "most of it in" if of_all >= _MOST else "the largest part of it in"
+
+
+def _times(ratio_of_times: float) -> str:
+    word = "slower" if ratio_of_times > 1 else "faster"
+    return f"{ratio(max(ratio_of_times, 1 / ratio_of_times))}x {word}"
+
+
+def _per_sample(a: ComparedSide, b: ComparedSide) -> str:
+    """With other batches a step says little: the time per sample as well."""
+    if same_batch(a, b) or not (a.samples_per_step and b.samples_per_step):
+        return ""
+    times_as = (b.step_s / b.samples_per_step) / (a.step_s / a.samples_per_step)
+    batches = f"{a.samples_per_step:.3g} -> {b.samples_per_step:.3g} samples a step"
+    return f" and {_times(times_as)} per sample ({batches})"
+
+
+def _from_to(old: str, new: str) -> str:
+    """Two times, the unit said once where it is the same: "12.1 -> 14.3 ms"."""
+    figure, _, unit = old.rpartition(" ")
+    return f"{figure if unit == new.rpartition(' ')[2] else old} -> {new}"
+
+
+def signed(change_s: float) -> str:
+    """A change of time with its sign: "+1.9 ms"."""
+    return f"{'-' if change_s < 0 else '+'}{seconds(abs(change_s))}"
+
+
+def _largest(parts: list[PartChange], change_s: float) -> PartChange | None:
+    """The part that changed most in the direction of the whole."""
+    along = [one for one in parts if one.change_s and one.change_s * change_s > 0]
+    return max(along, key=lambda one: abs(one.change_s or 0.0), default=None)
+
+
+def _news(findings: list[FindingChange], wanted: Callable[[FindingChange], bool]) -> str:
+    found = next((one for one in findings if wanted(one)), None)
+    if found is None:
+        return ""
+    where = found.b_place or found.a_place
+    named = f"{found.check} at {where}" if where else found.check
+    return f": {named} is gone" if found.change == "gone" else f": new finding {named}"

@@ -1,0 +1,151 @@
+"""The step time of both sides on the same footing, and whether it differs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import fmean, geometric_mean
+
+from torchdoctor.errors import Inconclusive
+from torchdoctor.records import Interval, Report, StepTime
+from torchdoctor.records.comparison import ComparedSide
+from torchdoctor.reports.figures import seconds
+from torchdoctor.trials.compare import SMALLEST_DELTA, TWO_MODES, delta, welch_interval
+
+_PER_STEP = (2 / 3, 3 / 2)  # launch time / step time: within this the launch's is a step's
+
+
+def is_trace(report: Report) -> bool:
+    """Whether it was diagnosed from traces: nothing was run."""
+    return report.workload.command[:2] == ["torchdoctor", "diagnose"]
+
+
+def sides(
+    a: Report, b: Report, names: tuple[str, str]
+) -> tuple[ComparedSide, ComparedSide, Interval | None]:
+    """Both sides with comparable step times, and the speed-up where launches give an interval.
+
+    Raises:
+        Inconclusive: one has no step time.
+    """
+    profiled = is_trace(a) != is_trace(b)
+    times = [_time(report, name, profiled) for report, name in zip((a, b), names, strict=True)]
+    # What a trace says (shares, operators, counts) are means over the same steps.
+    by_mean = is_trace(a) or is_trace(b) or any(_two_modes(time) for time in times)
+    found = [
+        _side(report, name, time, by_mean)
+        for report, name, time in zip((a, b), names, times, strict=True)
+    ]
+    if profiled:
+        return found[0], found[1], None
+    return _by_launches(a, b, found[0], found[1])
+
+
+def samples_per_step(report: Report) -> float | None:
+    """Samples that one step trains on; None: not known."""
+    if report.steps is not None and report.steps.samples_per_step:
+        return report.steps.samples_per_step
+    time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
+    return rate * (time.mean or time.median) if time is not None and rate else None
+
+
+def verdict(ratio: float, interval: Interval | None, a: Report, b: Report) -> str:
+    """ "slower", "faster", "same" or "unclear" of B.
+
+    Args:
+        ratio: B's step time / A's.
+        interval: the speed-up of B with its interval, where there is one.
+        a: for its noise floor.
+        b: as a.
+    """
+    least = max(delta(a.noise_floor), delta(b.noise_floor))
+    if interval is None:
+        # Without several launches only the size of the change speaks.
+        if max(ratio, 1 / ratio) < 1 + SMALLEST_DELTA:
+            return "same"
+        return "slower" if ratio > 1 else "faster"
+    within = 1 / (1 + least) <= interval.low and interval.high <= 1 + least
+    if within or a.baseline.launches_s == b.baseline.launches_s:
+        return "same"
+    if interval.high < 1:
+        return "slower"
+    return "faster" if interval.low > 1 else "unclear"
+
+
+def _time(report: Report, name: str, profiled: bool) -> StepTime:
+    """The step's time; of a run beside a trace that of its profiled steps, where it has them."""
+    trace = report.trace
+    if profiled and not is_trace(report) and trace is not None and trace.step_times_s:
+        ordered = sorted(trace.step_times_s)
+        median, p10, p90 = (
+            ordered[min(int(q * len(ordered)), len(ordered) - 1)] for q in (0.5, 0.1, 0.9)
+        )
+        time = StepTime(median=median, p10=p10, p90=p90, steps=len(ordered), mean=fmean(ordered))
+    else:
+        time = report.baseline.step_time_s  # type: ignore[assignment]
+    if time is None or not (math.isfinite(time.median) and time.median > 0):
+        raise Inconclusive(f"{name} holds no step time, so the two cannot be compared.")
+    return time
+
+
+def _two_modes(time: StepTime) -> bool:
+    return time.mean is not None and abs(time.mean / time.median - 1) > TWO_MODES
+
+
+def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> ComparedSide:
+    counted = f"{time.steps} step{'s' * (time.steps != 1)}"
+    median = f", median {seconds(time.median)}" if by_mean else ""
+    return ComparedSide(
+        name=name,
+        kind="trace" if is_trace(report) else "run",
+        step_s=(time.mean or time.median) if by_mean else time.median,
+        low_s=time.p10,
+        high_s=time.p90,
+        basis=f"{'mean' if by_mean else 'median'} and 10 to 90 % of {counted}{median}",
+        samples_per_step=samples_per_step(report),
+        command=report.workload.command,
+        created=report.created,
+    )
+
+
+def _by_launches(
+    a: Report, b: Report, first: ComparedSide, second: ComparedSide
+) -> tuple[ComparedSide, ComparedSide, Interval | None]:
+    """The same by launches, where both have two and their times are per the same thing."""
+    launches = [[s for s in one.baseline.launches_s if s > 0] for one in (a, b)]
+    interval = welch_interval(launches[0], launches[1])
+    per_step = [
+        _PER_STEP[0] < fmean(times) / side.step_s < _PER_STEP[1]
+        for times, side in zip(launches, (first, second), strict=True)
+        if times
+    ]
+    if interval is None or per_step[0] != per_step[1]:
+        return first, second, None
+    samples = 1.0
+    if not per_step[0]:
+        # A launch's time is per sample: only with equal batches is its ratio the steps' too.
+        if first.samples_per_step is None or not same_batch(first, second):
+            return first, second, None
+        samples = first.samples_per_step
+    old, new = (
+        _launched(side, times, samples)
+        for side, times in zip((first, second), launches, strict=True)
+    )
+    return old, new, interval
+
+
+def _launched(side: ComparedSide, times: list[float], samples: float) -> ComparedSide:
+    return replace(
+        side,
+        step_s=geometric_mean(times) * samples,
+        low_s=min(times) * samples,
+        high_s=max(times) * samples,
+        basis=f"mean and range of {len(times)} launches",
+    )
+
+
+def same_batch(a: ComparedSide, b: ComparedSide) -> bool:
+    """Whether their steps train on as many samples, as far as is known."""
+    if a.samples_per_step is None or b.samples_per_step is None:
+        return True
+    return 0.99 < a.samples_per_step / b.samples_per_step < 1.01

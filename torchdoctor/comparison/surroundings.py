@@ -1,0 +1,119 @@
+"""What differs around the measurement, and what makes the comparison weaker."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torchdoctor.comparison.step_times import is_trace, same_batch
+from torchdoctor.records import Environment, Interval, Report
+from torchdoctor.records.comparison import ComparedSide, Difference
+
+_MACHINE = ("GPU", "CPU", "usable CPUs")  # another of these is another machine
+
+
+def environment(a: Report, b: Report) -> list[Difference]:
+    """Versions and devices that both name and that differ."""
+    found = []
+    for name, old, new in (
+        ("GPU", _gpus(a), _gpus(b)),
+        ("CPU", a.environment.cpu, b.environment.cpu),
+        ("usable CPUs", _cpus(a.environment), _cpus(b.environment)),
+        ("torch", a.environment.torch, b.environment.torch),
+        ("CUDA", a.environment.cuda, b.environment.cuda),
+        ("driver", a.environment.driver, b.environment.driver),
+        ("Python", a.environment.python, b.environment.python),
+    ):
+        if old and new and old != new:
+            found.append(Difference(name=name, a=old, b=new))
+    return found
+
+
+def _gpus(report: Report) -> str:
+    names = [gpu.name for gpu in report.environment.gpus]
+    if names:
+        return ", ".join(f"{names.count(name)}x {name}" for name in dict.fromkeys(names))
+    # A trace need not name the GPU that it used.
+    used = report.trace is not None and report.trace.has_device
+    return "" if used else "none"
+
+
+def _cpus(seen: Environment) -> str:
+    return f"{seen.usable_cpus:g}" if seen.usable_cpus else ""
+
+
+def workload(a: Report, b: Report) -> list[Difference]:
+    """Another command or another script; nothing where a trace is one of them."""
+    if is_trace(a) or is_trace(b):
+        return []
+    found = []
+    if a.workload.command != b.workload.command:
+        commands = shlex.join(a.workload.command), shlex.join(b.workload.command)
+        found.append(Difference(name="command", a=commands[0], b=commands[1]))
+    old, new = a.workload.script_sha256, b.workload.script_sha256
+    if old and new and old != new:
+        found.append(Difference(name="script, SHA-256", a=old[:12], b=new[:12]))
+    return found
+
+
+def doubts(
+    a: Report,
+    b: Report,
+    sides: tuple[ComparedSide, ComparedSide],
+    interval: Interval | None,
+    differences: Sequence[Difference],
+) -> list[str]:
+    """Everything that weakens the comparison."""
+    said = []
+    machine = [one.name for one in differences if one.name in _MACHINE]
+    if machine:
+        said.append(
+            f"Not comparable as versions of a program: another {', '.join(machine)}. What "
+            "changed may be the machine's."
+        )
+    said += _about_batches(*sides)
+    traces = [side.kind == "trace" for side in sides]
+    if any(traces) and not all(traces):
+        said.append(_mixed(a, b))
+    if not any(traces):
+        said.append(
+            "The two ran at different times, on a machine that others may have used: weaker "
+            "evidence than `torchdoctor gate`, which measures both in turns."
+        )
+    if interval is None and not any(traces):
+        said.append("Not both hold launches that can be compared: no interval can be given.")
+    if any(traces):
+        said.append("A trace is one recording: no interval can be given.")
+        if _overlap(*sides):
+            said.append("Each side's step time lies within the other's spread: it may be chance.")
+    if len(a.ranks) != len(b.ranks):
+        said.append(f"{_ranks(a)} against {_ranks(b)}: collectives and steps differ by that alone.")
+    return said
+
+
+def _ranks(report: Report) -> str:
+    return f"{len(report.ranks)} ranks" if report.ranks else "one rank"
+
+
+def _about_batches(a: ComparedSide, b: ComparedSide) -> list[str]:
+    if same_batch(a, b) or not (a.samples_per_step and b.samples_per_step):
+        return []
+    return ["Their steps hold different numbers of samples: compare the times per sample."]
+
+
+def _mixed(a: Report, b: Report) -> str:
+    run, label = (b, "B") if is_trace(a) else (a, "A")
+    if run.trace is not None and run.trace.step_times_s:
+        return f"The other is a trace, so {label}'s step time is that of its profiled steps."
+    return (
+        f"{label} was timed without the profiler and the other under it, which slows the host down."
+    )
+
+
+def _overlap(*sides: ComparedSide) -> bool:
+    both = [*sides, sides[0]]
+    return sides[0].step_s != sides[1].step_s and all(
+        one.low_s is not None and one.high_s is not None and one.low_s <= other.step_s <= one.high_s
+        for one, other in pairwise(both)
+    )
