@@ -20,6 +20,8 @@ for x in torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2):
     optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()
 print("trained")
 """
+# Long enough for writing to fall due within the hooks and not only at the exit.
+SLOWLY = TRAIN.replace("for x in", "import time; time.sleep(0.5)\nfor x in")
 
 FAILING = {
     "no apply": ("", "failed"),
@@ -85,14 +87,14 @@ def test_broken_plan_does_not_stop_the_program(plan: str, tmp_path: Path) -> Non
     path = tmp_path / "broken.json"
     path.write_text(plan)
     # The launch names the plan, but it is read only when torch is imported.
-    code = f"import os; os.environ['TORCHDOCTOR_PLAN'] = {str(path)!r}\n" + TRAIN
+    code = f"import os; os.environ['TORCHDOCTOR_PLAN'] = {str(path)!r}\n" + SLOWLY
     (tmp_path / "train.py").write_text(code)
     run = run_probed(["train.py"], tmp_path, tmp_path)
     assert (run.returncode, run.stdout, run.stderr) == (0, "trained\n", "")
 
 
 def test_channel_that_vanishes_does_not_stop_the_program(tmp_path: Path) -> None:
-    code = TRAIN.replace(
+    code = SLOWLY.replace(
         "for x in", "import shutil, os; shutil.rmtree(os.environ['GONE'])\nfor x in"
     )
     (tmp_path / "train.py").write_text(code)

@@ -133,7 +133,14 @@ class Session:
     def _flush_due(self):
         """Four times a second: events only, so that a kill loses little."""
         if self._may_write():
-            self.log.flush()
+            self._write(self.log.flush)
+
+    def _write(self, function):
+        """A full disk or a folder that vanished costs what was logged, never the program."""
+        try:
+            function()
+        except Exception as error:
+            self.fail("write", error)
 
     def _may_write(self):
         """False in a loader worker, which switches itself off at its first attempt."""
@@ -147,11 +154,11 @@ class Session:
         """Write events, losses and facts."""
         if not self._may_write():
             return
-        self.log.flush()
+        self._write(self.log.flush)
         for registry in self.registries:
             write = getattr(registry, "write", None)
             if write is not None:
-                write(self.channel, self.pid)
+                self._write(lambda write=write: write(self.channel, self.pid))
         self.write_facts()
 
     def write_facts(self):
