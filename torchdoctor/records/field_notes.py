@@ -75,7 +75,7 @@ NOTES: dict[str, dict[str, str]] = {
         "samples_per_s": "Samples trained on per second; null where batches have no size.",
         "shares": "Where the time of a step goes.",
         "peak_memory_bytes": "Memory at its highest: of the GPU where one trains, else of the process tree.",
-        "launches_s": "The step time of each launch: one launch is one sample.",
+        "launches_s": "Time per sample (per step where the batch is not known) of each launch.",
     },
     "StepTime": {
         "median": "Median, in seconds.",

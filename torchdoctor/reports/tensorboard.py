@@ -107,7 +107,7 @@ def _scalars(writer: _Writer, report: Report) -> None:
     for number, seconds in enumerate(report.trace.step_times_s if report.trace else []):
         writer.scalar("step_time/profiled_s", seconds, number)
     for number, seconds in enumerate(baseline.launches_s):
-        writer.scalar("step_time/baseline_launch_s", seconds, number)
+        writer.scalar("launches/baseline_s_per_sample", seconds, number)
     writer.scalar("samples_per_s", baseline.samples_per_s)
     writer.scalar("memory/peak_bytes", baseline.peak_memory_bytes)
     for name, share in asdict(baseline.shares).items():
