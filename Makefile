@@ -22,7 +22,7 @@ demo: $(VENV)/.installed
 	$(BIN)/torchdoctor run --budget 150s sample_workloads/slow_decode.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

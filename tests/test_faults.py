@@ -125,6 +125,7 @@ def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\n")
     body = "open('log.csv', 'a').write('x'); torch.save(model.state_dict(), 'model.pt')"
@@ -148,6 +149,7 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     name = script(tmp_path)
     process = subprocess.Popen(
@@ -172,6 +174,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_a_slow_loader_is_found_and_the_fix_is_measured(tmp_path: Path) -> None:
     source = """
 import time, torch
@@ -196,7 +199,7 @@ if __name__ == "__main__":
 """
     name = script(tmp_path, source=source)
     result = torchdoctor(
-        tmp_path, "run", "--quiet", "--budget", "90s", "--fixes", "loader-workers",
+        tmp_path, "run", "--quiet", "--budget", "120s", "--fixes", "loader-workers",
         "--output", "out", name,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

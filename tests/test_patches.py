@@ -231,6 +231,7 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_a_run_measures_its_patch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("""
 import time, torch
@@ -254,7 +255,7 @@ if __name__ == "__main__":
         optimizer.zero_grad()
 """)
     before = (tmp_path / "train.py").read_bytes()
-    command = ["run", "--quiet", "--budget", "120s", "--fixes", "loader-workers"]
+    command = ["run", "--quiet", "--budget", "200s", "--fixes", "loader-workers"]
     result = subprocess.run(
         [sys.executable, "-m", "torchdoctor.cli", *command, "--output", "out", "train.py"],
         capture_output=True,

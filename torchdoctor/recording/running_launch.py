@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL_S = 0.08
 STOP_GRACE_S = 0.3  # between SIGTERM and SIGKILL; nothing that the program does then is kept
 END_WITHIN_S = 30.0
+_LEAST_FREE_BYTES = 4096
 
 
 @dataclass(kw_only=True)
@@ -74,10 +76,14 @@ def until_end(
     poll: Poll,
     sensors: Sensors | None,
 ) -> str:
-    """Wait until the program ends or is to be ended; says which."""
+    """Wait until the program ends or is to be ended; says which.
+
+    Raises:
+        OSError: the disk of the channel is full, so that its window's end would never be seen.
+    """
     popen = running.started.popen
     measuring = sensors is None
-    look_at_s = 0.0
+    look_at_s = disk_at_s = 0.0
     with _end_of(popen) as ended:
         while popen.poll() is None:
             running.started.read_status()
@@ -88,12 +94,23 @@ def until_end(
                 measuring = True
             if poll(running):
                 return "stopped" if popen.poll() is None else "exited"
+            if running.elapsed_s > disk_at_s:
+                _check_disk(running.channel)
+                disk_at_s = running.elapsed_s + 1.0
             if running.started.init_pid is None and running.elapsed_s > look_at_s:
                 # Without a PID namespace, who leaves the tree later must have been seen in it.
                 tree.now()
                 look_at_s = running.elapsed_s + 0.5
             ended(POLL_INTERVAL_S)
     return "exited"
+
+
+def _check_disk(channel: Path) -> None:
+    """The probe never fails for a full disk, so nobody else would say it."""
+    disk = os.statvfs(channel)
+    # A file system that reports no size at all (some of FUSE) says nothing of its room.
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(channel))
 
 
 @contextlib.contextmanager
