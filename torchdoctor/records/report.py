@@ -171,7 +171,7 @@ class Baseline:
     samples_per_s: float | None = None
     shares: Shares = field(default_factory=Shares)
     peak_memory_bytes: int | None = None
-    launches_s: list[float] = field(default_factory=list)  # deciding time of each launch, per sample
+    launches_s: list[float] = field(default_factory=list)  # deciding time of each, per sample
 
 
 @dataclass(frozen=True, kw_only=True)
