@@ -207,3 +207,64 @@ os._exit(3)
     run = run_probed(["train.py"], tmp_path, tmp_path)
     assert run.returncode == 3
     assert sum(int((r[:, 0] == step_log.BACKWARD_BEGIN).sum()) for r in run.events.values()) >= 6
+
+
+NAMES = {
+    "module level": (
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    o.zero_grad()
+    loss = model(x).mean()  # the call
+    loss.backward()
+    o.step()
+""",
+        ("model", "the call", "model", "the call", 0),
+    ),
+    "functions": (
+        """
+def learn(net, x):
+    net(x).mean().backward()  # the call
+def main():
+    o = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader:
+        o.zero_grad(); learn(model, x); o.step()
+main()  # the holder
+""",
+        ("net", "the call", "model", "the holder", 0),
+    ),
+    "a trainer": (
+        """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.o = torch.optim.SGD(net.parameters(), lr=0.1)
+    def fit(self):
+        for x, y in loader:
+            self.o.zero_grad()
+            self.net(x).mean().backward()  # the call
+            self.o.step()
+net = model
+Trainer(net).fit()  # the holder
+""",
+        ("self.net", "the call", "model", "the holder", 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(NAMES))
+def test_names_of_the_model_where_it_is_called_and_held(name: str, tmp_path: Path) -> None:
+    loop, (call_name, call, holder_name, holder, depth) = NAMES[name]
+    run = run_loop(loop, tmp_path)
+    source = (tmp_path / "train.py").read_text().splitlines()
+
+    def line_of(text: str) -> int:
+        return next(i for i, line in enumerate(source, 1) if text in line)
+
+    [model] = run.main["models"]
+    assert model["call"]["name"] == call_name
+    assert model["call"]["location"]["line"] == line_of(call)
+    assert model["holder"]["name"] == holder_name
+    assert model["holder"]["location"]["line"] == line_of(holder)
+    assert model["holder_depth"] == depth
+    assert run.main["flags"]["backward_location"]["line"] == line_of("backward()")

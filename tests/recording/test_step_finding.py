@@ -324,7 +324,7 @@ def test_inference_is_said():
 
 def test_nothing_at_all_is_said():
     assert "no process" in find_boundary({}, {}).reason
-    assert "ran no model" in find_boundary({1: Script().events()}, {}).reason
+    assert "no backward pass" in find_boundary({1: Script().events()}, {}).reason
 
 
 def test_one_step_is_too_few():

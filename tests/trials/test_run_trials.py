@@ -103,6 +103,18 @@ def test_confirmed_numbers_are_fresh():
     assert launched == row(results, "fused").pairs + 2
 
 
+def test_a_good_fix_that_looked_slower_once_is_measured_while_time_is_left():
+    class HitOnce(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            seen = sum(name == "good" for name, _ in self.launched)
+            self.gains["good"] = 0.95 if seen == 0 else 1.5
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    results = try_all(HitOnce(), ["null", "good"], budget_s=100.0)
+    check(results)
+    assert recommended(results) == [("good", {})]
+
+
 def test_nothing_to_gain_recommends_nothing():
     results = try_all(Simulated(), ["a", "b", "c", "d"])
     check(results)

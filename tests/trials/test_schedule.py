@@ -5,6 +5,7 @@ import pytest
 from torchdoctor.trials.schedule import (
     Budget,
     Confirmation,
+    Finalists,
     Screened,
     Screening,
     choose_finalists,
@@ -78,29 +79,35 @@ def test_the_best_setting_of_each_fix_that_looks_faster_goes_on():
             screened("failed"),
         ]
     )
-    assert chosen == ["w4", "fused"]
+    assert (chosen.worth, chosen.others) == (["w4", "fused"], [])
 
 
 def test_nobody_goes_on_where_the_noise_is_small_and_nobody_looks_faster():
     quiet = [screened(str(i), 0.004, 0.005) for i in range(6)]
-    assert choose_finalists(quiet) == []
-    assert choose_finalists([screened("a", -0.1, 0.05), screened("b", -0.1, 0.02)]) == []
+    assert choose_finalists(quiet) == Finalists(worth=[], others=[])
+    slow = [screened("a", -0.1, -0.11), screened("b", -0.1, -0.09)]
+    assert choose_finalists(slow) == Finalists(worth=[], others=[])
 
 
-def test_the_first_goes_on_where_noise_could_hide_a_gain():
-    noisy = [screened("a", 0.1, -0.09), screened("b", -0.2, 0.1), screened("c", -0.1, 0.05)]
-    assert choose_finalists(noisy) == ["a"]
+def test_those_that_noise_could_hide_a_gain_of_are_next_in_line():
+    noisy = [screened("a", 0.09, -0.09), screened("b", -0.2, 0.1), screened("c", -0.9, -1.0)]
+    assert choose_finalists(noisy) == Finalists(worth=[], others=["a", "b"])
+
+
+def test_after_one_look_at_each_only_the_clearly_slower_are_out():
+    looks = [screened("good", 0.2), screened("maybe", -0.05), screened("slow", -1.6)]
+    assert choose_finalists(looks) == Finalists(worth=["good"], others=["maybe"])
 
 
 def test_a_launch_that_somebody_elses_load_halved_is_not_dropped():
     """The mean of one launch was hit, most of its steps were not."""
     hit = Screened(key="good", fix="good", differences=[-0.6], other=[0.25])
     null = Screened(key="null", fix="null", differences=[-0.02], other=[-0.01])
-    assert choose_finalists([null, hit]) == ["good"]
+    assert choose_finalists([null, hit]).worth == ["good"]
     # Kept, but behind who is faster by the figure that decides.
     bursts = Screened(key="bursts", fix="bursts", differences=[0.05], other=[0.7])
     even = Screened(key="even", fix="even", differences=[0.5], other=[0.5])
-    assert choose_finalists([hit, bursts, even]) == ["even", "bursts", "good"]
+    assert choose_finalists([hit, bursts, even]).worth == ["even", "bursts", "good"]
 
 
 def test_pairs_end_early_only_where_they_cannot_show_a_gain_any_more():

@@ -42,4 +42,43 @@ class DecoratorEdit:
     decorator: str
 
 
-Edit = KeywordEdit | StatementEdit | DecoratorEdit
+@dataclass(frozen=True, kw_only=True)
+class WithEdit:
+    """Put statements under a context manager.
+
+    From the statement at `line`, which calls `callee` (an expression: `model`, `self.net`), up to
+    the last one before the statement at `before`, in the innermost block that holds both.
+    """
+
+    file: str
+    line: int
+    callee: str
+    before: int
+    context: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeforeLoopEdit:
+    """Insert a statement before the outermost loop around `line` that does not assign `name`.
+
+    Without a loop in that function: before the statement itself, unless `needs_loop`.
+    """
+
+    file: str
+    line: int
+    statement: str
+    name: str  # what the statement is about
+    needs_loop: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputEdit:
+    """Chain a method to the first argument of the call of `callee` at `line`."""
+
+    file: str
+    line: int
+    callee: str
+    method: str  # ".to(memory_format=torch.channels_last)"
+
+
+Edit = KeywordEdit | StatementEdit | DecoratorEdit | WithEdit | BeforeLoopEdit | InputEdit

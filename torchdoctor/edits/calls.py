@@ -16,7 +16,21 @@ def loader_call(recording: Recording, **keywords: Any) -> str:
     """ "train.py:42  DataLoader(..., num_workers=4)"."""
     loaders = training_loaders(recording)
     where = place(recording, loaders[0].location if loaders else None, "the training DataLoader")
-    return f"{where}  DataLoader(..., {written(keywords)})"
+    call = f"{where}  DataLoader(..., {written(keywords)})"
+    others = _others_made_there(recording)
+    if others:
+        call += f"\n# this line makes {others + 1} loaders: the edit changes all of them"
+    return call
+
+
+def _others_made_there(recording: Recording) -> int:
+    """Loaders that the line of the training loader makes besides, such as for validation."""
+    loaders = training_loaders(recording)
+    if not loaders or loaders[0].location is None:
+        return 0
+    known = {loader.ident for loader in loaders}
+    same = [x for x in recording.main.loaders if x.location == loaders[0].location]
+    return sum(x.ident not in known for x in same)
 
 
 def loader_location(recording: Recording) -> Location | None:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchdoctor.edits import Edit
+from torchdoctor.edits import BeforeLoopEdit, Edit, StatementEdit, WithEdit
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
@@ -31,19 +31,29 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     from torchdoctor.edits.source import edited  # LibCST takes a while to import
 
     before: dict[str, str] = {}
-    after: dict[str, str] = {}
-    for edit in edits:
-        path = str(edit.file)
-        if path not in before:
-            try:
-                before[path] = after[path] = _read(Path(path))
-            except (OSError, UnicodeDecodeError):
-                return None
-        changed = edited(after[path], edit)
+    for path in dict.fromkeys(str(edit.file) for edit in edits):
+        try:
+            before[path] = _read(Path(path))
+        except (OSError, UnicodeDecodeError):
+            return None
+    after = dict(before)
+    for edit in sorted(edits, key=_order):
+        changed = edited(after[str(edit.file)], edit)
         if changed is None:
             return None
-        after[path] = changed
+        after[str(edit.file)] = changed
     return {path: (before[path], after[path]) for path in before}
+
+
+def _order(edit: Edit) -> tuple[int, int, int]:
+    """From the last line to the first, because what is inserted moves the lines below it.
+
+    On one line, calls are changed before statements are put around them. What goes before a whole
+    loop may stand far above the line that it is known by, so it comes after all that has a line.
+    """
+    if isinstance(edit, StatementEdit):
+        return 2, 0, 0
+    return int(isinstance(edit, BeforeLoopEdit)), -edit.line, int(isinstance(edit, WithEdit))
 
 
 def _read(path: Path) -> str:

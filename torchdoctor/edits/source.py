@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import libcst as cst
-from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+from libcst.metadata import MetadataWrapper, PositionProvider
 
-from torchdoctor.edits import DecoratorEdit, Edit, KeywordEdit, StatementEdit
+from torchdoctor.edits import (
+    BeforeLoopEdit,
+    DecoratorEdit,
+    Edit,
+    InputEdit,
+    KeywordEdit,
+    StatementEdit,
+    WithEdit,
+)
+from torchdoctor.edits.blocks import before_loop, with_context, with_input
+from torchdoctor.edits.syntax import Ranges, collect, covers, imports, last_name, replaced
 
 # A function that calls one of these trains: gradients must stay on in it.
 _TRAINS = frozenset({"backward", "step", "grad", "manual_backward"})
@@ -30,12 +40,7 @@ def edited(source: str, edit: Edit) -> str | None:
     if isinstance(edit, StatementEdit):
         changed = _with_statement(module, edit.statement)
     else:
-        ranges = wrapper.resolve(PositionProvider)
-        changed = (
-            _with_keyword(module, ranges, edit)
-            if isinstance(edit, KeywordEdit)
-            else _with_decorator(module, ranges, edit)
-        )
+        changed = _at_line(module, wrapper.resolve(PositionProvider), edit)
     if changed is None:
         return None
     code = changed.code
@@ -44,6 +49,19 @@ def edited(source: str, edit: Edit) -> str | None:
     except (SyntaxError, ValueError):
         return None
     return code
+
+
+def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | None:
+    if isinstance(edit, KeywordEdit):
+        return _with_keyword(module, ranges, edit)
+    if isinstance(edit, DecoratorEdit):
+        return _with_decorator(module, ranges, edit)
+    if isinstance(edit, WithEdit):
+        return with_context(module, ranges, edit)
+    if isinstance(edit, BeforeLoopEdit):
+        return before_loop(module, ranges, edit)
+    assert isinstance(edit, InputEdit)
+    return with_input(module, ranges, edit)
 
 
 def edit_call_keyword(
@@ -56,40 +74,11 @@ def edit_call_keyword(
     return edited(source, edit)
 
 
-class _Collect(cst.CSTVisitor):
-    """All calls and all functions of a module."""
-
-    def __init__(self) -> None:
-        self.calls: list[cst.Call] = []
-        self.functions: list[cst.FunctionDef] = []
-
-    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
-        self.calls.append(node)
-
-    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
-        self.functions.append(node)
-
-
-def _collect(node: cst.CSTNode) -> _Collect:
-    found = _Collect()
-    node.visit(found)
-    return found
-
-
-def _last_name(node: cst.BaseExpression) -> str:
-    if isinstance(node, cst.Attribute):
-        return node.attr.value
-    return node.value if isinstance(node, cst.Name) else ""
-
-
-def _with_keyword(
-    module: cst.Module, ranges: Mapping[cst.CSTNode, CodeRange], edit: KeywordEdit
-) -> cst.Module | None:
+def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Module | None:
     covering = [
         call
-        for call in _collect(module).calls
-        if _last_name(call.func) == edit.callee
-        and ranges[call].start.line <= edit.line <= ranges[call].end.line
+        for call in collect(module).calls
+        if last_name(call.func) == edit.callee and covers(ranges, call, edit.line)
     ]
     starting = [call for call in covering if ranges[call].start.line == edit.line]
     chosen = starting or covering
@@ -98,8 +87,7 @@ def _with_keyword(
     changed = _call_with(chosen[0], edit)
     if changed is None:
         return None
-    replaced = module.deep_replace(chosen[0], changed)
-    return replaced if isinstance(replaced, cst.Module) else None
+    return replaced(module, chosen[0], changed)
 
 
 def _call_with(call: cst.Call, edit: KeywordEdit) -> cst.Call | None:
@@ -176,7 +164,7 @@ def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
         return module
     after = _head_imports(body)
     name = statement.split(".", 1)[0]
-    if after is None or not _imports(body[: after + 1], name):
+    if after is None or not imports(body[: after + 1], name):
         return None
     added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return module.with_changes(body=[*body[: after + 1], added, *body[after + 1 :]])
@@ -201,33 +189,17 @@ def _head_imports(body: Sequence[cst.CSTNode]) -> int | None:
     return found
 
 
-def _imports(body: Sequence[cst.CSTNode], name: str) -> bool:
-    """Whether `import name` stands among these lines, under its own name."""
-    for line in body:
-        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            for alias in part.names if isinstance(part, cst.Import) else ():
-                # `import torch.nn` binds torch as well.
-                root = alias.evaluated_name.split(".")[0]
-                if root == name and alias.asname is None:
-                    return True
-    return False
-
-
-def _with_decorator(
-    module: cst.Module, ranges: Mapping[cst.CSTNode, CodeRange], edit: DecoratorEdit
-) -> cst.Module | None:
+def _with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:
     covering = [
-        function
-        for function in _collect(module).functions
-        if ranges[function].start.line <= edit.line <= ranges[function].end.line
+        function for function in collect(module).functions if covers(ranges, function, edit.line)
     ]
-    if not covering or not _imports(module.body, edit.decorator.split(".", 1)[0]):
+    if not covering or not imports(module.body, edit.decorator.split(".", 1)[0]):
         return None
     function = max(covering, key=lambda f: ranges[f].start.line)
     present = [module.code_for_node(d.decorator) for d in function.decorators]
     if any(text in _OFF or text == edit.decorator for text in present):
         return module
-    if any(_last_name(call.func) in _TRAINS for call in _collect(function).calls):
+    if any(last_name(call.func) in _TRAINS for call in collect(function).calls):
         return None
     added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
     if function.decorators:
@@ -236,5 +208,4 @@ def _with_decorator(
     else:
         # Comments above the function stay above its decorator.
         changed = function.with_changes(decorators=[added])
-    replaced = module.deep_replace(function, changed)
-    return replaced if isinstance(replaced, cst.Module) else None
+    return replaced(module, function, changed)

@@ -37,6 +37,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
     from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("convolutions-nchw", "compute")
@@ -120,6 +121,15 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
         "model = model.to(memory_format=torch.channels_last)  # after moving it to the device\n"
         "x = x.to(memory_format=torch.channels_last)  # each batch of images"
     )
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty unless both the model and its images can be converted."""
+    from torchdoctor.edits.training import before_training, on_images
+
+    images = on_images(recording, ".to(memory_format=torch.channels_last)")
+    model = before_training(recording, "{model}.to(memory_format=torch.channels_last)")
+    return [*model, *images] if model and images else []
 
 
 EXAMPLE = """

@@ -42,6 +42,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
     from torchdoctor.records import Location, Recording
 
 TREATS = ("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share")
@@ -119,6 +120,13 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     rate = optimizers[0].lr * (factor if name == "SGD" else factor**0.5)
     where = place(recording, optimizers[0].location, "the optimizer")
     return f"{call}\n{where}  {name}(..., lr={rate:.3g})  # a start: raised {how}, then tune it"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The loader's argument; the learning rate stays the user's to choose."""
+    from torchdoctor.edits.calls import loader_edits
+
+    return loader_edits(recording, batch_size=settings["batch_size"])
 
 
 EXAMPLE = """

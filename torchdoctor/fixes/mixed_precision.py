@@ -44,6 +44,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
     from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("compute", "low-precision-unused", "memory-near-limit")
@@ -125,6 +126,15 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
         "    ...  # the forward pass and the loss of the training step\n"
         "loss.backward()  # outside the block"
     )
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty where forward and backward are not in one function."""
+    from torchdoctor.edits.training import around_forward
+
+    dtype = settings.get("dtype", "bfloat16")
+    context = f'torch.autocast(device_type="{{device}}", dtype=torch.{dtype})'
+    return around_forward(recording, context)
 
 
 EXAMPLE = """

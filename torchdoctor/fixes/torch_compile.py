@@ -41,6 +41,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
     from torchdoctor.records import ModelFacts, Recording, TraceStatistics
 
 TREATS = ("many-small-kernels", "python-overhead", "cpu-execution", "gpu-utilization", "compute")
@@ -178,6 +179,19 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
         # nn.Sequential and its like: compile() in place leaves them as they are.
         call = f"model = torch.compile({', '.join(filter(None, ['model', option]))})"
     return f"{call}  # before the training loop, after moving the model to its device"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty where the model has no name outside the loop."""
+    from torchdoctor.edits.training import before_training
+    from torchdoctor.records.lookup import training_models
+
+    mode = settings.get("mode", "default")
+    option = "" if mode == "default" else f'mode="{mode}"'
+    statement = f"{{model}}.compile({option})"
+    if any(m.cls.startswith("torch.") for m in training_models(recording)):
+        statement = f"{{model}} = torch.compile({', '.join(filter(None, ['{model}', option]))})"
+    return before_training(recording, statement)
 
 
 EXAMPLE = """

@@ -7,7 +7,7 @@ import functools
 import os
 from array import array
 
-from . import step_log
+from . import places, step_log
 
 
 class Losses:
@@ -73,6 +73,7 @@ def install(session):
     losses = Losses(session)
     session.registries.append(losses)
     session.retain_graph = 0
+    session.backward_location = False  # not looked for yet
     old = torch.autograd.backward
 
     def first(retain_graph):
@@ -83,13 +84,17 @@ def install(session):
                 program.guarded(function)
         if not session.models.settled:
             session.models.discover()
+        models = session.models
+        if session.backward_location is False and (models.seen_forward or models.settled):
+            session.backward_location = places.here()
         session.first_batch()
         if retain_graph:
             session.retain_graph += 1
 
     def begin(retain_graph):
         models = session.models
-        if models.open_contexts or session.programs or retain_graph or not models.settled:
+        rare = retain_graph or session.backward_location is False or not models.settled
+        if rare or models.open_contexts or session.programs:
             first(retain_graph)
         if not session.first_batch_done:
             session.first_batch()

@@ -71,6 +71,7 @@ def facts(session):
         "profiler_location": flags.profiler_location,
         "zero_grad_to_zero": flags.zero_grad_to_zero,
         "zero_grad_location": flags.zero_grad_location,
+        "backward_location": session.backward_location or None,
         "retain_graph": session.retain_graph,
         "gradcheck_calls": flags.gradcheck_calls,
         "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},

@@ -9,7 +9,7 @@ import functools
 import gc
 import weakref
 
-from . import places, step_log
+from . import bindings, places, step_log
 from .fingerprints import shapes
 from .model_facts import describe
 
@@ -108,6 +108,7 @@ class _Root:
         self.input_shapes = []
         self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
         self.eval_location = None
+        self.bindings = None
 
     def children(self):
         module = self.module()
@@ -126,6 +127,7 @@ class _Root:
             "eval_forwards_with_grad": self.eval_with_grad,
             "eval_with_grad_location": self.eval_location,
             "autocast_forwards": self.autocast,
+            **dict(zip(("call", "holder", "holder_depth"), self.bindings or ())),  # noqa: B905
         }
 
 
@@ -160,6 +162,8 @@ def _make_call(session, models, old):
                 root.eval_with_grad += 1
                 if root.eval_location is None:
                     root.eval_location = places.here()
+        elif grad and root.bindings is None:
+            root.bindings = bindings.of(module)
         if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])
             if text not in root.input_shapes:

@@ -31,6 +31,7 @@ class Session:
         self.models = self.optimizers = self.loaders = None  # set by their hooks
         self.explicit_steps = False
         self.retain_graph = 0
+        self.backward_location = False
         self.forget = []  # called in a forked child
         self._start()
 

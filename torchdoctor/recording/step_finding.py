@@ -20,7 +20,7 @@ from torchdoctor.records import Boundary, Location, ProcessFacts
 STEP_KINDS = ("loader", "optimizer", "backward", "explicit")
 FEWEST_ITERATIONS = 2  # complete ones; below this nothing can be timed
 _FEW_OPTIMIZER_STEPS = 10
-_STEADY_SPAN = 0.6  # of the learning time that a boundary must go on for
+_STEADY_SPAN = 0.6  # of the learning that a boundary must go on for
 _MINOR_TRAINER = 0.2  # of the busiest process's backwards, to count as a trainer
 
 
@@ -214,16 +214,19 @@ def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True)
 
 
 def _goes_on(events: Events, rows: np.ndarray, learned: np.ndarray) -> bool:
-    """Whether these events span most of the time in which something was learned.
+    """Whether these events span most of the learning, by its time or by its events.
 
     A loader that is constructed anew each epoch, or layers trained one after the other, do not.
     """
     if len(rows) < 2 or len(learned) < 2:
         return len(rows) > 0
     span = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]])
+    span /= float(events.t_ns[learned[-1]] - events.t_ns[learned[0]])
+    # By counts as well: the very first iteration may take longer than many after it.
+    first, last = np.searchsorted(learned, [rows[0], rows[-1]])
     # One iteration is missing at each end: the first boundary comes after the first learning.
-    span *= (len(rows) + 1) / (len(rows) - 1)
-    return span >= _STEADY_SPAN * float(events.t_ns[learned[-1]] - events.t_ns[learned[0]])
+    missing = (len(rows) + 1) / (len(rows) - 1)
+    return missing * max(span, float(last - first) / len(learned)) >= _STEADY_SPAN
 
 
 def _of_kind(events: Events, kind: str, facts: ProcessFacts) -> Boundary | None:
@@ -289,12 +292,12 @@ def _tally(events: Events) -> str:
 def _seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]) -> str:
     if not events and not facts:
         return (
-            "no process of the program imported torch under observation "
-            "(python -I, -E and -S keep the probe out)."
+            "no process of the program fetched a batch from a DataLoader, made a backward pass or "
+            "stepped an optimizer (python -I, -E and -S keep the probe out)."
         )
     busiest = max(events.values(), key=len, default=None)
     if busiest is None or not len(busiest):
-        return "the program imported torch, but fetched no batch and ran no model."
+        return "the program imported torch, but fetched no batch and made no backward pass."
     seen = _tally(busiest).removesuffix(" seen")
     if len(busiest.at(step_log.FORWARD_BEGIN)):
         return f"{seen}, but no backward pass: this looks like inference, not training."

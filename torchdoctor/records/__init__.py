@@ -6,6 +6,7 @@ never zero. Per-step data are columns in files; these types hold summaries and f
 
 from torchdoctor.records.program import (
     AppliedFix,
+    Binding,
     Flags,
     LoaderFacts,
     Location,
@@ -57,6 +58,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "AppliedFix",
     "Baseline",
+    "Binding",
     "Boundary",
     "BranchReplay",
     "Candidate",

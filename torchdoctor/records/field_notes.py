@@ -82,7 +82,7 @@ NOTES: dict[str, dict[str, str]] = {
         "p10": "10th percentile, in seconds.",
         "p90": "90th percentile, in seconds.",
         "steps": "Iterations measured.",
-        "mean": "Mean, in seconds; it decides where steps come in two kinds.",
+        "mean": "Mean, in seconds; it decides where some steps take far longer.",
     },
     "Shares": {
         "gpu": "GPU kernels.",
@@ -214,7 +214,7 @@ NOTES: dict[str, dict[str, str]] = {
         "optimizers_per_step": "Different optimizers in an iteration.",
         "batches_per_step": "Batches in an iteration.",
         "trainers": "Processes that trained.",
-        "two_modes": "Steps come in two kinds: the mean decides, not the median.",
+        "two_modes": "Some steps take far longer: the mean decides, not the median.",
         "cycle_steps": "Steps of a regular cycle, such as an epoch or a rollout.",
         "still_warming": "The last steps measured were still getting faster or slower.",
         "program_ended": "The program ended by itself within the launch.",

@@ -21,7 +21,8 @@ _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
     """The loaders that feed the training loop, the main one first; empty where there is none.
 
-    A loader that is constructed anew each epoch shows as several, all made at the same place.
+    A loader that is constructed anew each epoch shows as several, all made at the same place of
+    as many samples. (One function may make the loaders of training and of validation.)
     """
     loaders = recording.main.loaders
     steps = recording.steps
@@ -35,7 +36,9 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
     return [main] + [
         x
         for x in loaders
-        if x.ident != main.ident and x.location is not None and x.location == main.location
+        if x.ident != main.ident
+        and (x.location, x.dataset_length) == (main.location, main.dataset_length)
+        and x.location is not None
     ]
 
 

@@ -73,6 +73,14 @@ class OptimizerFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Binding:
+    """A line of the user's code, and the expression that an object goes by there."""
+
+    location: Location
+    name: str  # "model", "self.net"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """One root module (a module that is no other module's child and owns parameters)."""
 
@@ -98,6 +106,9 @@ class ModelFacts:
     eval_forwards_with_grad: int = 0
     eval_with_grad_location: Location | None = None
     autocast_forwards: int = 0
+    call: Binding | None = None  # the user's line of its first training forward
+    holder: Binding | None = None  # the outermost line above that has a name for it
+    holder_depth: int | None = None  # the user's frames above the holder's; 0: none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +130,7 @@ class Flags:
     profiler_location: Location | None = None
     zero_grad_to_zero: int = 0  # calls of zero_grad(set_to_none=False)
     zero_grad_location: Location | None = None
+    backward_location: Location | None = None  # the first backward pass
     retain_graph: int = 0  # backward(retain_graph=True) calls
     gradcheck_calls: int = 0
     environment: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_*, ...

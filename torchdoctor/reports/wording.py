@@ -9,6 +9,7 @@ from torchdoctor.reports.figures import (
     memory,
     percent,
     quantity,
+    ratio,
     seconds,
     speedup,
     speedup_words,
@@ -46,6 +47,9 @@ _BRANCH_SENTENCES = {
     "cpu": "Work on the CPU holds the step up.",
     "other": "Something outside the step's own work holds it up.",
 }
+
+
+_A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 
 
 def proven_faster(interval: Interval | None) -> bool:
@@ -111,22 +115,39 @@ def _gain_of(names: str, interval: Interval, numerics: str | None) -> str:
 
 def _no_gain(report: Report) -> str:
     trials = [t for t in report.trials if t.verdict in ("faster", "same", "slower", "unclear")]
-    measured = {trial.fix for trial in trials if trial.speedup is not None}
-    if trials and not measured:
-        return "The budget ended before a fix was decided: give it more with --budget."
-    if measured:
-        count = f"of the {len(measured)} fixes tried" if len(measured) > 1 else "fix tried"
-        if any(proven_faster(trial.speedup) for trial in report.trials):
-            return f"No {count} made it faster without changing training."
-        return (
-            f"None {count} made it faster." if len(measured) > 1 else "The fix tried did not help."
-        )
+    if trials:
+        return _undecided(report, trials) or _none_of(report, trials)
     if report.trials:
         refused = sum(trial.verdict == "refused" for trial in report.trials)
         failed = len(report.trials) - refused
         parts = [f"{refused} refused"] * bool(refused) + [f"{failed} failed"] * bool(failed)
         return f"No fix could be measured: {' and '.join(parts)}."
     return untried(report)
+
+
+def _undecided(report: Report, trials: list[Trial]) -> str:
+    """Where the answer is still open, the best of what was seen; empty where it is not."""
+    unclear = [t for t in trials if t.verdict == "unclear" and t.numerics != "changed"]
+    seen = [t for t in unclear if t.speedup is not None and t.speedup.estimate > 1 + _A_LITTLE]
+    best = max(seen, key=lambda t: t.speedup.estimate if t.speedup else 0.0, default=None)
+    more = "" if report.interrupted else " More time may decide it (--budget)."
+    if best is not None and best.speedup is not None:
+        pairs = f"{best.pairs} pair{'s' * (best.pairs != 1)}"
+        found = f"{fix_with_settings(best.fix, best.settings)} looked "
+        found += f"{ratio(best.speedup.estimate)}x faster in {pairs} of launches"
+        return f"No fix is decided yet: {found}, which proves nothing.{more}"
+    if unclear and all(t.speedup is None for t in trials):
+        ended = "The run was interrupted" if report.interrupted else "The budget ended"
+        return f"{ended} before a fix was measured.{more}"
+    return ""
+
+
+def _none_of(report: Report, trials: list[Trial]) -> str:
+    measured = {trial.fix for trial in trials if trial.speedup is not None}
+    count = f"of the {len(measured)} fixes tried" if len(measured) > 1 else "fix tried"
+    if any(proven_faster(trial.speedup) for trial in report.trials):
+        return f"No {count} made it faster without changing training."
+    return f"None {count} made it faster." if len(measured) > 1 else "The fix tried did not help."
 
 
 def untried(report: Report) -> str:
@@ -222,7 +243,7 @@ def step_time(report: Report) -> str:
         f"{time.steps} step{'s' * (time.steps != 1)})"
     ]
     if report.steps is not None and report.steps.two_modes and time.mean is not None:
-        parts.append(f"mean {seconds(time.mean)}, which decides: steps come in two kinds")
+        parts.append(f"mean {seconds(time.mean)}, which decides: some steps take far longer")
     if report.baseline.samples_per_s is not None:
         parts.append(quantity(report.baseline.samples_per_s, "samples/s"))
     if report.steps is not None and report.steps.trainers > 1:

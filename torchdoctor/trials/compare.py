@@ -79,6 +79,13 @@ def interval(differences: Sequence[float], confidence: float = CONFIDENCE) -> In
     return as_interval(fmean(differences), half_width(differences, confidence))
 
 
+def estimate(differences: Sequence[float]) -> Interval | None:
+    """As `interval`; of one pair an interval that bounds nothing, of none None."""
+    if len(differences) == 1:
+        return as_interval(differences[0], math.inf)
+    return interval(differences)
+
+
 def welch_interval(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval | None:

@@ -128,7 +128,7 @@ def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
         why: what keeps it from being recommended or explains the verdict.
     """
     arm, timings, untouched = one.arm, one.arm.timings, baseline.timings
-    speedup = compare.interval(one.differences)
+    speedup = compare.estimate(one.differences)
     memory = _median(t.peak_memory_bytes for t in timings)
     memory_before = _median(
         t.peak_memory_bytes for t in untouched if any(t.gpu_memory == o.gpu_memory for o in timings)
@@ -156,7 +156,7 @@ def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
         pairs=len(one.differences),
         setup_s=setup_s,
         break_even_steps=_break_even(one, setup_s, untouched) if verdict == "faster" else None,
-        median_speedup=compare.interval(one.other) if arm.alive else None,
+        median_speedup=compare.estimate(one.other) if arm.alive else None,
     )
 
 
@@ -178,7 +178,7 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
         parts.append(f"not tried: {ended or nobody}")
     elif pairs == 1:
         when = "confirmed once only" if one.phase == "confirm" else "screened only: 1 pair"
-        parts.append(f"{when}, {math.exp(one.gain):.2f}x, which has no interval")
+        parts.append(f"{when}, which has no interval")
     elif one.phase == "screen":
         parts.append(f"screened only: {pairs} pairs")
     elif pairs < FEWEST_PAIRS:

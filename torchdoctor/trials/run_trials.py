@@ -18,6 +18,7 @@ from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, 
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import measure_patch, patch_result, reserve_s
 from torchdoctor.trials.schedule import (
+    CONFIRM_PAIRS,
     FEWEST_PAIRS,
     SEED_LAUNCHES,
     Budget,
@@ -120,9 +121,10 @@ class _Search:
         if not self.arms:
             return
         try:
-            finalists = self.screen()
+            finalists, others = self.screen()
             finalists = self.settle_training(finalists, confirmed=False)
             self.confirm(finalists)
+            self.confirm_others(others)
             self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
             self.stack()
             self.patched()
@@ -134,11 +136,11 @@ class _Search:
             self.ended = "the trials were stopped"
             self.doubts.append(str(stop))
 
-    def screen(self) -> list[Arm]:
-        """A look at all of them; the finalists, best first."""
+    def screen(self) -> tuple[list[Arm], list[Arm]]:
+        """A look at all of them; the finalists, best first, and who else may win."""
         launcher, baseline = self.launcher, self.launcher.baseline
         if len(self.arms) == 1:
-            return self.arms
+            return self.arms, []
         # How long a launch takes must be known before anything is planned.
         if not baseline.slots and launcher.expected_s(baseline) == 0.0:
             launcher.run(baseline, "screen")
@@ -148,7 +150,7 @@ class _Search:
             launcher.budget.left(),
         )
         if plan.rounds == 0:
-            return self.arms  # no time for a look: one after another, while there is time
+            return self.arms, []  # no time for a look: one after another, while there is time
         arms = self.arms[: plan.candidates]
         launcher.planned = launcher.done + plan.rounds * (len(arms) + 2) + 2 * FEWEST_PAIRS
         for _ in range(plan.rounds):
@@ -164,7 +166,20 @@ class _Search:
                 for arm, found, other in looks
             ]
         )
-        return [arm for key in chosen for arm in arms if arm.key == key]
+        by_key = {arm.key: arm for arm in arms}
+        return [by_key[key] for key in chosen.worth], [by_key[key] for key in chosen.others]
+
+    def confirm_others(self, others: list[Arm]) -> None:
+        """Nobody has won, and time is left: those that screening could not tell from a gain."""
+        for number, arm in enumerate(others, 1):
+            if self.judge().faster():
+                return
+            if not arm.alive or self.evidence.numerics(arm).harmful:
+                continue
+            if not self.launcher.affords(*[self.launcher.baseline, arm] * FEWEST_PAIRS):
+                raise BudgetEnded
+            self.launcher.planned = self.launcher.done + 2 * CONFIRM_PAIRS
+            self.pair_up(arm, CONFIRM_PAIRS, others_wait=number < len(others))
 
     def can_confirm_after(self, arms: Sequence[Arm]) -> bool:
         """Whether a round of screening leaves time for the fewest pairs of one finalist."""

@@ -114,8 +114,16 @@ class Screened:
         return max(fmean(found) for found in (self.differences, self.other) if found)
 
 
-def choose_finalists(screened: Sequence[Screened]) -> list[str]:
-    """Keys of those worth confirming, best first: the best setting of each fix that may win."""
+@dataclass(frozen=True, kw_only=True)
+class Finalists:
+    """Keys of candidates, best first: who looks worth confirming, and who may be all the same."""
+
+    worth: list[str]
+    others: list[str]  # measured afresh only where time is left and nobody has won
+
+
+def choose_finalists(screened: Sequence[Screened]) -> Finalists:
+    """The best setting of each fix that may win."""
     best: dict[str, Screened] = {}
     for one in screened:
         if not one.differences:
@@ -124,16 +132,18 @@ def choose_finalists(screened: Sequence[Screened]) -> list[str]:
         if rival is None or one.gain > rival.gain:
             best[one.fix] = one
     ranked = sorted(best.values(), key=lambda one: one.gain, reverse=True)
-    worth = [one for one in ranked if one.hope >= math.log1p(WORTH)]
-    if worth:
-        return [one.key for one in worth[:MOST_FINALISTS]]
-    # Nobody looks faster. The first may still be, where the noise is larger than a gain would be.
-    if ranked and ranked[0].gain > 0:
-        deviation, degrees = pooled_deviation([one.differences for one in screened])
-        error = deviation / math.sqrt(len(ranked[0].differences))
-        if degrees and t_quantile(0.9, degrees) * error > math.log1p(2 * WORTH):
-            return [ranked[0].key]
-    return []
+    worth = [one for one in ranked if one.hope >= math.log1p(WORTH)][:MOST_FINALISTS]
+    deviation, degrees = pooled_deviation([one.differences for one in screened])
+    others = [one for one in ranked if one not in worth and _may_gain(one, deviation, degrees)]
+    return Finalists(worth=[one.key for one in worth], others=[one.key for one in others])
+
+
+def _may_gain(one: Screened, deviation: float, degrees: int) -> bool:
+    """Whether the noise of screening is larger than what speaks against it."""
+    if not degrees:
+        return one.hope > -math.log1p(HOPELESS)  # one look at each says nothing of the noise
+    error = t_quantile(0.9, degrees) * deviation / math.sqrt(len(one.differences))
+    return one.hope + error > math.log1p(2 * WORTH)
 
 
 def hopeless(differences: Sequence[float], planned: int) -> bool:

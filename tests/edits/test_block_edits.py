@@ -1,0 +1,224 @@
+"""Edits of whole statements: what goes under a `with`, and what goes before the loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.edits import BeforeLoopEdit, Edit, InputEdit, KeywordEdit, WithEdit
+from torchdoctor.edits.diff import edited_files
+from torchdoctor.edits.source import edited
+
+AUTOCAST = "torch.autocast('cpu')"
+
+
+def line_of(source: str, text: str) -> int:
+    return next(n for n, line in enumerate(source.splitlines(), 1) if text in line)
+
+
+def autocast(source: str, call: str = "model(", name: str = "model") -> str | None:
+    edit = WithEdit(
+        file="", line=line_of(source, call), callee=name,
+        before=line_of(source, "backward()"), context=AUTOCAST,
+    )  # fmt: skip
+    once = edited(source, edit)
+    if once is not None:
+        assert edited(once, edit) == once, "the second time changes nothing"
+    return once
+
+
+def before(source: str, statement: str, at: str, name: str = "model", **more) -> str | None:
+    edit = BeforeLoopEdit(file="", line=line_of(source, at), statement=statement, name=name, **more)
+    once = edited(source, edit)
+    if once is not None:
+        assert edited(once, edit) == once, "the second time changes nothing"
+    return once
+
+
+def test_forward_and_loss_go_under_the_context_and_comments_stay() -> None:
+    source = """import torch
+for x, y in loader:
+    optimizer.zero_grad()
+    # the forward pass
+    out = model(x)  # logits
+    loss = criterion(
+        out,
+        y,
+    )
+    loss.backward()
+    optimizer.step()
+"""
+    assert (
+        autocast(source)
+        == """import torch
+for x, y in loader:
+    optimizer.zero_grad()
+    # the forward pass
+    with torch.autocast('cpu'):
+        out = model(x)  # logits
+        loss = criterion(
+            out,
+            y,
+        )
+    loss.backward()
+    optimizer.step()
+"""
+    )
+
+
+def test_the_innermost_common_block_is_chosen() -> None:
+    source = """import torch
+def train():
+    for micro in range(4):
+        with ctx:
+            logits, loss = model(X, Y)
+            loss = loss / 4
+        X, Y = get_batch()
+        scaler.scale(loss).backward()
+"""
+    assert (
+        autocast(source)
+        == """import torch
+def train():
+    for micro in range(4):
+        with torch.autocast('cpu'):
+            with ctx:
+                logits, loss = model(X, Y)
+                loss = loss / 4
+            X, Y = get_batch()
+        scaler.scale(loss).backward()
+"""
+    )
+
+
+UNSURE = {
+    "in another function": "import torch\ndef f(x):\n    return model(x)\nf(1).backward()\n",
+    "in one statement": "import torch\nmodel(x).sum().backward()\n",
+    "another step between": "import torch\nz = model(x)\no.step()\nz.backward()\n",
+    "torch has another name": "import torch as t\nz = model(x)\nz.backward()\n",
+    "called twice on the line": "import torch\nz = model(x) + model(y)\nz.backward()\n",
+    "another name": "import torch\nz = net(x)\nz.backward()  # model(\n",
+}
+
+
+@pytest.mark.parametrize("name", list(UNSURE))
+def test_what_is_not_certain_is_not_edited(name: str) -> None:
+    assert autocast(UNSURE[name]) is None
+
+
+def test_a_statement_goes_before_the_outermost_loop_of_the_function() -> None:
+    source = """import torch
+def main():
+    model = Net()
+    # epochs
+    for epoch in range(3):
+        for x in loader:
+            train(model, x)
+"""
+    assert (
+        before(source, "model.compile()", at="train(model")
+        == """import torch
+def main():
+    model = Net()
+    model.compile()
+    # epochs
+    for epoch in range(3):
+        for x in loader:
+            train(model, x)
+"""
+    )
+
+
+def test_a_loop_that_makes_the_model_is_passed_over() -> None:
+    source = """import torch
+for trial in range(2):
+    (model, loss), n = build(), 1
+    for x in loader:
+        model(x)
+"""
+    assert (
+        before(source, "model.compile()", at="model(x)")
+        == """import torch
+for trial in range(2):
+    (model, loss), n = build(), 1
+    model.compile()
+    for x in loader:
+        model(x)
+"""
+    )
+
+
+def test_without_a_loop_the_statement_goes_before_the_line_where_that_is_safe() -> None:
+    source = "import torch\nmodel = Net()\nif True:\n    Trainer(model).fit()\n"
+    wanted = (
+        "import torch\nmodel = Net()\nif True:\n    model.compile()\n    Trainer(model).fit()\n"
+    )
+    assert before(source, "model.compile()", at="fit()", needs_loop=False) == wanted
+    assert before(source, "model.compile()", at="fit()") is None
+
+
+def test_a_loop_of_another_function_is_no_loop_of_this_one() -> None:
+    source = """import torch
+for x in range(3):
+    def inner():
+        model(x)
+    inner()
+"""
+    assert before(source, "model.compile()", at="model(x)") is None
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        ("model(x)", "model(x.half())"),
+        ("model(x[0], mask=m)", "model(x[0].half(), mask=m)"),
+        ("model(x.to(d)).sum()", "model(x.to(d).half()).sum()"),
+        ("model(*x)", None),
+        ("model(input=x)", None),
+        ("model(x + 1)", None),
+        ("model()", None),
+    ],
+)
+def test_a_method_is_chained_to_the_first_argument(call: str, wanted: str | None) -> None:
+    edit = InputEdit(file="", line=2, callee="model", method=".half()")
+    found = edited(f"import torch\ny = {call}\n", edit)
+    assert found == (None if wanted is None else f"import torch\ny = {wanted}\n")
+    if found is not None:
+        assert edited(found, edit) == found
+
+
+def test_edits_of_one_file_do_not_move_each_others_lines(tmp_path: Path) -> None:
+    source = """import torch
+model = Net()
+loader = DataLoader(data)
+for x in loader:
+    loss = model(x)
+    loss.backward()
+    optimizer.zero_grad()
+"""
+    path = tmp_path / "train.py"
+    path.write_text(source)
+    at = str(path)
+    edits: list[Edit] = [
+        BeforeLoopEdit(file=at, line=5, statement="model.compile()", name="model"),
+        WithEdit(file=at, line=5, callee="model", before=6, context=AUTOCAST),
+        InputEdit(file=at, line=5, callee="model", method=".half()"),
+        KeywordEdit(file=at, line=7, callee="zero_grad", keyword="set_to_none", value="True"),
+        KeywordEdit(file=at, line=3, callee="DataLoader", keyword="num_workers", value="2"),
+    ]
+    files = edited_files(edits)
+    assert files is not None
+    assert (
+        files[at][1]
+        == """import torch
+model = Net()
+loader = DataLoader(data, num_workers=2)
+model.compile()
+for x in loader:
+    with torch.autocast('cpu'):
+        loss = model(x.half())
+    loss.backward()
+    optimizer.zero_grad(set_to_none=True)
+"""
+    )

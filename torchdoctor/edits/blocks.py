@@ -1,0 +1,146 @@
+"""Edits of whole statements: one put before a loop, or several put under a `with`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+from torchdoctor.edits import BeforeLoopEdit, InputEdit, WithEdit
+from torchdoctor.edits.syntax import Ranges, call_at, collect, covers, imports, replaced
+
+_LEARNS = frozenset({"backward", "step"})
+
+
+def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Module | None:
+    """From the statement that calls `edit.callee` to the last before `edit.before`, indented."""
+    if not imports(module.body, edit.context.split(".", 1)[0]):
+        return None
+    seen = collect(module)
+    for one in seen.withs:
+        headers = [module.code_for_node(item.item) for item in one.items]
+        if edit.context in headers and _calls(module, one, edit.callee):
+            return module
+    if call_at(module, ranges, edit.line, edit.callee) is None:
+        return None
+    found = None
+    for block in seen.blocks:
+        first = _covering(block.body, ranges, edit.line)
+        end = _covering(block.body, ranges, edit.before)
+        if first is not None and end is not None and first < end:
+            found = block, first, end  # blocks come outermost first: the innermost stays
+    if found is None:
+        return None
+    block, first, end = found
+    inside = block.body[first:end]
+    elsewhere = isinstance(inside[0], (cst.FunctionDef, cst.ClassDef))
+    if elsewhere or any(_learns(statement) for statement in inside):
+        return None
+    head = inside[0]
+    lines = head.leading_lines if isinstance(head, _LED) else ()
+    item = cst.WithItem(item=cst.parse_expression(edit.context))
+    # What is said above the first statement stays above it all.
+    body = [head.with_changes(leading_lines=()) if lines else head, *inside[1:]]
+    wrapped = cst.With(items=[item], body=cst.IndentedBlock(body=body), leading_lines=lines)
+    return _with_body(module, block, [*block.body[:first], wrapped, *block.body[end:]])
+
+
+_LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+
+
+def _learns(statement: cst.CSTNode) -> bool:
+    for call in collect(statement).calls:
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in _LEARNS:
+            return True
+    return False
+
+
+def _calls(module: cst.Module, node: cst.CSTNode, callee: str) -> bool:
+    calls = collect(node).calls
+    return any(module.code_for_node(call.func).strip() == callee for call in calls)
+
+
+def _covering(body: Sequence[cst.CSTNode], ranges: Ranges, line: int) -> int | None:
+    return next((n for n, node in enumerate(body) if covers(ranges, node, line)), None)
+
+
+def _with_body(
+    module: cst.Module, block: cst.Module | cst.IndentedBlock, body: Sequence[cst.CSTNode]
+) -> cst.Module | None:
+    if isinstance(block, cst.Module):
+        return module.with_changes(body=body)
+    return replaced(module, block, block.with_changes(body=body))
+
+
+def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst.Module | None:
+    """A statement before the outermost loop around a line, or before its statement without one.
+
+    Loops count within the function that covers the line.
+    """
+    added = cst.ensure_type(cst.parse_statement(edit.statement), cst.SimpleStatementLine)
+    if not imports(module.body, "torch"):
+        return None
+    seen = collect(module)
+    for block in seen.blocks:
+        if any(_same(line, added) for line in block.body):
+            return module
+    scope = _innermost([x for x in seen.scopes if covers(ranges, x, edit.line)], ranges)
+    if isinstance(scope, cst.ClassDef):
+        return None
+    blocks = collect(scope.body if scope is not None else module).blocks
+    innermost = None
+    for block in blocks:
+        number = _covering(block.body, ranges, edit.line)
+        if number is None:
+            continue
+        innermost = block, number
+        loop = block.body[number]
+        if isinstance(loop, (cst.For, cst.While)) and not _assigns(module, loop, edit.name):
+            return _inserted(module, block, number, added)
+    if edit.needs_loop or innermost is None:
+        return None
+    return _inserted(module, *innermost, added)
+
+
+def _assigns(module: cst.Module, loop: cst.For | cst.While, name: str) -> bool:
+    """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner."""
+    made = {module.code_for_node(target).strip() for target in collect(loop).targets}
+    return name in made or name.split(".", 1)[0] in made
+
+
+def _inserted(
+    module: cst.Module,
+    block: cst.Module | cst.IndentedBlock,
+    number: int,
+    added: cst.SimpleStatementLine,
+) -> cst.Module | None:
+    # Comments above the loop stay with the loop.
+    return _with_body(module, block, [*block.body[:number], added, *block.body[number:]])
+
+
+def _innermost(
+    scopes: Sequence[cst.FunctionDef | cst.ClassDef], ranges: Ranges
+) -> cst.FunctionDef | cst.ClassDef | None:
+    return max(scopes, key=lambda one: ranges[one].start.line, default=None)
+
+
+def _same(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return False
+    return line.body[0].deep_equals(added.body[0])
+
+
+def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Module | None:
+    """`model(x)` -> `model(x.to(...))`: a method chained to the call's first argument."""
+    call = call_at(module, ranges, edit.line, edit.callee)
+    if call is None or not imports(module.body, "torch") or not call.args:
+        return None
+    argument = call.args[0]
+    code = module.code_for_node(argument.value)
+    if code.endswith(edit.method):
+        return module
+    simple = isinstance(argument.value, (cst.Name, cst.Attribute, cst.Subscript, cst.Call))
+    if argument.star or argument.keyword is not None or not simple:
+        return None
+    changed = argument.with_changes(value=cst.parse_expression(code + edit.method))
+    return replaced(module, call, call.with_changes(args=[changed, *call.args[1:]]))

@@ -1,0 +1,109 @@
+"""What all edits look up in a syntax tree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import libcst as cst
+from libcst.metadata import CodeRange
+
+Ranges = Mapping[cst.CSTNode, CodeRange]
+
+
+class _Collect(cst.CSTVisitor):
+    """Calls, functions, blocks and compound statements of a tree, in the order of the source."""
+
+    def __init__(self) -> None:
+        self.calls: list[cst.Call] = []
+        self.functions: list[cst.FunctionDef] = []
+        self.scopes: list[cst.FunctionDef | cst.ClassDef] = []
+        self.blocks: list[cst.Module | cst.IndentedBlock] = []
+        self.withs: list[cst.With] = []
+        self.targets: list[cst.BaseExpression] = []  # of assignments, tuples taken apart
+
+    def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
+        self.calls.append(node)
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:  # noqa: N802
+        self.functions.append(node)
+        self.scopes.append(node)
+
+    def visit_ClassDef(self, node: cst.ClassDef) -> None:  # noqa: N802
+        self.scopes.append(node)
+
+    def visit_Module(self, node: cst.Module) -> None:  # noqa: N802
+        self.blocks.append(node)
+
+    def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:  # noqa: N802
+        self.blocks.append(node)
+
+    def visit_AssignTarget(self, node: cst.AssignTarget) -> None:  # noqa: N802
+        self._target(node.target)
+
+    def visit_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
+        self._target(node.target)
+
+    def visit_For(self, node: cst.For) -> None:  # noqa: N802
+        self._target(node.target)
+
+    def visit_AsName(self, node: cst.AsName) -> None:  # noqa: N802
+        self._target(node.name)
+
+    def visit_NamedExpr(self, node: cst.NamedExpr) -> None:  # noqa: N802
+        self._target(node.target)
+
+    def _target(self, node: cst.BaseExpression) -> None:
+        if isinstance(node, (cst.Tuple, cst.List)):
+            for element in node.elements:
+                self._target(element.value)
+        else:
+            self.targets.append(node)
+
+    def visit_With(self, node: cst.With) -> None:  # noqa: N802
+        self.withs.append(node)
+
+
+def collect(node: cst.CSTNode) -> _Collect:
+    """All that edits look for below a node."""
+    found = _Collect()
+    node.visit(found)
+    return found
+
+
+def last_name(node: cst.BaseExpression) -> str:
+    """ "step" of `self.optimizer.step`; empty for what has no name."""
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def covers(ranges: Ranges, node: cst.CSTNode, line: int) -> bool:
+    """Whether a node stands on this line (1-based)."""
+    return ranges[node].start.line <= line <= ranges[node].end.line
+
+
+def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
+    """Whether `import name` stands among these lines, under its own name."""
+    for line in body:
+        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            for alias in part.names if isinstance(part, cst.Import) else ():
+                # `import torch.nn` binds torch as well.
+                root = alias.evaluated_name.split(".")[0]
+                if root == name and alias.asname is None:
+                    return True
+    return False
+
+
+def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Call | None:
+    """The one call of an expression (`model`, `self.net`) on a line; None where it is not sure."""
+    calls = [x for x in collect(module).calls if module.code_for_node(x.func).strip() == name]
+    on_line = [call for call in calls if covers(ranges, call, line)]
+    starting = [call for call in on_line if ranges[call].start.line == line]
+    chosen = starting or on_line
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def replaced(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module | None:
+    """The module with one node replaced."""
+    changed = module.deep_replace(old, new)
+    return changed if isinstance(changed, cst.Module) else None
