@@ -170,16 +170,25 @@ class _Search:
         return [by_key[key] for key in chosen.worth], [by_key[key] for key in chosen.others]
 
     def confirm_others(self, others: list[Arm]) -> None:
-        """Nobody has won, and time is left: those that screening could not tell from a gain."""
-        for number, arm in enumerate(others, 1):
-            if self.judge().faster():
-                return
-            if not arm.alive or self.evidence.numerics(arm).harmful:
-                continue
-            if not self.launcher.affords(*[self.launcher.baseline, arm] * FEWEST_PAIRS):
-                raise BudgetEnded
-            self.launcher.planned = self.launcher.done + 2 * CONFIRM_PAIRS
-            self.pair_up(arm, CONFIRM_PAIRS, others_wait=number < len(others))
+        """Nobody has won, and time is left: those that screening could not tell from a gain.
+
+        Two pairs each, for as many as leave time to go on with one; then on with the best.
+        """
+        launcher = self.launcher
+        arms = [arm for arm in others if not self.evidence.numerics(arm).harmful]
+        while arms and not launcher.affords(
+            *[launcher.baseline, launcher.baseline] * 2, *[launcher.baseline, *arms] * 2
+        ):
+            arms = arms[:-1]
+        if not arms or self.judge().faster():
+            return
+        launcher.planned = launcher.done + 4 * len(arms) + 2 * (CONFIRM_PAIRS - 2)
+        for arm in arms:
+            launcher.abba(arm, "confirm", 2)
+        for arm in sorted(arms, key=lambda arm: -self.evidence.measured(arm).gain):
+            seen = self.evidence.paired(arm, "confirm")
+            if arm.alive and not self.judge().faster() and not hopeless(seen, CONFIRM_PAIRS):
+                self.pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
 
     def can_confirm_after(self, arms: Sequence[Arm]) -> bool:
         """Whether a round of screening leaves time for the fewest pairs of one finalist."""
