@@ -113,6 +113,88 @@ def test_a_program_without_training_steps_says_what_to_do(tmp_path: Path) -> Non
     assert "torchdoctor.step()" in message
 
 
+def test_a_program_that_ends_by_os_exit_is_measured(tmp_path: Path) -> None:
+    end = "if step == 99: __import__('os')._exit(0)"
+    result = run(tmp_path, script(tmp_path, end))
+    assert result.returncode == 0, result.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["steps"]["total_steps_seen"] >= 98
+
+
+def test_a_program_that_ends_in_the_profiler_window_does_not_crash_in_it(tmp_path: Path) -> None:
+    result = run(tmp_path, script(tmp_path, "if step == 5: break"))
+    assert result.returncode == 0, result.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert not [doubt for doubt in report["doubts"] if "signal" in doubt], report["doubts"]
+    assert report["trace"]["operators"]
+    assert any("could be measured" in doubt for doubt in report["doubts"]), report["doubts"]
+
+
+def test_the_budget_bounds_a_program_without_steps(tmp_path: Path) -> None:
+    name = script(tmp_path, source="import time, torch\nwhile True: time.sleep(0.1)\n")
+    began = time.monotonic()
+    result = torchdoctor(tmp_path, "run", "--quiet", "--budget", "6s", "--output", "out", name)
+    message = says_one_sentence(result, 5)
+    assert "--budget" in message and ".)" not in message
+    assert time.monotonic() - began < 40
+
+
+def test_an_option_after_the_script_is_recognised(tmp_path: Path) -> None:
+    source = "import argparse\nargparse.ArgumentParser().parse_args()\n"
+    result = run(tmp_path, script(tmp_path, source=source), "--budget", "60s")
+    assert result.returncode == 3
+    assert "own options stand before the script" in result.stderr
+
+
+def test_a_program_that_prints_nothing_is_not_quoted(tmp_path: Path) -> None:
+    result = run(tmp_path, script(tmp_path, source="import sys; sys.exit(7)\n"))
+    assert result.returncode == 3
+    assert "It printed nothing." in result.stderr and "exit code 7" in result.stderr
+
+
+def test_a_path_that_is_no_utf_8(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff"))
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    result = run(folder, script(folder, "if step == 60: break"))
+    assert result.returncode == 0, result.stderr
+    assert json.loads((folder / "out" / "report.json").read_text())["steps"]["steps"] > 0
+
+
+def test_deeply_nested_json_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 200000)
+    for command in ("report", "patch", "compare"):
+        more = ["deep.json"] if command == "compare" else []
+        says_one_sentence(torchdoctor(tmp_path, command, "deep.json", *more), 2)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "torchdoctor.cli", "explain", "--all"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+    assert result.returncode == 2
+    assert "No space left" in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_closed_standard_error_loses_nothing(tmp_path: Path) -> None:
+    name = script(tmp_path, "if step == 60: break")
+    command = [sys.executable, "-m", "torchdoctor.cli", "run", "--no-fixes", "--budget", "20s"]
+    shell = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command, "--output", "out", name]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = subprocess.run(shell, cwd=tmp_path, env=environment, check=False).returncode
+    assert code == 0
+    assert (tmp_path / "out" / "report.json").exists()
+
+
 def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
     source = (
         "import signal, time, torch\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -150,7 +232,8 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) -> None:
     name = script(tmp_path)
     process = subprocess.Popen(
         [sys.executable, "-m", "torchdoctor.cli", "run", "--output", "out", name],
@@ -162,9 +245,10 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         text=True,
     )
     deadline = time.monotonic() + 90
-    while len(list(tmp_path.glob("out/launches/*"))) < 4 and time.monotonic() < deadline:
+    launches = 4 if sent == signal.SIGINT else 2
+    while len(list(tmp_path.glob("out/launches/*"))) < launches and time.monotonic() < deadline:
         time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     report = json.loads((tmp_path / "out" / "report.json").read_text())

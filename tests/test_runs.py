@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from torchdoctor import catalogue
-from torchdoctor.checkup import RunSettings, checkup
+from torchdoctor.checkup import checkup
 from torchdoctor.recording.workload import workload_of
+from torchdoctor.run_settings import RunSettings
 
 # One at a time: they need their budgets.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]

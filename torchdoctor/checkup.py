@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timezone
-from pathlib import Path
 
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
@@ -18,7 +17,6 @@ from torchdoctor.recording.record import Observation, Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.shares import share_doubts, shares, with_inline_preparation
-from torchdoctor.recording.step_finding import STEP_KINDS
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import (
     Diagnosis,
@@ -30,6 +28,7 @@ from torchdoctor.records import (
     Workload,
 )
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
+from torchdoctor.run_settings import RunSettings
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.numerics import trains_in_low_precision
@@ -42,24 +41,6 @@ _OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
 _LEAST_TRIALS_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What the user asked for on the command line of `run`."""
-
-    budget_s: float = 300.0
-    timeout_s: float = 600.0
-    output: Path | None = None
-    steps: int | None = None
-    warmup: int | None = None
-    fixes: list[str] | None = None
-    skip: list[str] = field(default_factory=list)
-    no_fixes: bool = False
-    allow_training_changes: bool = False
-    step_on: str | None = None
-    seed: int = 0
-    sandbox: bool = True
 
 
 Progress = Callable[[ProgressEvent], None]
@@ -80,7 +61,7 @@ def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Re
     Raises:
         TorchdoctorError: one sentence and its exit code, where nothing could be measured.
     """
-    _check(settings)
+    settings.check()
     with _Checkup(workload, settings, progress) as run:
         return run.report()
 
@@ -109,6 +90,10 @@ class _Checkup:
     def __enter__(self) -> _Checkup:
         self._sandbox = Sandbox.choose(
             "auto" if self._settings.sandbox else "none", self._folder, self._workload
+        )
+        self._recording = replace(
+            self._recording,
+            environment=replace(self._recording.environment, sandbox=self._sandbox.mode),
         )
         self._recorder = Recorder(
             self._workload,
@@ -166,7 +151,8 @@ class _Checkup:
         self._say("observe", "the untouched program")
         budget = self._settings.budget_s
         enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
-        seen = self._recorder.observe(self._settings.step_on, enough, max(0.35 * budget, enough))
+        most = max(0.35 * budget, enough)
+        seen = self._recorder.observe(self._settings.step_on, enough, most, self._left())
         self._doubts += seen.doubts
         self._recording = replace(
             self._recording,
@@ -177,7 +163,6 @@ class _Checkup:
                 self._recording.environment,
                 torch=seen.processes[0].torch or self._recording.environment.torch,
                 cuda=seen.processes[0].cuda,
-                sandbox=self._sandbox.mode,
             ),
         )
         if not seen.interrupted:
@@ -302,20 +287,11 @@ class _Checkup:
             diagnosis=self._diagnosis,
             trials=self._trials,
             refused=self._refused,
-            fixes=catalogue.fixes(),
+            fixes=self._settings.wanted(),
             created=self._created.isoformat(timespec="seconds"),
             workload=workload_record(self._workload),
             no_trials_reason=self._no_trials_reason,
             interrupted=self._interrupted,
             patch=self._patch,
-            reproduce=reproduce_commands(self._workload, self._settings.budget_s, self._folder),
+            reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
         )
-
-
-def _check(settings: RunSettings) -> None:
-    known = catalogue.fixes()
-    for ident in [*(settings.fixes or []), *settings.skip]:
-        if ident not in known:
-            raise UsageError(f"'{ident}' is no fix: torchdoctor explain --all lists them.")
-    if settings.step_on is not None and settings.step_on not in STEP_KINDS:
-        raise UsageError(f"--step-on takes one of {', '.join(STEP_KINDS)}.")

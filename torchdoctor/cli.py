@@ -5,7 +5,9 @@ Everything heavy is imported inside the command that needs it, so that `--help` 
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -70,28 +72,56 @@ def _defect(error: BaseException) -> int:
     ) as file:
         file.write(f"torchdoctor {__version__}\nargv: {sys.argv}\n\n")
         traceback.print_exception(error, file=file)
-    typer.echo(
+    _say(
         f"torchdoctor: this is a defect of torchdoctor ({type(error).__name__}: {error}). "
-        f"Please report it with the file {file.name}.",
-        err=True,
+        f"Please report it with the file {file.name}."
     )
     return 70
 
 
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        typer.echo(text, err=True)
+
+
+def _discard_output() -> None:
+    # What is buffered would fail again when Python flushes it at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_like_ctrl_c() -> None:
+    """A scheduler that ends the job gets the report of what was measured, as Ctrl-C does."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+
+
 def main() -> None:
     """Entry point: every expected failure is one sentence and its exit code."""
+    _end_like_ctrl_c()
     try:
         app()
     except TorchdoctorError as error:
-        typer.echo(f"torchdoctor: {error}", err=True)
+        _say(f"torchdoctor: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        typer.echo("torchdoctor: interrupted.", err=True)
+        _say("torchdoctor: interrupted.")
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone (| head): not an error of ours, and not worth a word.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            sys.exit(_defect(error))
+        _discard_output()
+        _say(f"torchdoctor: cannot write the output ({error.strerror}): make room.")
+        sys.exit(2)
     except Exception as error:
         sys.exit(_defect(error))
 

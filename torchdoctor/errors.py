@@ -1,4 +1,4 @@
-"""What can go wrong, each with a documented slug and exit code (docs/errors.md).
+"""What can go wrong, each with a documented slug and exit code (README.md lists the codes).
 
 An error carries one sentence that tells the user what to do. `cli` prints it and exits with
 `exit_code`; nobody else prints or exits.

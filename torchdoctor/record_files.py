@@ -181,7 +181,7 @@ def _outline(data: bytes | str, name: str) -> dict[str, Any]:
         raise UsageError(f"{name} is empty.")
     try:
         outline = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageError(f"{name} is damaged, or not JSON: {error}.") from error
     if not isinstance(outline, dict):
         raise UsageError(f"{name} is not a file that torchdoctor wrote.")
@@ -232,9 +232,12 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The same without NaN and infinity; see `encode_report`."""
+    """The same without what JSON cannot hold; see `encode_report`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
+    if isinstance(value, str) and not value.isascii():
+        # A path that is no UTF-8 holds lone surrogates, which JSON has no place for.
+        return value.encode("utf-8", "replace").decode("utf-8")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _finite_record(value)
     if isinstance(value, dict):

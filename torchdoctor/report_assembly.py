@@ -27,9 +27,9 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.ceilings import replay_ceilings
+from torchdoctor.report_doubts import all_doubts
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.trials.patch_trial import disagreement
 
 
 def assemble(
@@ -79,7 +79,7 @@ def assemble(
         steps=recording.steps,
         trace=recording.trace,
         sensors=recording.sensors,
-        doubts=[*_doubts(recording), *_patch_doubts(trials, patch)],
+        doubts=all_doubts(recording, trials, patch),
         interrupted=interrupted,
         run_folder=recording.folder,
         reproduce=reproduce,
@@ -116,10 +116,10 @@ def workload_record(workload: Workload) -> WorkloadRecord:
     return WorkloadRecord(command=workload.command, cwd=workload.cwd, script_sha256=digest)
 
 
-def reproduce_commands(workload: Workload, budget_s: float, folder: Path) -> list[str]:
+def reproduce_commands(workload: Workload, options: Sequence[str], folder: Path) -> list[str]:
     """Commands that run the same again, and show this report again."""
     return [
-        f"torchdoctor run --budget {budget_s:g}s -- {shlex.join(workload.command)}",
+        f"torchdoctor run {shlex.join([*options, '--', *workload.command])}",
         f"torchdoctor report {shlex.quote(str(folder / 'report.json'))}",
     ]
 
@@ -195,41 +195,6 @@ def _overhead(recording: Recording) -> Overhead:
     return Overhead(probe_us_per_step=cost, probe_share=share, profiler_window=window)
 
 
-def _doubts(recording: Recording) -> list[str]:
-    """The run's doubts, each once, and what the probe itself could not do."""
-    doubts = list(dict.fromkeys(recording.doubts))
-    errors = [error for process in recording.processes for error in process.probe_errors]
-    if errors:
-        doubts.append(
-            f"The probe failed in {len(errors)} places and left them out; the first: {errors[0]}."
-        )
-    steps = recording.steps
-    if steps is not None and steps.still_warming:
-        doubts.append(
-            "Steps were still getting faster or slower while the program was observed; the shares "
-            "of the step may shift later in training."
-        )
-    if recording.environment.sandbox == "none":
-        doubts.append("No sandbox: each launch wrote to your own files.")
-    return doubts
-
-
-def _patch_doubts(trials: TrialResults | None, patch: SourcePatch | None) -> list[str]:
-    """What keeps the patch from being what was measured at run time."""
-    found = []
-    if patch is not None and patch.left_out:
-        found.append(
-            f"The patch lacks {', '.join(patch.left_out)}: no edit can be made with certainty, so "
-            "its own figure is without it."
-        )
-    if trials is not None and trials.patch is not None and not (patch and patch.left_out):
-        said = disagreement(trials.recommendation.speedup, trials.patch.speedup)
-        found += [said] if said else []
-    if trials is not None and trials.patch is not None and trials.patch.numerics == "changed":
-        found.append(f"The patched program trains differently: {trials.patch.numerics_reason}")
-    return found
-
-
 def _with_instruction(
     one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any]
 ) -> RecommendedFix:
@@ -251,7 +216,10 @@ def _offered(
     diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
 ) -> list[RecommendedFix]:
     """Fixes for what was found that were neither measured nor refused."""
+    # Of what the user left out by --fixes or --skip, nothing was asked for either.
     seen = {part for row in rows for part in row.fix.split(" + ")}
+    # What includes a fix that made it slower is no better advice than that.
+    slower = {row.fix for row in rows if row.speedup is not None and row.speedup.estimate < 1}
     offered: list[RecommendedFix] = []
     for finding in diagnosis.findings:
         for ident in finding.fixes:
@@ -259,6 +227,8 @@ def _offered(
             if module is None or ident in seen or module.refuses(recording):
                 continue
             seen.add(ident)
+            if hasattr(module, "includes") and slower.intersection(module.includes(recording)):
+                continue
             settings: dict[str, Any] = next(iter(module.settings(recording)), {})
             offered.append(
                 _with_instruction(RecommendedFix(fix=ident, settings=settings), recording, fixes)

@@ -115,6 +115,22 @@ def test_a_good_fix_that_looked_slower_once_is_measured_while_time_is_left():
     assert recommended(results) == [("good", {})]
 
 
+def test_a_fix_that_compiles_once_gets_its_pairs_when_that_is_done():
+    """The first launch takes most of the budget, and those after it are cheap."""
+
+    class Compiles(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            first = not any(name == "compile" for name, _ in self.launched)
+            self.setup_s = {"compile": 50.0 if first else 1.0}
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    facts = {"compile": FixFacts(setup_s=40.0)}
+    program = Compiles(gains={"compile": 4.0})
+    results = try_all(program, ["compile", "null-a", "null-b"], budget_s=115.0, facts=facts)
+    check(results)
+    assert recommended(results) == [("compile", {})]
+
+
 def test_nothing_to_gain_recommends_nothing():
     results = try_all(Simulated(), ["a", "b", "c", "d"])
     check(results)

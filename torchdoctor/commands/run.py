@@ -67,9 +67,10 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
 ) -> None:
     """Observe, diagnose, try fixes, rank."""
-    from torchdoctor.checkup import RunSettings, checkup
+    from torchdoctor.checkup import checkup
     from torchdoctor.recording.launch import workload_of
     from torchdoctor.reports.progress import Progress
+    from torchdoctor.run_settings import RunSettings
 
     settings = RunSettings(
         budget_s=parse_duration(budget),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor import catalogue
+from torchdoctor.comparison.step_times import is_trace
 from torchdoctor.records import Finding, Report
 from torchdoctor.records.comparison import ComparedSide, FindingChange
 from torchdoctor.reports.figures import place, relative
@@ -15,11 +16,18 @@ def findings(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> 
     """New ones, then gone ones, then changed ones; each by what it costs, the most first."""
     found = []
     for old, new in _pairs(a, b):
+        if is_trace(a) != is_trace(b) and _only_of_a_run(a, old, new):
+            continue
         change = _change(old, new, a, b, sides)
         if old is None or new is None or _matters(change, old, new, sides):
             found.append(change)
     order = ("new", "gone", "changed")
     return sorted(found, key=lambda one: (order.index(one.change), -_cost_s(one)))
+
+
+def _only_of_a_run(a: Report, old: Finding | None, new: Finding | None) -> bool:
+    """A run also sees loaders, settings and sensors: what a trace does not show is not gone."""
+    return (new if is_trace(a) else old) is not None and (old is None or new is None)
 
 
 def _pairs(a: Report, b: Report) -> list[tuple[Finding | None, Finding | None]]:

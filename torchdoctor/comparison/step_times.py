@@ -84,7 +84,10 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
     else:
         time = report.baseline.step_time_s  # type: ignore[assignment]
     if time is None or not (math.isfinite(time.median) and time.median > 0):
-        raise Inconclusive(f"{name} holds no step time, so the two cannot be compared.")
+        raise Inconclusive(
+            f"{name} holds no step time, so the two cannot be compared. A trace "
+            "has one where torch.profiler had a `schedule` and profiler.step() was called."
+        )
     return time
 
 

@@ -104,10 +104,14 @@ def _about_batches(a: ComparedSide, b: ComparedSide) -> list[str]:
 
 def _mixed(a: Report, b: Report) -> str:
     run, label = (b, "B") if is_trace(a) else (a, "A")
+    unseen = f"What only {label} could see (settings, loaders, sensors) is left out."
     if run.trace is not None and run.trace.step_times_s:
-        return f"The other is a trace, so {label}'s step time is that of its profiled steps."
+        return (
+            f"The other is a trace, so {label}'s step time is that of its profiled steps. {unseen}"
+        )
     return (
-        f"{label} was timed without the profiler and the other under it, which slows the host down."
+        f"{label} was timed without the profiler and the other under it, which slows the host "
+        f"down. {unseen}"
     )
 
 

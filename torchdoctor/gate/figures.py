@@ -14,6 +14,7 @@ from torchdoctor.trials.compare import as_interval, half_width, seconds_per_samp
 
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
 DEFAULT_TOLERANCES = {"step_time": 0.02, "samples_per_s": 0.02, "peak_memory": 0.10}
+_BLIND = 0.10  # a slow-down that a gate should have seen
 METRICS = ("step_time", "samples_per_s", "peak_memory", "data_loader_share")
 
 
@@ -147,6 +148,12 @@ def sentence(
     if worse:
         named = ", ".join(name.replace("_", " ") for name in worse)
         return f"Worse than {reference} in {named}: {figure}."
+    if time.ratio is not None and time.ratio.high > 1 + max(_BLIND, 2 * (time.tolerance or 0.0)):
+        most = f"{100 * (time.ratio.high - 1):.0f} %"
+        return (
+            f"No slow-down against {reference} is proven, but the launches vary so much that one "
+            f"of up to {most} would not have been seen: {figure}."
+        )
     return f"Not slower than {reference} beyond the tolerance: {figure}."
 
 

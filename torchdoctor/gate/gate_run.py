@@ -141,10 +141,12 @@ class GateRun:
         """(reference, new); the working tree's own failure is the user's to see."""
         step_on, most = self._settings.step_on, max(0.15 * self._settings.budget_s, _OBSERVE_S)
         self._say("observe", "the working tree")
-        today = Side(name="new", recorder=new, seen=new.observe(step_on, _OBSERVE_S, most))
+        budget_s = self._settings.budget_s
+        seen = new.observe(step_on, _OBSERVE_S, most, budget_s)
+        today = Side(name="new", recorder=new, seen=seen)
         self._say("observe", self._ref)
         try:
-            seen = old.observe(step_on, _OBSERVE_S, most)
+            seen = old.observe(step_on, _OBSERVE_S, most, budget_s)
         except (ProgramFailed, NoStepFound, TimedOut) as error:
             raise Inconclusive(
                 f"The program of {self._ref} cannot be measured: {str(error).splitlines()[0]}"

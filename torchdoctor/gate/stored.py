@@ -64,7 +64,8 @@ def gate_against_report(
             workload, folder, sandbox, settings.seed, keep_stdin(folder), settings.timeout_s
         )
         progress(ProgressEvent(phase="observe", message="the program", budget_s=settings.budget_s))
-        seen = recorder.observe(settings.step_on, 5.0, max(0.15 * settings.budget_s, 5.0))
+        most = max(0.15 * settings.budget_s, 5.0)
+        seen = recorder.observe(settings.step_on, 5.0, most, settings.budget_s)
         found = _with_program(found, seen.processes[0].torch, seen.processes[0].cuda)
         if reason := _not_comparable(workload, found, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")

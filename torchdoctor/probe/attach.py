@@ -58,6 +58,7 @@ def attach(torch, watch):
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=session.guarded(session.after_fork))
     atexit.register(session.at_exit)
+    session.watch_hard_exits()
 
 
 def explicit_step(samples=None):

@@ -29,8 +29,9 @@ def write(session):
     data = collect(session)
     path = os.path.join(session.channel, "process-%d.json" % session.pid)
     part = path + ".part"
-    with open(part, "w", encoding="utf-8") as file:
-        json.dump(data, file, default=str)
+    # A path that is no UTF-8 holds lone surrogates, which no reader of JSON accepts.
+    with open(part, "w", encoding="utf-8", errors="replace") as file:
+        json.dump(data, file, default=str, ensure_ascii=False)
     os.replace(part, path)
 
 

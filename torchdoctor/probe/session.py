@@ -178,9 +178,21 @@ class Session:
         """A program that ends by itself loses nothing."""
         if os.getpid() == self.pid and self.on and self.learned:
             try:
+                self.window.at_exit()
                 self.flush()
             except Exception as error:
                 self.fail("at_exit", error)
+
+    def watch_hard_exits(self):
+        """os._exit skips every exit handler, and some programs end by it."""
+        old = os._exit
+
+        @functools.wraps(old)
+        def _exit(status):
+            self.at_exit()
+            old(status)
+
+        os._exit = _exit
 
 
 _STARTED_S = time.perf_counter()

@@ -157,14 +157,30 @@ class Window:
         )
         self._profiler.start()
 
+    def at_exit(self):
+        """The program ends within the profiler window: what was recorded of it is kept.
+
+        A profiler that still runs when the interpreter is torn down crashes the process.
+        """
+        profiler, self._profiler = self._profiler, None
+        if profiler is None:
+            return
+        recording = profiler.current_action.name.startswith("RECORD")
+        profiler.stop()
+        if recording:
+            self._keep(profiler)
+
     def _export(self):
+        profiler, self._profiler = self._profiler, None
+        self._keep(profiler)
+        self._finish("profile")
+
+    def _keep(self, profiler):
         session = self._session
         path = os.path.join(session.channel, "trace-%d.json.gz" % session.pid)
         part = os.path.join(session.channel, "part-%d.json.gz" % session.pid)
         try:
-            self._profiler.export_chrome_trace(part)
+            profiler.export_chrome_trace(part)
             os.replace(part, path)
         except Exception as error:
             session.fail("profiler", error)
-        self._profiler = None
-        self._finish("profile")

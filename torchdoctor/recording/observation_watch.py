@@ -16,12 +16,21 @@ FEWEST_STEPS = 3
 
 
 class ObservationWatch:
-    """Decides when the observing launch has shown enough."""
+    """Decides when the observing launch has shown enough.
 
-    def __init__(self, step_on: str | None, enough_s: float, most_s: float) -> None:
+    Args:
+        step_on: what separates iterations, where the user says so.
+        enough_s: time of training that is worth watching.
+        most_s: time after the first steps at which it ends in any case.
+        wait_s: longest wait for the first steps.
+    """
+
+    def __init__(self, step_on: str | None, enough_s: float, most_s: float, wait_s: float) -> None:
         self._step_on = step_on
         self._enough_s = enough_s
         self._most_s = most_s
+        self._wait_s = wait_s
+        self.gave_up = False  # no steps came in time
         self._next_look = 0.0
 
     def __call__(self, running: RunningLaunch) -> bool:
@@ -33,7 +42,8 @@ class ObservationWatch:
         events, facts, _ = read_channel(running.channel)
         found = find_boundary(events, facts, self._step_on)
         if isinstance(found, NoSteps):
-            return False
+            self.gave_up = running.elapsed_s > self._wait_s
+            return self.gave_up
         durations = step_durations(events[found.trainers[0]], found)
         # Reading grows with the log: look less often at a program with very many events.
         self._next_look += 10 * (time.monotonic() - now)

@@ -6,19 +6,21 @@ nothing about fixes; a trial hands it the fixes to switch on.
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.errors import NoStepFound, ProgramFailed, TimedOut
+from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
 from torchdoctor.recording.events import Events, read_channel
 from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_timing import launch_timing
-from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS, ObservationWatch
+from torchdoctor.recording.observation_ending import check_usable
+from torchdoctor.recording.observation_watch import ObservationWatch
 from torchdoctor.recording.run_folder import writing
 from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.sensors import Sensors
@@ -95,29 +97,35 @@ class Recorder:
         """Remove what only further launches would have needed."""
         shutil.rmtree(self._compile_cache, ignore_errors=True)
 
-    def observe(self, step_on: str | None, enough_s: float, most_s: float) -> Observation:
+    def observe(
+        self, step_on: str | None, enough_s: float, most_s: float, budget_s: float = math.inf
+    ) -> Observation:
         """Run the untouched program until its training steps are known well enough.
 
         Args:
             step_on: what separates iterations, where the user says so.
             enough_s: time of training that is worth watching.
             most_s: time after the first steps at which it ends in any case.
+            budget_s: what is left for everything: no longer is waited for the first steps.
 
         Raises:
             ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
         """
         folder = self._new_folder("observe")
         plan = self._plan(folder, "observe", sample_stacks=True)
-        watch = ObservationWatch(step_on, enough_s, most_s)
+        wait_s = min(self.timeout_s, budget_s)
+        watch = ObservationWatch(step_on, enough_s, most_s, wait_s)
         sensors = Sensors()
-        result = self._launch(plan, folder, self.timeout_s + most_s, watch, sensors)
+        result = self._launch(plan, folder, wait_s + most_s, watch, sensors)
+        if watch.gave_up:
+            result = replace(result, ended="timed-out")
         columns = sensors.stop()
         events, facts, doubts = read_channel(folder / "channel")
         found = find_boundary(events, facts, step_on)
         interrupted = result.ended == "interrupted"
         if interrupted and isinstance(found, NoSteps):
             raise KeyboardInterrupt
-        self._raise_where_unusable(result, events, found)
+        check_usable(result, events, found, self.workload)
         assert isinstance(found, StepsFound)
         trainers = [events[pid] for pid in found.trainers]
         ended = result.ended == "exited"
@@ -140,7 +148,7 @@ class Recorder:
         return Observation(
             found=found,
             steps=steps,
-            processes=_ordered(facts, found.trainers),
+            processes=_ordered(facts, found.trainers) or [ProcessFacts(pid=found.trainers[0])],
             sensors=columns.statistics(begin, end, main_pid=found.trainers[0]),
             wall_s=result.wall_s,
             start_s=first,
@@ -175,7 +183,12 @@ class Recorder:
                 f"The profiler window gave no trace ({how_it_ended(result)}).", result.exit_code
             )
         largest = max(traces, key=lambda path: path.stat().st_size)
-        return read_and_summarise([largest])[0]
+        try:
+            return read_and_summarise([largest])[0]
+        except UsageError as error:
+            raise ProgramFailed(
+                f"The profiler window gave no trace that can be read: {error}"
+            ) from error
 
     def time(
         self,
@@ -270,35 +283,6 @@ class Recorder:
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result
-
-    def _raise_where_unusable(
-        self,
-        result: LaunchResult,
-        events: dict[int, Events],
-        found: StepsFound | NoSteps,
-    ) -> None:
-        steps = 0
-        if isinstance(found, StepsFound):
-            steps = len(step_durations(events[found.trainers[0]], found))
-        failed = result.ended == "exited" and result.exit_code != 0
-        if failed and steps < FEW_STEPS:
-            raise ProgramFailed(
-                f"The program failed before it could be measured ({how_it_ended(result)}, after "
-                f"{steps} whole training steps). Its own output ends with:\n\n"
-                f"{result.output_tail.strip()}\n\nMake it run without torchdoctor first.",
-                result.exit_code,
-            )
-        if result.ended == "timed-out" and steps < FEWEST_STEPS:
-            seen = found.reason if isinstance(found, NoSteps) else f"{steps} training steps"
-            raise TimedOut(
-                f"Stopped after {result.wall_s:.0f} s without enough training steps (seen: "
-                f"{seen}). Give it longer with --timeout, or a smaller data set."
-            )
-        if isinstance(found, NoSteps):
-            raise NoStepFound(
-                f"No training step was found: {found.reason} Call torchdoctor.step() at the end of "
-                "each iteration, or choose what counts with --step-on."
-            )
 
 
 def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:

@@ -92,8 +92,9 @@ def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
     if len(trace.device):
         end = np.maximum(end, trace.device.end.max())
     doubt = (
-        "The trace has no step annotation (profiler.step() was not called): steps are unknown, "
-        "and the shares are of the whole trace."
+        "The trace has no step annotation (torch.profiler writes one where it has a `schedule` and "
+        "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
+        "is meant."
     )
     return Steps(start, end, start, end, known=False, doubts=[doubt])
 

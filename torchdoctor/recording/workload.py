@@ -34,7 +34,7 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
         UsageError: nothing to run, script or command not found, not Python, an interpreter
             without torch, or one told to ignore the environment, which would keep the probe out.
     """
-    if not args:
+    if not args or not args[0].strip():
         raise UsageError("Nothing to run: name a script, or a command after '--'.")
     folder = cwd or str(Path.cwd())
     if not Path(folder).is_dir():

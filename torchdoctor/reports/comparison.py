@@ -146,7 +146,8 @@ def _finding(one: FindingChange) -> str:
     costs = {"new": _time(one.b_s), "gone": _time(one.a_s)}
     cost = costs.get(one.change, _arrow(_time(one.a_s), _time(one.b_s)))
     where = {"new": one.b_place, "gone": one.a_place}
-    place = where.get(one.change, _arrow(one.a_place, one.b_place))
+    both = _arrow(one.a_place, one.b_place) if one.a_place and one.b_place else ""
+    place = where.get(one.change, both or one.a_place or one.b_place)
     head = f"{one.change}: {clean(one.check)}"
     head += f" at {clean(place)}" if place else ""
     head += f" ({cost} per step)" if cost != "-" else ""

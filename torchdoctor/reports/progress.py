@@ -21,8 +21,9 @@ class Progress:
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._live = sys.stderr.isatty()
+        # Standard error may be closed (2>&-).
+        self._quiet = quiet or sys.stderr is None
+        self._live = not self._quiet and sys.stderr.isatty()
         self._last_s = -_PLAIN_EVERY_S
         self._phase = ""
 

@@ -52,7 +52,8 @@ def print_report(report: Report) -> None:
     width = min(console.width, WIDTH)
     if console.is_terminal:
         _print(Console(width=width, highlight=False, emoji=False), report)
-    else:  # rich fills lines up with spaces, which a file or pipe should not get
+    elif sys.stdout is not None:  # not closed (>&-)
+        # rich fills lines up with spaces, which a file or pipe should not get
         sys.stdout.write(render(report, width))
 
 
@@ -85,7 +86,7 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("Where a step's time goes", _time(report, width))
     add("What was found", _findings(report, width))
     add(traced.RANKS, _listed(traced.rank_lines(report)))
-    add(traced.OPERATORS, _listed(traced.operator_lines(report)))
+    add(traced.operators_title(report), _listed(traced.operator_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))
     add("Not measured", _not_measured(report))
@@ -125,7 +126,7 @@ def _time(report: Report, width: int) -> RenderableType | None:
     bar, legend = Text("  "), []
     drawn, exact = 0, 0.0
     for row in rows:
-        exact += row.share * length
+        exact += min(max(row.share, 0.0), 1.0) * length  # a file may say anything
         cells = max(round(exact) - drawn, 0)
         drawn += cells
         fill, colour = _FILLS.get(row.key, "."), _COLOURS.get(row.key, "")

@@ -7,6 +7,7 @@ from torchdoctor.reports.figures import clean, percent, seconds
 
 RANKS = "The ranks, per step"
 OPERATORS = "The most expensive operators, per step"
+OPERATORS_OF_ALL = "The most expensive operators, in the whole trace"
 _MOST, _NAME = 5, 40
 
 
@@ -20,6 +21,12 @@ def rank_lines(report: Report) -> list[str]:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
         lines.append(f"rank {one.rank}: step {seconds(one.step_s)} ({', '.join(parts)})")
     return lines
+
+
+def operators_title(report: Report) -> str:
+    """Of each step, or of the whole trace where its steps are unknown."""
+    known = report.trace is None or report.trace.steps > 0
+    return OPERATORS if known else OPERATORS_OF_ALL
 
 
 def operator_lines(report: Report) -> list[str]:

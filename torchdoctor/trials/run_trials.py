@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from torchdoctor.errors import Interrupted
@@ -21,6 +22,7 @@ from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
     FEWEST_PAIRS,
     SEED_LAUNCHES,
+    WORTH,
     Budget,
     BudgetEnded,
     Screened,
@@ -239,6 +241,7 @@ class _Search:
             if len(chosen) == 1:
                 launcher.planned = launcher.done + 2 * plan.pairs
                 self.pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
+                self.go_on_with(chosen[0], others_wait=bool(finalists))
             else:
                 launcher.planned = launcher.done + plan.pairs * (len(chosen) + 2)
                 for _ in range(plan.pairs):
@@ -246,6 +249,20 @@ class _Search:
             self.name_best(chosen)
             if self.judge().faster():
                 return
+
+    def go_on_with(self, arm: Arm, *, others_wait: bool) -> None:
+        """More pairs of one that looks faster, where they now cost less than was expected.
+
+        A first launch that compiles leaves its result in the cache for those after it.
+        """
+        launcher, baseline = self.launcher, self.launcher.baseline
+        while arm.alive:
+            seen = self.evidence.paired(arm, "confirm")
+            pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
+            more = int(min(CONFIRM_PAIRS - len(seen), launcher.budget.left() / pair_s))
+            if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
+                return
+            self.pair_up(arm, more if more < 2 else more - more % 2, others_wait=others_wait)
 
     def pair_up(self, arm: Arm, pairs: int, *, others_wait: bool) -> None:
         """Two pairs at a time; while others wait, only as long as a gain may still show.

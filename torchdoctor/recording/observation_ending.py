@@ -1,0 +1,71 @@
+"""When the observing launch showed nothing that can be used: why, and what to do."""
+
+from __future__ import annotations
+
+from torchdoctor.errors import NoStepFound, ProgramFailed, TimedOut
+from torchdoctor.recording.events import Events
+from torchdoctor.recording.launch import LaunchResult
+from torchdoctor.recording.launch_ending import how_it_ended
+from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS
+from torchdoctor.recording.step_finding import NoSteps, StepsFound
+from torchdoctor.recording.steps import step_durations
+from torchdoctor.records import Workload
+
+_OWN_OPTIONS = frozenset(
+    f"--{name}"
+    for name in (
+        *("budget", "json", "html", "tensorboard", "output", "steps", "warmup", "fixes", "skip"),
+        *("no-fixes", "allow-training-changes", "step-on", "timeout", "seed", "python"),
+        *("no-sandbox", "quiet"),
+    )
+)
+
+
+def check_usable(
+    result: LaunchResult,
+    events: dict[int, Events],
+    found: StepsFound | NoSteps,
+    workload: Workload,
+) -> None:
+    """Nothing where steps were found.
+
+    Raises:
+        ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
+    """
+    steps = 0
+    if isinstance(found, StepsFound):
+        steps = len(step_durations(events[found.trainers[0]], found))
+    failed = result.ended == "exited" and result.exit_code != 0
+    if failed and steps < FEW_STEPS:
+        raise ProgramFailed(
+            f"The program failed before it could be measured ({how_it_ended(result)}, after "
+            f"{steps} whole training steps). {_last_words(result, workload)}",
+            result.exit_code,
+        )
+    if result.ended == "timed-out" and steps < FEWEST_STEPS:
+        seen = found.reason if isinstance(found, NoSteps) else f"{steps} training steps"
+        raise TimedOut(
+            f"Stopped after {result.wall_s:.0f} s without enough training steps (seen: "
+            f"{seen.rstrip('.')}). Give it longer with --budget and --timeout, or a smaller data "
+            "set."
+        )
+    if isinstance(found, NoSteps):
+        raise NoStepFound(
+            f"No training step was found: {found.reason} Call torchdoctor.step() at the end of "
+            "each iteration, or choose what counts with --step-on."
+        )
+
+
+def _last_words(result: LaunchResult, workload: Workload) -> str:
+    said = result.output_tail.strip()
+    if not said:
+        return "It printed nothing. Make it run without torchdoctor first."
+    given = {argument.partition("=")[0] for argument in workload.command}
+    ours = sorted(option for option in given & _OWN_OPTIONS if option in said)
+    todo = "Make it run without torchdoctor first."
+    if ours:
+        todo = (
+            f"{', '.join(ours)} went to the program: torchdoctor's own options stand before the "
+            "script."
+        )
+    return f"Its own output ends with:\n\n{said}\n\n{todo}"

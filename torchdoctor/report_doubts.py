@@ -1,0 +1,84 @@
+"""What makes a report weaker than it looks: everything the user should know before believing it."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from torchdoctor.records import Recording
+from torchdoctor.source_patch import SourcePatch
+from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.patch_trial import disagreement
+
+_FEW_STEPS = 12
+_COSTLY = 0.2  # of a step, for observing it
+_OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, either way
+
+
+def all_doubts(
+    recording: Recording, trials: TrialResults | None, patch: SourcePatch | None
+) -> list[str]:
+    """Of the recording, of the trials' launches against it, and of the patch."""
+    return [
+        *_of_the_recording(recording),
+        *_of_changed_times(recording, trials),
+        *_of_the_patch(trials, patch),
+    ]
+
+
+def _of_changed_times(recording: Recording, trials: TrialResults | None) -> list[str]:
+    """The shares come from one launch and the speed-ups from others."""
+    steps = recording.steps
+    times = [s for one in trials.baselines for s in one.step_s] if trials else []
+    if steps is None or not times or steps.mean_s <= 0:
+        return []
+    later_s = fmean(times)
+    if 1 / _OTHER_TIMES <= later_s / steps.mean_s <= _OTHER_TIMES:
+        return []
+    return [
+        f"A step took {steps.mean_s * 1e3:.3g} ms on average while it was diagnosed and "
+        f"{later_s * 1e3:.3g} ms while fixes were tried: the load of the machine changed, and with "
+        "it perhaps what limits the program. Run it again on a quieter machine."
+    ]
+
+
+def _of_the_recording(recording: Recording) -> list[str]:
+    """The run's doubts, each once, and what the probe itself could not do."""
+    doubts = list(dict.fromkeys(recording.doubts))
+    errors = [error for process in recording.processes for error in process.probe_errors]
+    if errors:
+        doubts.append(
+            f"The probe failed in {len(errors)} places and left them out; the first: {errors[0]}."
+        )
+    steps = recording.steps
+    if steps is not None and steps.still_warming:
+        doubts.append(
+            "Steps were still getting faster or slower while the program was observed; the shares "
+            "of the step may shift later in training."
+        )
+    if steps is not None and steps.steps < _FEW_STEPS:
+        doubts.append(f"Only {steps.steps} steps could be measured: their times are a first look.")
+    cost_us = recording.main.probe_cost_us_per_step
+    if steps is not None and cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
+        doubts.append(
+            f"A step takes hardly longer than observing it ({cost_us:.0f} us): its parts are not "
+            "known well."
+        )
+    if recording.environment.sandbox == "none":
+        doubts.append("No sandbox: each launch wrote to your own files.")
+    return doubts
+
+
+def _of_the_patch(trials: TrialResults | None, patch: SourcePatch | None) -> list[str]:
+    """What keeps the patch from being what was measured at run time."""
+    found = []
+    if patch is not None and patch.left_out:
+        found.append(
+            f"The patch lacks {', '.join(patch.left_out)}: no edit can be made with certainty, so "
+            "its own figure is without it."
+        )
+    if trials is not None and trials.patch is not None and not (patch and patch.left_out):
+        said = disagreement(trials.recommendation.speedup, trials.patch.speedup)
+        found += [said] if said else []
+    if trials is not None and trials.patch is not None and trials.patch.numerics == "changed":
+        found.append(f"The patched program trains differently: {trials.patch.numerics_reason}")
+    return found
