@@ -126,7 +126,7 @@ def test_a_fix_that_compiles_once_gets_its_pairs_when_that_is_done():
 
     facts = {"compile": FixFacts(setup_s=40.0)}
     program = Compiles(gains={"compile": 4.0})
-    results = try_all(program, ["compile", "null-a", "null-b"], budget_s=115.0, facts=facts)
+    results = try_all(program, ["compile", "null-a", "null-b"], budget_s=98.0, facts=facts)
     check(results)
     assert recommended(results) == [("compile", {})]
 
