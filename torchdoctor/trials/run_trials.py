@@ -9,25 +9,22 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 from torchdoctor.errors import Interrupted
 from torchdoctor.records import Candidate, ProgressEvent, StepStatistics
+from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Stopped, label
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
-from torchdoctor.trials.patch_trial import measure_patch, patch_result, reserve_s
+from torchdoctor.trials.patch_trial import measure_patch, patch_result
 from torchdoctor.trials.schedule import (
-    CONFIRM_PAIRS,
     FEWEST_PAIRS,
     SEED_LAUNCHES,
-    WORTH,
     Budget,
     BudgetEnded,
     Screened,
     choose_finalists,
-    hopeless,
     plan_confirmation,
     plan_screening,
 )
@@ -125,8 +122,15 @@ class _Search:
         try:
             finalists, others = self.screen()
             finalists = self.settle_training(finalists, confirmed=False)
-            self.confirm(finalists)
-            self.confirm_others(others)
+            confirmation = Confirmation(
+                self.launcher,
+                self.evidence,
+                won=lambda: bool(self.judge().faster()),
+                tell=self.name_best,
+                reserves=self.make_patch is not None,
+            )
+            confirmation.finalists(finalists)
+            confirmation.others(others)
             self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
             self.stack()
             self.patched()
@@ -169,28 +173,8 @@ class _Search:
             ]
         )
         by_key = {arm.key: arm for arm in arms}
-        return [by_key[key] for key in chosen.worth], [by_key[key] for key in chosen.others]
-
-    def confirm_others(self, others: list[Arm]) -> None:
-        """Nobody has won, and time is left: those that screening could not tell from a gain.
-
-        Two pairs each, for as many as leave time to go on with one; then on with the best.
-        """
-        launcher = self.launcher
-        arms = [arm for arm in others if not self.evidence.numerics(arm).harmful]
-        while arms and not launcher.affords(
-            *[launcher.baseline, launcher.baseline] * 2, *[launcher.baseline, *arms] * 2
-        ):
-            arms = arms[:-1]
-        if not arms or self.judge().faster():
-            return
-        launcher.planned = launcher.done + 4 * len(arms) + 2 * (CONFIRM_PAIRS - 2)
-        for arm in arms:
-            launcher.abba(arm, "confirm", 2)
-        for arm in sorted(arms, key=lambda arm: -self.evidence.measured(arm).gain):
-            seen = self.evidence.paired(arm, "confirm")
-            if arm.alive and not self.judge().faster() and not hopeless(seen, CONFIRM_PAIRS):
-                self.pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
+        others = [*(by_key[key] for key in chosen.others), *self.arms[plan.candidates :]]
+        return [by_key[key] for key in chosen.worth], others
 
     def can_confirm_after(self, arms: Sequence[Arm]) -> bool:
         """Whether a round of screening leaves time for the fewest pairs of one finalist."""
@@ -226,55 +210,6 @@ class _Search:
             if not arm.timings or same or one.numerics.needs_seeds:
                 open_or_same.append(arm)
         return open_or_same
-
-    def confirm(self, finalists: list[Arm]) -> None:
-        """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins."""
-        launcher, baseline = self.launcher, self.launcher.baseline
-        while finalists:
-            baseline_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
-            plan = plan_confirmation(
-                [launcher.expected_s(arm) for arm in finalists],
-                baseline_s,
-                left_s - (reserve_s(baseline_s, left_s) if self.make_patch else 0.0),
-            )
-            chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
-            if len(chosen) == 1:
-                launcher.planned = launcher.done + 2 * plan.pairs
-                self.pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
-                self.go_on_with(chosen[0], others_wait=bool(finalists))
-            else:
-                launcher.planned = launcher.done + plan.pairs * (len(chosen) + 2)
-                for _ in range(plan.pairs):
-                    launcher.block(chosen, "confirm")
-            self.name_best(chosen)
-            if self.judge().faster():
-                return
-
-    def go_on_with(self, arm: Arm, *, others_wait: bool) -> None:
-        """More pairs of one that looks faster, where they now cost less than was expected.
-
-        A first launch that compiles leaves its result in the cache for those after it.
-        """
-        launcher, baseline = self.launcher, self.launcher.baseline
-        while arm.alive:
-            seen = self.evidence.paired(arm, "confirm")
-            pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
-            more = int(min(CONFIRM_PAIRS - len(seen), launcher.budget.left() / pair_s))
-            if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
-                return
-            self.pair_up(arm, more if more < 2 else more - more % 2, others_wait=others_wait)
-
-    def pair_up(self, arm: Arm, pairs: int, *, others_wait: bool) -> None:
-        """Two pairs at a time; while others wait, only as long as a gain may still show.
-
-        Stopping early for want of a gain never makes a false one; it leaves time for the next.
-        """
-        for done in range(0, pairs, 2):
-            self.launcher.abba(arm, "confirm", min(2, pairs - done))
-            if not arm.alive:
-                return
-            if others_wait and hopeless(self.evidence.paired(arm, "confirm"), pairs):
-                return
 
     def stack(self) -> None:
         """All confirmed fixes together against the untouched program; fewer if that fails."""

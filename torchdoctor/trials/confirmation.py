@@ -1,0 +1,111 @@
+"""Fresh pairs for those that screening left: the only figures that count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.patch_trial import reserve_s
+from torchdoctor.trials.schedule import (
+    CONFIRM_PAIRS,
+    WORTH,
+    hopeless,
+    plan_confirmation,
+)
+
+
+class Confirmation:
+    """Who is measured afresh, in how many pairs, and when that is enough.
+
+    Args:
+        launcher: runs the pairs, within the budget.
+        evidence: what they say.
+        won: whether somebody is faster by what is known now.
+        tell: of the arms that were measured last, for the progress line.
+        reserves: whether some time is kept for the patch.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        evidence: Evidence,
+        *,
+        won: Callable[[], bool],
+        tell: Callable[[Sequence[Arm]], None],
+        reserves: bool,
+    ) -> None:
+        self.launcher, self.evidence = launcher, evidence
+        self.won, self.tell, self.reserves = won, tell, reserves
+
+    def finalists(self, finalists: list[Arm]) -> None:
+        """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins."""
+        launcher, baseline = self.launcher, self.launcher.baseline
+        while finalists:
+            baseline_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
+            plan = plan_confirmation(
+                [launcher.expected_s(arm) for arm in finalists],
+                baseline_s,
+                left_s - (reserve_s(baseline_s, left_s) if self.reserves else 0.0),
+            )
+            chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
+            if len(chosen) == 1:
+                launcher.planned = launcher.done + 2 * plan.pairs
+                self._pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
+                self._go_on_with(chosen[0], others_wait=bool(finalists))
+            else:
+                launcher.planned = launcher.done + plan.pairs * (len(chosen) + 2)
+                for _ in range(plan.pairs):
+                    launcher.block(chosen, "confirm")
+            self.tell(chosen)
+            if self.won():
+                return
+
+    def others(self, others: list[Arm]) -> None:
+        """Nobody has won, and time is left: those that screening could not tell from a gain.
+
+        Two pairs each, for as many as leave time to go on with one; then on with the best.
+        """
+        launcher = self.launcher
+        arms = [arm for arm in others if not self.evidence.numerics(arm).harmful]
+        while arms and not launcher.affords(
+            *[launcher.baseline, launcher.baseline] * 2, *[launcher.baseline, *arms] * 2
+        ):
+            arms = arms[:-1]
+        if not arms or self.won():
+            return
+        launcher.planned = launcher.done + 4 * len(arms) + 2 * (CONFIRM_PAIRS - 2)
+        for arm in arms:
+            launcher.abba(arm, "confirm", 2)
+        for arm in sorted(arms, key=lambda arm: -self.evidence.measured(arm).gain):
+            seen = self.evidence.paired(arm, "confirm")
+            if arm.alive and not self.won() and not hopeless(seen, CONFIRM_PAIRS):
+                self._pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
+
+    def _go_on_with(self, arm: Arm, *, others_wait: bool) -> None:
+        """More pairs of one that looks faster, where they now cost less than was expected.
+
+        A first launch that compiles leaves its result in the cache for those after it.
+        """
+        launcher, baseline = self.launcher, self.launcher.baseline
+        while arm.alive:
+            seen = self.evidence.paired(arm, "confirm")
+            pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
+            more = int(min(CONFIRM_PAIRS - len(seen), launcher.budget.left() / pair_s))
+            if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
+                return
+            self._pair_up(arm, more if more < 2 else more - more % 2, others_wait=others_wait)
+
+    def _pair_up(self, arm: Arm, pairs: int, *, others_wait: bool) -> None:
+        """Two pairs at a time; while others wait, only as long as a gain may still show.
+
+        Stopping early for want of a gain never makes a false one; it leaves time for the next.
+        """
+        for done in range(0, pairs, 2):
+            self.launcher.abba(arm, "confirm", min(2, pairs - done))
+            if not arm.alive:
+                return
+            if others_wait and hopeless(self.evidence.paired(arm, "confirm"), pairs):
+                return
