@@ -84,6 +84,17 @@ def find_steps(trace: Trace) -> Steps:
     return _with_device_work(trace, start[order], end[order])
 
 
+def find_step_thread(trace: Trace) -> int:
+    """The thread that the training loop runs on: that of the steps, else of most operators."""
+    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
+    for table in (trace.annotations, trace.operators):
+        threads = table.where(named(trace, table, step_name)).thread
+        if len(threads):
+            return int(np.bincount(threads).argmax())
+    threads = trace.operators.thread
+    return int(np.bincount(threads).argmax()) if len(threads) else -1
+
+
 def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
     host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]

@@ -33,6 +33,7 @@ _TABLE_OF = {
     "gpu_memset": "memset",
     "user_annotation": "annotations",
     "trace": "spans",
+    "python_function": "python_frames",
 }
 _DEVICE_KINDS = ("kernel", "memcpy", "memset")
 KERNEL, MEMCPY, MEMSET = range(3)
@@ -98,6 +99,7 @@ class Trace:
     runtime: Table
     device: Table
     spans: Table
+    python: Table  # frames of Python, where stacks were recorded
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
 
@@ -192,9 +194,10 @@ class Columns:
         longest = self._longest_plausible_us()
         tables: dict[str, Any] = {}
         overflowed = 0
-        for table in ("operators", "annotations", "runtime", "device", "spans"):
+        for table in ("operators", "annotations", "runtime", "device", "spans", "python_frames"):
             tables[table], count = self._join(table, longest)
             overflowed += count
+        tables["python"] = tables.pop("python_frames")
         if overflowed:
             doubts.append(
                 f"{overflowed} events have a duration that cannot be (negative, or longer than "

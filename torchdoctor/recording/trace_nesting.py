@@ -71,6 +71,8 @@ def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
         thread, time: one entry per question.
     """
     result = np.full(len(time), -1)
+    if not len(table):
+        return result
     order = nesting.order
     threads = table.thread[order]
     for number in np.unique(thread):

@@ -9,11 +9,13 @@ from typing import Any
 
 from torchdoctor.recording.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_calls import allocation, runtime_calls
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
 from torchdoctor.recording.trace_files import trace_paths
 from torchdoctor.recording.trace_operators import summarise_operators
+from torchdoctor.recording.trace_python import python_places
 from torchdoctor.recording.trace_what_if import what_if
 from torchdoctor.records import Shares, TraceStatistics
 
@@ -37,6 +39,7 @@ def summarise(trace: Trace) -> TraceStatistics:
     host = summarise_operators(trace, timeline)
     device: dict[str, Any] = {}
     about = doubts_about(trace)
+    allocated = allocation(trace, timeline)
     if trace.has_device:
         device = asdict(summarise_device(trace, timeline))
     return TraceStatistics(
@@ -52,6 +55,10 @@ def summarise(trace: Trace) -> TraceStatistics:
         small_operator_s=host.small_s,
         python_s=host.python_s,
         operators=host.operators,
+        runtime_calls=runtime_calls(trace, timeline),
+        allocations_per_step=allocated[0] if allocated else None,
+        allocation_s=allocated[1] if allocated else None,
+        python_places=python_places(trace, timeline),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         **_communication(trace, timeline),

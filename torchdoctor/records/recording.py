@@ -192,6 +192,34 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RuntimeCall:
+    """A call of the CUDA or HIP runtime or driver in the steps of a trace."""
+
+    name: str
+    calls_per_step: float
+    host_s: float  # per step, threads added up
+    operator: str | None = None  # that a waiting call is made in, such as aten::item
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonPlace:
+    """A function of the user's, and the exposed host time per step in it and its libraries."""
+
+    file: str  # as the trace names it: often relative to a folder of sys.path
+    line: int
+    function: str
+    runtime_s: float = 0.0  # in driver calls
+    data_loader_s: float = 0.0
+    cpu_s: float = 0.0  # in operators
+    other_s: float = 0.0  # in Python alone
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.runtime_s + self.data_loader_s + self.cpu_s + self.other_s
+
+
+@dataclass(frozen=True, kw_only=True)
 class TraceStatistics:
     """What the profiler window (or a trace that the user gave) says; per step means."""
 
@@ -220,6 +248,10 @@ class TraceStatistics:
     small_operator_s: float | None = None  # host time inside leaf operators under 50 us
     python_s: float | None = None  # host time of the step outside any operator
     operators: list[Operator] = field(default_factory=list)  # by time, at most 40
+    runtime_calls: list[RuntimeCall] = field(default_factory=list)  # by host time, at most 8
+    allocations_per_step: float | None = None  # calls that ask the driver for device memory
+    allocation_s: float | None = None  # host time in them, per step
+    python_places: list[PythonPlace] = field(default_factory=list)  # by time, at most 5
     what_if: WhatIf | None = None  # None: nothing to replay
     doubts: list[str] = field(default_factory=list)
 

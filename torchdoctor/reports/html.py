@@ -40,6 +40,8 @@ def render(report: Report) -> str:
         *_time(report),
         *_findings(report),
         *_listed(traced.RANKS, traced.rank_lines(report)),
+        *_listed(traced.PLACES, traced.place_lines(report)),
+        *_listed(traced.CALLS, traced.call_lines(report)),
         *_listed(traced.operators_title(report), traced.operator_lines(report)),
         *_listed(what_if.TITLE, what_if.what_if_lines(report)),
         *_trials(report),

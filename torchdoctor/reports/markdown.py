@@ -23,6 +23,8 @@ def render(report: Report) -> str:
     parts += _table("What was found", ["check", "share", "where", "evidence"], findings)
     for title, found in (
         (traced.RANKS, traced.rank_lines(report)),
+        (traced.PLACES, traced.place_lines(report)),
+        (traced.CALLS, traced.call_lines(report)),
         (traced.operators_title(report), traced.operator_lines(report)),
         (what_if.TITLE, what_if.what_if_lines(report)),
     ):

@@ -86,6 +86,8 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("Where a step's time goes", _time(report, width))
     add("What was found", _findings(report, width))
     add(traced.RANKS, _listed(traced.rank_lines(report)))
+    add(traced.PLACES, _listed(traced.place_lines(report)))
+    add(traced.CALLS, _listed(traced.call_lines(report)))
     add(traced.operators_title(report), _listed(traced.operator_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))

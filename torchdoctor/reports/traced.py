@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Operator, Report
+from torchdoctor.records import Operator, Report, RuntimeCall
 from torchdoctor.reports.figures import clean, percent, seconds
 
 RANKS = "The ranks, per step"
 OPERATORS = "The most expensive operators, per step"
 OPERATORS_OF_ALL = "The most expensive operators, in the whole trace"
+CALLS = "Driver calls that hold the host, per step"
+PLACES = "Where the host is while no device works, by the trace's Python stacks, per step"
 _MOST, _NAME = 5, 40
+_WORTH = 0.01  # of the step
 
 
 def rank_lines(report: Report) -> list[str]:
@@ -29,6 +32,48 @@ def operators_title(report: Report) -> str:
     return OPERATORS if known else OPERATORS_OF_ALL
 
 
+def call_lines(report: Report) -> list[str]:
+    """The driver calls that hold the host most."""
+    trace = report.trace
+    if trace is None or not trace.step_s:
+        return []
+    return [
+        f"{clean(_call_name(one))}: {seconds(one.host_s)} ({percent(one.host_s / trace.step_s)}), "
+        f"{_calls(one.calls_per_step)}"
+        for one in trace.runtime_calls[:_MOST]
+        if one.host_s >= _WORTH * trace.step_s
+    ]
+
+
+def _calls(number: float) -> str:
+    return f"{number:.0f} calls" if number >= 100 else f"{number:.3g} calls"
+
+
+def _call_name(one: RuntimeCall) -> str:
+    return f"{one.name[:_NAME]} in {one.operator[:_NAME]}" if one.operator else one.name[:_NAME]
+
+
+def place_lines(report: Report) -> list[str]:
+    """The lines of Python that the host is in while the device waits."""
+    trace = report.trace
+    if trace is None or not trace.step_s:
+        return []
+    lines = []
+    for one in trace.python_places:
+        parts = (
+            ("waiting for data", one.data_loader_s),
+            ("driver calls", one.runtime_s),
+            ("operators", one.cpu_s),
+            ("Python", one.other_s),
+        )
+        told = [f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * one.total_s]
+        lines.append(
+            f"{clean(one.file)}:{one.line} {clean(one.function)}: {seconds(one.total_s)} "
+            f"({percent(one.total_s / trace.step_s)}; {', '.join(told)})"
+        )
+    return lines
+
+
 def operator_lines(report: Report) -> list[str]:
     """The operators that take most of the device, or without one of the host."""
     trace = report.trace
@@ -41,7 +86,7 @@ def operator_lines(report: Report) -> list[str]:
     ranked = sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]
     return [
         f"{clean(one.name)[:_NAME]}: {seconds(cost_s(one))} "
-        f"({percent(cost_s(one) / trace.step_s)}), {one.calls_per_step:.3g} calls"
+        f"({percent(cost_s(one) / trace.step_s)}), {_calls(one.calls_per_step)}"
         for one in ranked
         if cost_s(one) > 0
     ]

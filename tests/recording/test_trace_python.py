@@ -1,0 +1,102 @@
+"""Python stacks and driver calls of a trace: whose line, and which call, the host is in."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from synthetic_traces import LOADER, TraceBuilder
+
+from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_python import is_users
+from torchdoctor.recording.trace_summary import summarise
+
+
+def summary(trace: TraceBuilder):
+    return summarise(read_trace(io.BytesIO(trace.text()), "test"))
+
+
+def frame(trace: TraceBuilder, name: str, start: float, end: float) -> None:
+    trace.slice("python_function", name, start, end)
+
+
+def one_step() -> TraceBuilder:
+    """1000 us: 300 wait for a batch, 200 item() waits for a kernel, 100 only Python."""
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    frame(trace, "train.py(10): <module>", 0, 1000)
+    frame(trace, "torch/utils/data/dataloader.py(700): __next__", 0, 300)
+    frame(trace, "data.py(5): __getitem__", 50, 250)
+    frame(trace, "PIL/Image.py(900): convert", 60, 240)
+    frame(trace, "train.py(30): log", 600, 1000)
+    frame(trace, "<built-in method item>", 600, 900)
+    trace.slice("user_annotation", LOADER, 0, 300)
+    trace.operator("aten::mm", 300, 500)
+    launch = trace.call("cudaLaunchKernel", 310, 320)
+    trace.kernel("ampere_sgemm_128x64_nn", 400, 700, launch)
+    trace.operator("aten::item", 600, 900)
+    trace.operator("aten::_local_scalar_dense", 610, 890)
+    trace.call("cudaStreamSynchronize", 620, 880)
+    return trace
+
+
+def test_time_in_a_library_counts_for_the_users_line_above_it() -> None:
+    found = {(p.file, p.line): p for p in summary(one_step()).python_places}
+    # The dataset's own line, the image library below it included.
+    assert found["data.py", 5].data_loader_s == pytest.approx(200e-6)
+    # torch's loader around it counts for the loop that asks it.
+    assert found["train.py", 10].data_loader_s == pytest.approx(100e-6)
+    # What the kernel hides (600 to 700) is nobody's.
+    log = found["train.py", 30]
+    assert log.runtime_s == pytest.approx(180e-6)
+    assert log.other_s == pytest.approx(100e-6)
+    assert log.function == "log"
+
+
+def test_a_waiting_call_is_named_with_its_operator() -> None:
+    calls = {(c.name, c.operator): c for c in summary(one_step()).runtime_calls}
+    assert calls["cudaStreamSynchronize", "aten::item"].host_s == pytest.approx(260e-6)
+    assert calls["cudaLaunchKernel", None].calls_per_step == 1
+
+
+def test_without_stacks_there_are_no_places() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 100)
+    trace.operator("aten::mm", 10, 90)
+    assert summary(trace).python_places == []
+
+
+def test_other_threads_frames_are_not_the_loops() -> None:
+    trace = one_step()
+    trace.slice("python_function", "monitor.py(3): run", 0, 1000, tid=99)
+    assert "monitor.py" not in {p.file for p in summary(trace).python_places}
+
+
+def test_driver_allocations_are_counted_in_the_steps_alone() -> None:
+    trace = one_step()
+    trace.call("cudaMalloc", 905, 935)
+    trace.call("hipFree", 940, 950)
+    trace.call("cudaMallocHost", 950, 960)
+    trace.call("cudaMallocAsync", 960, 970)
+    trace.call("cudaFree", 2000, 2500)  # after the last step
+    found = summary(trace)
+    assert found.allocations_per_step == 2
+    assert found.allocation_s == pytest.approx(40e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "users"),
+    [
+        ("train.py(3): <module>", True),
+        ("/home/me/project/data.py(3): __getitem__", True),
+        ("project/models/net.py(3): forward", True),
+        ("threading.py(655): wait", False),
+        ("torch/nn/modules/module.py(1): _call_impl", False),
+        ("/opt/conda/lib/python3.11/site-packages/rich/live.py(3): run", False),
+        ("<string>(1): <module>", False),
+        ("<built-in method item of Tensor object at 0x7f>", False),
+        ("nn.Module: Linear_0", False),
+    ],
+)
+def test_whose_frame_it_is(name: str, users: bool) -> None:
+    assert is_users(name) is users

@@ -1,0 +1,62 @@
+"""Device memory is asked of the driver again and again.
+
+What it means
+-------------
+PyTorch keeps the device memory that it once got and hands it out again, which costs nothing. Where
+memory is nearly full, sizes change from step to step, or `torch.cuda.empty_cache()` is called, it
+has to give memory back to the driver and ask for it anew: `cudaFree` waits until the GPU is idle,
+and `cudaMalloc` takes up to a millisecond.
+
+How it is measured
+------------------
+Calls of cudaMalloc, cudaFree and their kin inside the steps of the trace, and the host's time in
+them. A warm program makes none.
+
+Not to be confused with
+-----------------------
+The first steps, which fill the allocator's cache: record after some steps of warm-up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "cpu"
+THRESHOLD = 0.02
+THRESHOLD_SOURCE = "torchdoctor: a warm caching allocator calls the driver in no step"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    trace = recording.trace
+    if trace is None or not trace.allocations_per_step or not trace.step_s:
+        return []
+    share = min((trace.allocation_s or 0.0) / trace.step_s, 1.0)
+    if share < THRESHOLD or trace.allocations_per_step < 1:
+        return []
+    return [
+        Finding(
+            check="allocator-thrash",
+            share_of_step=share,
+            evidence=[
+                f"{trace.allocations_per_step:.1f} calls of cudaMalloc, cudaFree and their kin a "
+                f"step hold the host {share:.0%} of it.",
+                "Remove torch.cuda.empty_cache() from the loop; where sizes vary, set "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+            ],
+            severity="moderate",
+        )
+    ]
+
+
+_TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
+FIRES = [{"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.001}}]
+QUIET = [
+    {"trace": {**_TRACE, "allocations_per_step": 0.2, "allocation_s": 0.001}},
+    {"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.0001}},
+]

@@ -1,0 +1,115 @@
+"""Which lines of Python the host is in while the device waits, by the trace's own stacks.
+
+The profiler writes them with `with_stack=True`. What runs in a library counts for the nearest
+caller outside Python's own modules and the libraries that everybody uses: that line can be changed.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.recording.intervals import Intervals, intersect, join, subtract
+from torchdoctor.recording.timeline import BRANCHES, Timeline, find_step_thread
+from torchdoctor.recording.trace_columns import Ints, Table, Trace
+from torchdoctor.recording.trace_nesting import nest
+from torchdoctor.records import PythonPlace
+
+HOST_BRANCHES = ("runtime", "data_loader", "cpu", "other")
+_FUNCTION = re.compile(r"(?P<file>.+\.pyx?)\((?P<line>\d+)\): (?P<function>.+)")
+_LIBRARIES = frozenset(
+    (
+        *("torch", "torchvision", "torchaudio", "functorch", "triton", "torchmetrics"),
+        *("numpy", "scipy", "pandas", "PIL", "cv2", "tqdm", "einops", "packaging", "IPython"),
+        *("transformers", "accelerate", "tokenizers", "datasets", "safetensors", "ignite"),
+        *("huggingface_hub", "lightning", "lightning_fabric", "pytorch_lightning", "timm"),
+    )
+)
+_LISTED = 5
+_WORTH = 0.01  # of the step
+
+
+def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
+    """The places that take most exposed host time, at most five; [] without stacks."""
+    table = trace.python
+    if not len(table):
+        return []
+    table = table.where(table.thread == find_step_thread(trace))
+    if not len(table):
+        return []
+    owner = _owners(trace, table)
+    names, steps = len(trace.names), len(timeline.steps)
+    by_branch = {}
+    for branch, exposed in _exposed(timeline).items():
+        own = _own_time(table, nest(table).parent, exposed)
+        owned = owner >= 0
+        spent = np.bincount(table.name[owner[owned]], weights=own[owned], minlength=names)
+        by_branch[branch] = spent / steps / 1e9
+    total = np.sum(list(by_branch.values()), axis=0)
+    step_s = timeline.steps.total / steps / 1e9
+    found = []
+    for name in np.argsort(-total, kind="stable")[:_LISTED]:
+        match = _FUNCTION.fullmatch(trace.names[name])
+        if match is None or total[name] < _WORTH * step_s:
+            continue
+        found.append(
+            PythonPlace(
+                file=match["file"],
+                line=int(match["line"]),
+                function=match["function"],
+                **{f"{branch}_s": float(spent[name]) for branch, spent in by_branch.items()},
+            )
+        )
+    return found
+
+
+def is_users(name: str) -> bool:
+    """Whether a frame ("train.py(12): main") is of neither Python nor a well-known library."""
+    match = _FUNCTION.fullmatch(name)
+    if match is None or name.startswith("<"):
+        return False
+    path = match["file"].replace("\\", "/")
+    if "site-packages/" in path or "dist-packages/" in path or "/lib/python3" in path:
+        return False
+    first = path.partition("/")[0].removesuffix(".py")
+    return first not in _LIBRARIES and first not in sys.stdlib_module_names
+
+
+def _owners(trace: Trace, table: Table) -> Ints:
+    """For each frame the row of itself or its nearest caller that is the user's, or -1."""
+    users: NDArray[np.bool_] = np.array([is_users(name) for name in trace.names], dtype=bool)
+    parent = nest(table).parent
+    owner = np.arange(len(table))
+    while True:  # as many rounds as there are libraries' frames above one another
+        foreign = (owner >= 0) & ~users[table.name[owner]]
+        if not foreign.any():
+            return owner
+        owner = np.where(foreign, parent[owner], owner)
+
+
+def _exposed(timeline: Timeline) -> dict[str, Intervals]:
+    """The moments of the steps that belong to each branch of the host."""
+    steps = Intervals(timeline.steps.start, timeline.steps.end)
+    found, covered = {}, Intervals(steps.start[:0], steps.end[:0])
+    for branch in BRANCHES:
+        own = timeline.branches[branch]
+        if branch in HOST_BRANCHES:
+            found[branch] = intersect(subtract(own, covered), steps)
+        covered = join(covered, own)
+    found["other"] = subtract(steps, covered)
+    return found
+
+
+def _own_time(table: Table, parent: Ints, exposed: Intervals) -> NDArray[np.float64]:
+    """Exposed time of each frame without that of the frames it calls (ns)."""
+    inside = exposed.covered(table.start, table.end).astype(np.float64)
+    called = parent >= 0
+    within = exposed.covered(
+        table.start[called], np.minimum(table.end[called], table.end[parent[called]])
+    )
+    below = np.bincount(parent[called], weights=within, minlength=len(table))
+    own: NDArray[np.float64] = np.maximum(inside - below, 0.0)
+    return own
