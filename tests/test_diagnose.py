@@ -281,3 +281,17 @@ def test_events_of_odd_types_are_left_out(kind: str, tmp_path: Path) -> None:
 def test_metadata_of_odd_types_is_ignored(metadata: dict, tmp_path: Path) -> None:
     report = trace_checkup([str(write(tmp_path, **metadata))])
     assert report.environment.gpus == []
+
+
+def test_what_is_offered_suits_the_gpu_and_the_program() -> None:
+    """No TF32 before its time, and no optimizer where only inference was recorded."""
+    files = [
+        SHARED / f"{name}.json.gz" for name in ("v100_resnet50_workers0", "h100_bert_launch_bound")
+    ]
+    if not all(file.exists() for file in files):
+        pytest.skip("no recorded traces (set TORCHDOCTOR_TRACES to their folder)")
+    v100, bert = (
+        [f.fix for f in trace_checkup([str(file)]).recommendation.also_offered] for file in files
+    )
+    assert "channels-last" in v100 and not {"tf32", "mixed-precision"} & set(v100)
+    assert bert[0] == "torch-compile" and "fused-optimizer" not in bert

@@ -42,7 +42,8 @@ class FixModule(Protocol):
 
     Optional: `SETUP_S` (one-time cost); `PHASES` (fields of StepStatistics: all that it works on);
     `includes(recording)`: fixes that it applies as well. It treats what they treat, and goes before
-    them: it can only give more. `together(settings, recording)`: `Candidate.also`.
+    them: it can only give more. `together(settings, recording)`: `Candidate.also`. For traces:
+    `suits(trace)`: whether it makes sense there; `CAPABILITY`: least compute capability of a GPU.
     """
 
     TREATS: tuple[str, ...]

@@ -17,7 +17,6 @@ from torchdoctor.recording.trace_ranks import RankTrace, read_ranks
 from torchdoctor.records import (
     Baseline,
     Diagnosis,
-    Finding,
     RankTime,
     Recommendation,
     RecommendedFix,
@@ -29,6 +28,7 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.ceilings import replay_ceilings
+from torchdoctor.records.lookup import compute_capability
 
 NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
@@ -73,7 +73,7 @@ def trace_checkup(sources: Sequence[str]) -> Report:
         diagnosis=diagnosis,
         ceilings=replay_ceilings(trace.what_if),
         no_trials_reason=NOT_MEASURED,
-        recommendation=Recommendation(also_offered=_offered(diagnosis, trace, fixes)),
+        recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
         doubts=[*_doubts(ranks, chosen), *_hidden(diagnosis, trace)],
@@ -131,22 +131,23 @@ def _step_time(trace: TraceStatistics) -> StepTime | None:
 
 
 def _offered(
-    diagnosis: Diagnosis, trace: TraceStatistics, fixes: Mapping[str, Any]
+    diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, Any]
 ) -> list[RecommendedFix]:
-    """Fixes for what was found: the bottleneck's first, then by share; none of them was tried."""
-
-    def rank(finding: Finding) -> tuple[bool, float]:
+    """Fixes for what was found, those first that treat most of the bottleneck; none was tried."""
+    treated: dict[str, list[float]] = {}  # shares of the bottleneck's findings, and of others
+    for finding in diagnosis.findings:
         elsewhere = diagnosis.bottleneck != catalogue.checks()[finding.check].UNDER
-        return elsewhere, -(finding.share_of_step or 0.0)
-
-    offered: dict[str, RecommendedFix] = {}
-    for finding in sorted(diagnosis.findings, key=rank):
         for ident in finding.fixes:
-            module = fixes[ident]
-            if ident in offered or not getattr(module, "suits", lambda trace: True)(trace):
-                continue
-            offered[ident] = RecommendedFix(fix=ident, instruction=_permanent(module))
-    return list(offered.values())
+            shares = treated.setdefault(ident, [0.0, 0.0])
+            shares[elsewhere] += finding.share_of_step or 0.01
+    offered = []
+    capability = compute_capability(recording)
+    for ident in sorted(treated, key=lambda ident: treated[ident], reverse=True):
+        module = fixes[ident]
+        too_old = capability is not None and capability < getattr(module, "CAPABILITY", (0, 0))
+        if not too_old and getattr(module, "suits", lambda trace: True)(trace):
+            offered.append(RecommendedFix(fix=ident, instruction=_permanent(module)))
+    return offered
 
 
 def _permanent(module: Any) -> str:

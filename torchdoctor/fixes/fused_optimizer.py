@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, OptimizerFacts, Recording
+    from torchdoctor.records import Location, OptimizerFacts, Recording, TraceStatistics
 
 TREATS = ("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead")
 KEEPS_RESULTS = "within rounding"
@@ -61,6 +61,13 @@ def refuses(recording: Recording) -> str | None:
     if any(o.foreach for o in stepping) or any(o.device.startswith("cuda") for o in stepping):
         return f"{names} has no fused implementation, and already handles its tensors together."
     return f"{names} has neither a fused nor a foreach implementation."
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Only training has an optimizer."""
+    from torchdoctor.records.lookup import trains
+
+    return trains(trace)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

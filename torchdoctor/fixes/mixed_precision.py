@@ -52,7 +52,7 @@ KEEPS_RESULTS = "lower precision"
 WHEN = "between steps"
 
 _LOW = ("bfloat16", "float16")
-_AMPERE = (8, 0)  # the first compute capability with bfloat16 tensor cores
+CAPABILITY = (8, 0)  # the first compute capability with bfloat16 tensor cores
 
 
 def refuses(recording: Recording) -> str | None:
@@ -76,7 +76,7 @@ def _hardware(recording: Recording) -> str | None:
 
     if recording.has_gpu:
         capability = compute_capability(recording)
-        if capability is not None and capability < _AMPERE:
+        if capability is not None and capability < CAPABILITY:
             return (
                 f"The GPU (compute capability {capability[0]}.{capability[1]}) has no bfloat16 "
                 "tensor cores: they came with 8.0."

@@ -42,7 +42,7 @@ TREATS = ("tf32-off", "compute", "low-precision-unused")
 KEEPS_RESULTS = "lower precision"
 WHEN = "between steps"
 
-_AMPERE = (8, 0)
+CAPABILITY = (8, 0)  # the first with TF32
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 
 
@@ -53,7 +53,7 @@ def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."
     capability = compute_capability(recording)
-    if capability is not None and capability < _AMPERE:
+    if capability is not None and capability < CAPABILITY:
         return (
             f"The GPU (compute capability {capability[0]}.{capability[1]}) has no TF32 tensor "
             "cores: they came with 8.0."
@@ -83,7 +83,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         program.refuse("This torch was built without CUDA, and TF32 is a format of NVIDIA's GPUs.")
 
     def allow() -> None:
-        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < _AMPERE:
+        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < CAPABILITY:
             program.refuse("There is no GPU with TF32 tensor cores.")
         torch.backends.cuda.matmul.allow_tf32 = True
         torch.backends.cudnn.allow_tf32 = True

@@ -37,11 +37,11 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     found = []
     for row in np.argsort(-spent, kind="stable")[:_LISTED]:
         name, under = divmod(int(key[row]), names + 1)
-        operator_name = trace.names[under] if under < names else None
+        inside_name = trace.names[under] if under < names else None
         found.append(
             RuntimeCall(
                 name=trace.names[name],
-                operator=_AS_WRITTEN.get(operator_name, operator_name),
+                operator=_AS_WRITTEN.get(inside_name or "", inside_name),
                 calls_per_step=float(calls[row]) / len(steps),
                 host_s=float(spent[row]) / len(steps) / 1e9,
             )

@@ -63,6 +63,13 @@ def data_wait_share(recording: Recording) -> float | None:
     return steps.data_wait_s / steps.mean_s
 
 
+def trains(trace: TraceStatistics) -> bool:
+    """Whether a trace holds backward passes or an optimizer: inference has neither."""
+    signs = ("backward", "autograd::engine", "optimizer", "_foreach_", "_fused_")
+    names = [operator.name.lower() for operator in trace.operators]
+    return any(sign in name for name in names for sign in signs)
+
+
 def convolves(trace: TraceStatistics) -> bool:
     """Whether convolutions are among the operators that take most."""
     return any("conv" in operator.name.lower() for operator in trace.operators)
