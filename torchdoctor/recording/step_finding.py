@@ -15,7 +15,8 @@ import numpy as np
 from torchdoctor.probe import step_log
 from torchdoctor.recording.evaluation import learning_rows
 from torchdoctor.recording.events import Events
-from torchdoctor.records import Boundary, Location, ProcessFacts
+from torchdoctor.recording.step_words import absence, seen_instead, tally, words
+from torchdoctor.records import Boundary, ProcessFacts
 
 STEP_KINDS = ("loader", "optimizer", "backward", "explicit")
 FEWEST_ITERATIONS = 2  # complete ones; below this nothing can be timed
@@ -80,22 +81,22 @@ def find_boundary(
     """
     trainers = _trainers(events_by_pid, facts_by_pid)
     if not trainers:
-        return NoSteps(reason=_seen_instead(events_by_pid, facts_by_pid))
+        return NoSteps(reason=seen_instead(events_by_pid, facts_by_pid))
     events = events_by_pid[trainers[0]]
     facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
     if step_on is not None:
         boundary = _of_kind(events, step_on, facts)
         if boundary is None:
-            return NoSteps(reason=f"steps were to be told by {step_on!r}, but {_absence(step_on)}.")
-        how = f"as asked for with --step-on {step_on}: {_words(boundary, events, facts)}"
+            return NoSteps(reason=f"steps were to be told by {step_on!r}, but {absence(step_on)}.")
+        how = f"as asked for with --step-on {step_on}: {words(boundary, events, facts)}"
     else:
         boundary = _decide(events, facts)
-        how = _words(boundary, events, facts)
+        how = words(boundary, events, facts)
     complete = len(boundary_rows(events, boundary)) - 1
     if complete < FEWEST_ITERATIONS:
         return NoSteps(
             reason=f"only {max(complete, 0)} complete iterations were seen "
-            f"({_tally(events)}); at least {FEWEST_ITERATIONS} are needed."
+            f"({tally(events)}); at least {FEWEST_ITERATIONS} are needed."
         )
     if len(trainers) > 1:
         how += f", in each of {len(trainers)} training processes"
@@ -243,62 +244,3 @@ def _of_kind(events: Events, kind: str, facts: ProcessFacts) -> Boundary | None:
     if code is None:
         raise ValueError(f"--step-on must be one of {', '.join(STEP_KINDS)}, not {kind!r}")
     return Boundary(kind=kind) if len(events.at(code)) else None
-
-
-def _absence(kind: str) -> str:
-    return {
-        "loader": "no DataLoader fed the training",
-        "optimizer": "no optimizer stepped",
-        "backward": "no backward pass was seen",
-        "explicit": "the program never called torchdoctor.step()",
-    }[kind]
-
-
-def _words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
-    if boundary.kind == "loader":
-        place = next((x.location for x in facts.loaders if x.ident == boundary.ident), None)
-        what = f"one iteration is one batch of the DataLoader{_at(place)}"
-    elif boundary.kind == "optimizer":
-        fact = next((x for x in facts.optimizers if x.ident == boundary.ident), None)
-        name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
-        fetched = any(loader.batches for loader in facts.loaders)
-        why = (
-            "no fetch of a DataLoader goes with each step" if fetched else "there is no DataLoader"
-        )
-        what = f"{why}, so one iteration is one step of {name}"
-        what += _at(fact.location if fact is not None else None)
-    elif boundary.kind == "backward":
-        what = "one iteration is one backward pass"
-    else:
-        what = "one iteration is one call of torchdoctor.step()"
-    return f"{what} ({_tally(events)})"
-
-
-def _at(place: Location | None) -> str:
-    return f" at {place.file}:{place.line}" if place is not None else ""
-
-
-def _tally(events: Events) -> str:
-    batches = int((events.value[events.at(step_log.FETCH_END)] != -1).sum())
-    counts = (
-        (batches, "batch fetched", "batches fetched"),
-        (len(events.at(step_log.FORWARD_BEGIN)), "forward pass", "forward passes"),
-        (len(events.at(step_log.BACKWARD_BEGIN)), "backward pass", "backward passes"),
-        (len(events.at(step_log.OPTIMIZER_END)), "optimizer step", "optimizer steps"),
-    )
-    return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n) + " seen"
-
-
-def _seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]) -> str:
-    if not events and not facts:
-        return (
-            "no process of the program fetched a batch from a DataLoader, made a backward pass or "
-            "stepped an optimizer (python -I, -E and -S keep the probe out)."
-        )
-    busiest = max(events.values(), key=len, default=None)
-    if busiest is None or not len(busiest):
-        return "the program imported torch, but fetched no batch and made no backward pass."
-    seen = _tally(busiest).removesuffix(" seen")
-    if len(busiest.at(step_log.FORWARD_BEGIN)):
-        return f"{seen}, but no backward pass: this looks like inference, not training."
-    return f"{seen or 'loaders were started'}, but no forward or backward pass."

@@ -1,0 +1,72 @@
+"""What was found to be a step, or was not, in words for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchdoctor.probe import step_log
+from torchdoctor.recording.events import Events
+from torchdoctor.records import Boundary, Location, ProcessFacts
+
+
+def absence(kind: str) -> str:
+    """Why steps cannot be told by what the user named."""
+    return {
+        "loader": "no DataLoader fed the training",
+        "optimizer": "no optimizer stepped",
+        "backward": "no backward pass was seen",
+        "explicit": "the program never called torchdoctor.step()",
+    }[kind]
+
+
+def words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
+    """What one iteration is, with the counts that it rests on."""
+    if boundary.kind == "loader":
+        place = next((x.location for x in facts.loaders if x.ident == boundary.ident), None)
+        what = f"one iteration is one batch of the DataLoader{_at(place)}"
+    elif boundary.kind == "optimizer":
+        fact = next((x for x in facts.optimizers if x.ident == boundary.ident), None)
+        name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
+        fetched = any(loader.batches for loader in facts.loaders)
+        why = (
+            "no fetch of a DataLoader goes with each step" if fetched else "there is no DataLoader"
+        )
+        what = f"{why}, so one iteration is one step of {name}"
+        what += _at(fact.location if fact is not None else None)
+    elif boundary.kind == "backward":
+        what = "one iteration is one backward pass"
+    else:
+        what = "one iteration is one call of torchdoctor.step()"
+    return f"{what} ({tally(events)})"
+
+
+def _at(place: Location | None) -> str:
+    return f" at {place.file}:{place.line}" if place is not None else ""
+
+
+def tally(events: Events) -> str:
+    """How much of each kind was seen."""
+    batches = int((events.value[events.at(step_log.FETCH_END)] != -1).sum())
+    counts = (
+        (batches, "batch fetched", "batches fetched"),
+        (len(events.at(step_log.FORWARD_BEGIN)), "forward pass", "forward passes"),
+        (len(events.at(step_log.BACKWARD_BEGIN)), "backward pass", "backward passes"),
+        (len(events.at(step_log.OPTIMIZER_END)), "optimizer step", "optimizer steps"),
+    )
+    return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n) + " seen"
+
+
+def seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]) -> str:
+    """What a program without training steps did."""
+    if not events and not facts:
+        return (
+            "no process of the program fetched a batch from a DataLoader, made a backward pass or "
+            "stepped an optimizer (python -I, -E and -S keep the probe out)."
+        )
+    busiest = max(events.values(), key=len, default=None)
+    if busiest is None or not len(busiest):
+        return "the program imported torch, but fetched no batch and made no backward pass."
+    seen = tally(busiest).removesuffix(" seen")
+    if len(busiest.at(step_log.FORWARD_BEGIN)):
+        return f"{seen}, but no backward pass: this looks like inference, not training."
+    return f"{seen or 'loaders were started'}, but no forward or backward pass."
