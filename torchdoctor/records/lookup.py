@@ -161,10 +161,9 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
     steps = recording.steps
     if steps is None or steps.mean_s <= 0 or steps.before_forward_s <= 0:
         return None
-    phases = _GAP_PHASES.get(steps.boundary.kind, ("before_forward", "after_step"))
-    rows = [row for row in recording.main.stacks if row.phase in phases]
+    rows = [row for row in recording.main.stacks if row.phase in _gap_phases(recording)]
     total = sum(row.count for row in rows)
-    preparing = [row for row in rows if _prepares(row, recording.has_gpu)]
+    preparing = preparing_rows(recording)
     counted = sum(row.count for row in preparing)
     if total == 0:
         # No stacks: only where no loader feeds the loop can the gap be nothing else.
@@ -179,6 +178,18 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
         return None
     line = max(by_line.values(), key=lambda found: sum(row.count for row in found))
     return InlinePreparation(share=share, top=max(line, key=lambda row: row.count))
+
+
+def preparing_rows(recording: Recording) -> list[StackSample]:
+    """Samples that show a batch being prepared outside any DataLoader."""
+    phases = _gap_phases(recording)
+    rows = [row for row in recording.main.stacks if row.phase in phases]
+    return [row for row in rows if _prepares(row, recording.has_gpu)]
+
+
+def _gap_phases(recording: Recording) -> tuple[str, ...]:
+    kind = recording.steps.boundary.kind if recording.steps is not None else ""
+    return _GAP_PHASES.get(kind, ("before_forward", "after_step"))
 
 
 def _prepares(row: StackSample, on_gpu: bool) -> bool:
