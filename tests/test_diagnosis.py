@@ -218,3 +218,19 @@ def test_a_trace_without_a_gpu_answers_no_gpu_and_never_zero() -> None:
     asked = [question for question in path if question.answer == "no GPU"]
     assert len(asked) == 2
     assert {question.value for question in asked} == {None}
+
+
+def test_a_larger_part_outside_the_model_is_said_beside_the_bottleneck() -> None:
+    stack = {"phase": "after_step", "count": 60, "leaf": "w/train.py accuracy", "text": "n += 1"}
+    place = {"file": "/w/train.py", "line": 12, "function": "accuracy"}
+    model = {**stack, "phase": "backward", "count": 40, "text": "loss.backward()"}
+    seen = recording(
+        {
+            "shares": {"data_loader": 0.02, "cpu": 0.38, "other": 0.6},
+            "processes": [{"pid": 1, "stacks": [{**s, "location": place} for s in (stack, model)]}],
+        }
+    )
+    found = diagnose(seen, catalogue.checks())
+    assert found.bottleneck == "cpu"
+    assert "60% of each step passes outside" in found.sentence
+    assert "accuracy at train.py:12" in found.sentence

@@ -16,6 +16,7 @@ _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
 _UNMEASURED_SHARE = 0.25
 _OTHER_THRESHOLD = 0.30
+_OUTSIDE = "work-outside-model"
 
 _VERDICTS = {
     "data_loader": "Training waits for data {value} of each step",
@@ -147,5 +148,8 @@ def _sentence(
     verdict = _VERDICTS["cpu_only" if bottleneck == "cpu" and not on_gpu else bottleneck]
     text = verdict.format(value=f"{value:.0%}")
     specific = [f for f in findings if f.check == detail and f.check not in TREE]
-    evidence = next((f.evidence[0] for f in specific if f.evidence), None)
-    return f"{text}. {evidence}" if evidence else f"{text}."
+    evidence = [f.evidence[0] for f in specific if f.evidence][:1]
+    # What a later branch of the tree holds may be the larger part, and must not go unsaid.
+    aside = [f for f in findings if f.check == _OUTSIDE and detail != _OUTSIDE]
+    evidence += [" ".join(f.evidence) for f in aside if (f.share_of_step or 0.0) > value]
+    return " ".join([f"{text}.", *evidence])

@@ -21,7 +21,7 @@ Batches prepared in the loop (inline-batch-preparation), and Python inside the m
 from __future__ import annotations
 
 import re
-from collections import Counter
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,23 +51,19 @@ def look(recording: Recording) -> list[Finding]:
     share = min(sum(row.count for row in rows) / samples, outside)
     if share < THRESHOLD:
         return []
-    functions: Counter[tuple[str, str]] = Counter()
+    functions: dict[tuple[str, str], list[StackSample]] = {}
     for row in rows:
-        functions[row.location.file, row.location.function or ""] += row.count
-    (file, function), _ = functions.most_common(1)[0]
-    top = max(
-        (r for r in rows if (r.location.file, r.location.function or "") == (file, function)),
-        key=lambda row: row.count,
-    )
+        functions.setdefault((row.location.file, row.location.function or ""), []).append(row)
+    ranked = sorted(functions.values(), key=_count, reverse=True)
     return [
         Finding(
             check="work-outside-model",
             share_of_step=share,
             evidence=[
                 f"{share:.0%} of each step passes outside data loading and the model.",
-                f"There it was in {_named(functions)}.",
+                f"There it was in {_named(ranked)}.",
             ],
-            location=top.location,
+            location=_top(ranked[0]).location,
             severity="high" if share >= 0.3 else "moderate",
         )
     ]
@@ -81,12 +77,24 @@ def _counts(row: StackSample) -> bool:
     return "zero_grad" not in row.leaf and "zero_grad" not in row.text
 
 
-def _named(functions: Counter[tuple[str, str]]) -> str:
-    total = sum(functions.values())
-    parts = [
-        f"{function or 'the loop'} ({count / total:.0%} of the samples)"
-        for (_, function), count in functions.most_common(_NAMED)
-    ]
+def _count(rows: list[StackSample]) -> int:
+    return sum(row.count for row in rows)
+
+
+def _top(rows: list[StackSample]) -> StackSample:
+    return max(rows, key=lambda row: row.count)
+
+
+def _named(ranked: list[list[StackSample]]) -> str:
+    """ "accuracy at train.py:12 (83%), ..."; the script's own lines without a name."""
+    total = sum(_count(rows) for rows in ranked)
+    parts = []
+    for rows in ranked[:_NAMED]:
+        place = _top(rows).location
+        line = f"{PurePath(place.file).name}:{place.line}"
+        known = place.function and place.function != "<module>"
+        name = f"{place.function} at {line}" if known else line
+        parts.append(f"{name} ({_count(rows) / total:.0%})")
     return ", ".join(parts)
 
 

@@ -11,6 +11,7 @@ from . import places, step_log
 
 _MOST_ROWS = 50
 _LONGEST_LINE = 200
+_SWITCH_S = 1e-5
 _PHASES = {
     step_log.LOADER_START_BEGIN: "loader",
     step_log.FETCH_BEGIN: "loader",
@@ -33,6 +34,9 @@ class Stacks:
         self._interval_s = float(session.plan.get("stack_interval_s") or 0.005)
         self._counts = Counter()
         self._main = threading.main_thread().ident
+        # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
+        # would all fall on the first operator after a piece of Python, and none on the Python.
+        sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
         self._thread = threading.Thread(target=self._run, name="torchdoctor-stacks", daemon=True)
         self._thread.start()
 

@@ -183,6 +183,9 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
 def preparing_rows(recording: Recording) -> list[StackSample]:
     """Samples that show a batch being prepared outside any DataLoader."""
     phases = _gap_phases(recording)
+    if training_loaders(recording) and "before_forward" in phases:
+        # What follows a step and comes before the next fetch works on the step that was.
+        phases = ("before_forward",)
     rows = [row for row in recording.main.stacks if row.phase in phases]
     return [row for row in rows if _prepares(row, recording.has_gpu)]
 
