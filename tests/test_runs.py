@@ -226,7 +226,7 @@ def test_a_fix_that_repeats_samples_is_faster_and_never_recommended(monkeypatch,
         program.before_loader(first_only)
     """,
     )
-    report = _checkup(monkeypatch, tmp_path, ["same-sample"], 35.0)
+    report = _checkup(monkeypatch, tmp_path, ["same-sample"], 60.0)
     [trial] = [t for t in report.trials if t.fix == "same-sample"]
     assert trial.speedup is not None, trial
     assert trial.speedup.low > 1.0

@@ -56,7 +56,7 @@ def refuses(recording: Recording) -> str | None:
 
     loaders = training_loaders(recording)
     if not loaders:
-        return "The training loop uses no torch DataLoader whose batch size could be set."
+        return "The training loop uses no torch DataLoader, whose batch size could be set."
     if loaders[0].batch_size is None:
         return "The loader gets its batches from a batch sampler or from the dataset itself."
     if not settings(recording):

@@ -16,6 +16,7 @@ from torchdoctor.reports.figures import (
     settings,
     speedup,
 )
+from torchdoctor.reports.not_measured import not_tried, sentence
 from torchdoctor.reports.wording import TRAINING, proven_faster
 
 A_A = "no change (A/A)"
@@ -168,7 +169,7 @@ def trial_groups(report: Report) -> list[TrialGroup]:
     """All measured trials by verdict, and the A/A candidate last; empty groups left out."""
     groups: dict[str, list[Trial]] = {key: [] for key in _GROUPS}
     for trial in report.trials:
-        if trial.verdict in ("failed", "refused") or _not_tried(trial):
+        if trial.verdict in ("failed", "refused") or not_tried(trial):
             continue
         groups[_group_of(trial)].append(trial)
     result = []
@@ -209,51 +210,20 @@ def _trial_row(trial: Trial) -> TrialRow:
     )
 
 
-def _not_tried(trial: Trial) -> bool:
-    return trial.verdict == "unclear" and trial.pairs == 0 and trial.speedup is None
-
-
 def trial_notes(report: Report) -> list[str]:
     """What the table cannot hold: one-time costs, why training changed or a trial is unclear."""
     notes = []
     for trial in report.trials:
         name = fix_with_settings(trial.fix, trial.settings)
-        if trial.verdict == "unclear" and trial.reason and not _not_tried(trial):
-            notes.append(f"{name}: {_sentence(trial.reason)}")
+        if trial.verdict == "unclear" and trial.reason and not not_tried(trial):
+            notes.append(f"{name}: {sentence(trial.reason)}")
         if trial.numerics == "changed" and trial.numerics_reason:
-            notes.append(f"{name}: {_sentence(trial.numerics_reason)}")
+            notes.append(f"{name}: {sentence(trial.numerics_reason)}")
         worth_saying = trial.setup_s is not None and trial.setup_s >= _SETUP_WORTH_SAYING_S
         if worth_saying and trial.setup_s and trial.break_even_steps is not None:
             cost, steps = duration(trial.setup_s), f"{trial.break_even_steps:,}"
             notes.append(f"{name}: one-time cost {cost}, paid back after {steps} steps.")
     return notes
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotMeasured:
-    """Fixes that were not tried, refused, or failed, for one and the same reason."""
-
-    verdict: str  # "not tried" | "refused" | "failed"
-    reason: str
-    fixes: list[str]
-
-
-def not_measured(report: Report) -> list[NotMeasured]:
-    """Every trial without a measurement and its reason; the same reason is said once."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for verdict in ("not tried", "failed", "refused"):
-        for trial in report.trials:
-            if ("not tried" if _not_tried(trial) else trial.verdict) == verdict:
-                text = (trial.reason or "no reason was given").removeprefix("not tried: ")
-                reason = _sentence(text[:1].upper() + text[1:])
-                name = fix_with_settings(trial.fix, trial.settings)
-                names = by_reason.setdefault((verdict, reason), [])
-                if name not in names:
-                    names.append(name)
-    return [
-        NotMeasured(verdict=verdict, reason=reason, fixes=names)
-        for (verdict, reason), names in by_reason.items()
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,8 +247,3 @@ def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
         )
         for fix in fixes
     ]
-
-
-def _sentence(text: str) -> str:
-    text = clean(text.strip())
-    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -6,6 +6,7 @@ from html import escape
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import content, traced, what_if, wording
+from torchdoctor.reports.not_measured import not_measured
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#1a7f37;--bad:#b35900}
@@ -138,10 +139,7 @@ def _trials(report: Report) -> list[str]:
 
 
 def _not_measured(report: Report) -> list[str]:
-    rows = [
-        _row([", ".join(row.fixes), row.verdict, row.reason])
-        for row in content.not_measured(report)
-    ]
+    rows = [_row([", ".join(row.fixes), row.verdict, row.reason]) for row in not_measured(report)]
     return _section("Not measured", _table(["fix", "", "reason"], rows))
 
 

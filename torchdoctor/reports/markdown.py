@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import content, traced, what_if, wording
+from torchdoctor.reports.not_measured import not_measured
 
 
 def render(report: Report) -> str:
@@ -38,7 +39,7 @@ def render(report: Report) -> str:
     ]
     columns = ["fix", "settings", "speed-up (95 %)", "training", "memory", "risk", "verdict"]
     parts += _table("What was tried, measured side by side", columns, trials)
-    rest = [[", ".join(x.fixes), x.verdict, x.reason] for x in content.not_measured(report)]
+    rest = [[", ".join(x.fixes), x.verdict, x.reason] for x in not_measured(report)]
     parts += _table("Not measured", ["fix", "", "reason"], rest)
     parts += _changes("What to change", report, report.recommendation.fixes)
     if wording.together(report):

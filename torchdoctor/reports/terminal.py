@@ -14,6 +14,7 @@ from rich.text import Text
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import content, traced, what_if, wording
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
+from torchdoctor.reports.not_measured import not_measured
 
 WIDTH = 80
 _BAR = 60
@@ -205,7 +206,7 @@ def _trial_table(groups: list[content.TrialGroup], width: int) -> Table:
 
 
 def _not_measured(report: Report) -> RenderableType | None:
-    rows = content.not_measured(report)
+    rows = not_measured(report)
     if not rows:
         return None
     lines = []

@@ -1,0 +1,66 @@
+"""What was not tried, failed or was refused, and why: each reason once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchdoctor.records import Report, Trial
+from torchdoctor.reports.figures import clean, fix_with_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotMeasured:
+    """Fixes that were not tried, refused, or failed, for one and the same reason."""
+
+    verdict: str  # "not tried" | "refused" | "failed"
+    reason: str
+    fixes: list[str]
+
+
+def not_measured(report: Report) -> list[NotMeasured]:
+    """Every trial without a measurement and its reason; the same reason is said once."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for verdict in ("not tried", "failed", "refused"):
+        for trial in report.trials:
+            if ("not tried" if not_tried(trial) else trial.verdict) == verdict:
+                text = (trial.reason or "no reason was given").removeprefix("not tried: ")
+                reason = sentence(text[:1].upper() + text[1:])
+                name = fix_with_settings(trial.fix, trial.settings)
+                names = by_reason.setdefault((verdict, reason), [])
+                if name not in names:
+                    names.append(name)
+    return _with_clauses_said_once(
+        [
+            NotMeasured(verdict=verdict, reason=reason, fixes=names)
+            for (verdict, reason), names in by_reason.items()
+        ]
+    )
+
+
+def _with_clauses_said_once(rows: list[NotMeasured]) -> list[NotMeasured]:
+    """Refusals that begin alike ("The training loop uses no torch DataLoader, ...") as one."""
+    alike: dict[str, list[NotMeasured]] = {}
+    for row in rows:
+        clause = row.reason.partition(", ")[0] if row.verdict == "refused" else row.reason
+        alike.setdefault(f"{row.verdict} {clause}", []).append(row)
+    return [
+        same[0]
+        if len(same) == 1
+        else NotMeasured(
+            verdict=same[0].verdict,
+            reason=sentence(same[0].reason.partition(", ")[0]),
+            fixes=[name for row in same for name in row.fixes],
+        )
+        for same in alike.values()
+    ]
+
+
+def not_tried(trial: Trial) -> bool:
+    """Whether time ran out before its first launch."""
+    return trial.verdict == "unclear" and trial.pairs == 0 and trial.speedup is None
+
+
+def sentence(text: str) -> str:
+    """Text of a fix's own, ended like a sentence."""
+    text = clean(text.strip())
+    return text if text.endswith((".", "!", "?")) else f"{text}."
