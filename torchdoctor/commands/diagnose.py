@@ -9,6 +9,7 @@ import typer
 
 from torchdoctor.commands.arguments import check_writable
 from torchdoctor.commands.output import check_tensorboard, hand_to_tensorboard, show, write
+from torchdoctor.errors import UsageError
 
 HELP = (
     "Diagnose existing PyTorch profiler traces: nothing is run, no GPU is needed.\n\n"
@@ -28,14 +29,28 @@ def diagnose(
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write event files for TensorBoard here.")
     ] = None,
+    annotate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the trace with tracks of its steps, what they wait for and the "
+            "findings here, for ui.perfetto.dev (.json or .json.gz)."
+        ),
+    ] = None,
 ) -> None:
     """Why was the recorded training slow?"""
     from torchdoctor.trace_checkup import trace_checkup
 
-    for path in (json, html):
+    for path in (json, html, annotate):
         check_writable(path)
+    if annotate is not None and "-" in traces:
+        raise UsageError("--annotate copies a file: save the standard input to one first.")
     check_tensorboard(tensorboard)
     report = trace_checkup(traces)
     write(report, json, html)
     show(report)
     hand_to_tensorboard(report, tensorboard)
+    if annotate is not None and report.trace is not None:
+        from torchdoctor.recording.trace_annotate import annotate as write_annotated
+
+        write_annotated(Path(report.trace.path), annotate, report.diagnosis.findings)
+        typer.echo(f"To see it: open {annotate} in https://ui.perfetto.dev", err=True)

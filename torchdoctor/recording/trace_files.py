@@ -33,7 +33,15 @@ BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the ca
 _LARGEST_HEAD = 64 << 20  # of what stands before the events
 _BORDER_WINDOW = 1 << 16
 _GZIP_MAGIC = b"\x1f\x8b"
+_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
+
+
+def events_start(head: bytes | bytearray) -> int | None:
+    """Where the first event stands in what a trace begins with; None: further on, or no trace."""
+    match = _LIST_ROOT.match(head) or (_EVENTS_KEY.search(head) if _ROOT.match(head) else None)
+    return match.end() if match else None
 
 
 class TraceFile:
@@ -90,15 +98,12 @@ class TraceFile:
         buffer = bytearray()
         for chunk in self._chunks:
             buffer += chunk
-            start = re.match(rb"(?:\xef\xbb\xbf)?\s*([\[{])?", buffer)
-            opening = start.group(1) if start else None
-            if opening == b"[":
-                return buffer[start.end() :]  # type: ignore[union-attr]
-            match = _EVENTS_KEY.search(buffer)
-            if match:
-                self._keep_metadata(bytes(buffer[: match.end()]) + b"]}")
-                return buffer[match.end() :]
-            if (opening is None and buffer.strip()) or len(buffer) > _LARGEST_HEAD:
+            end = events_start(buffer)
+            if end is not None:
+                if not _LIST_ROOT.match(buffer):
+                    self._keep_metadata(bytes(buffer[:end]) + b"]}")
+                return buffer[end:]
+            if (not _ROOT.match(buffer) and buffer.strip()) or len(buffer) > _LARGEST_HEAD:
                 break
         raise UsageError(self._no_trace())
 

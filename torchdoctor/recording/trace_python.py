@@ -12,9 +12,10 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.intervals import Intervals, intersect, join, subtract
-from torchdoctor.recording.timeline import BRANCHES, Timeline, find_step_thread
+from torchdoctor.recording.intervals import Intervals
+from torchdoctor.recording.timeline import Timeline, find_step_thread
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
+from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_nesting import nest
 from torchdoctor.records import PythonPlace
 
@@ -43,7 +44,9 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     owner = _owners(trace, table)
     names, steps = len(trace.names), len(timeline.steps)
     by_branch = {}
-    for branch, exposed in _exposed(timeline).items():
+    intervals = exposed_intervals(timeline)
+    for branch in HOST_BRANCHES:
+        exposed = intervals[branch]
         own = _own_time(table, nest(table).parent, exposed)
         owned = owner >= 0
         spent = np.bincount(table.name[owner[owned]], weights=own[owned], minlength=names)
@@ -88,19 +91,6 @@ def _owners(trace: Trace, table: Table) -> Ints:
         if not foreign.any():
             return owner
         owner = np.where(foreign, parent[owner], owner)
-
-
-def _exposed(timeline: Timeline) -> dict[str, Intervals]:
-    """The moments of the steps that belong to each branch of the host."""
-    steps = Intervals(timeline.steps.start, timeline.steps.end)
-    found, covered = {}, Intervals(steps.start[:0], steps.end[:0])
-    for branch in BRANCHES:
-        own = timeline.branches[branch]
-        if branch in HOST_BRANCHES:
-            found[branch] = intersect(subtract(own, covered), steps)
-        covered = join(covered, own)
-    found["other"] = subtract(steps, covered)
-    return found
 
 
 def _own_time(table: Table, parent: Ints, exposed: Intervals) -> NDArray[np.float64]:

@@ -1,0 +1,78 @@
+"""The annotated copy of a trace: everything that was there, and our tracks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from synthetic_traces import every_branch
+
+from torchdoctor.errors import UsageError
+from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_annotate import annotate
+from torchdoctor.recording.trace_summary import summarise
+from torchdoctor.records import Finding
+
+FINDINGS = [Finding(check="pageable-copies", share_of_step=0.1, evidence=["One.", "Two."])]
+
+
+def annotated(folder: Path, root: str, target: str) -> tuple[list[dict], list[dict]]:
+    """(events before, events after) of a trace whose root is an object or a list."""
+    document = every_branch().document(deviceProperties=[{"id": 0, "name": "GPU"}])
+    before = document["traceEvents"]
+    content = json.dumps(document if root == "object" else before).encode()
+    source = folder / "source.json"
+    source.write_bytes(gzip.compress(content) if target.endswith(".gz") else content)
+    annotate(source, folder / target, FINDINGS)
+    written = (folder / target).read_bytes()
+    found = json.loads(gzip.decompress(written) if target.endswith(".gz") else written)
+    if root == "object":
+        assert {k: v for k, v in found.items() if k != "traceEvents"} == {
+            k: v for k, v in document.items() if k != "traceEvents"
+        }
+    return before, found["traceEvents"] if root == "object" else found
+
+
+@pytest.mark.parametrize("root", ["object", "list"])
+@pytest.mark.parametrize("target", ["out.json", "out.json.gz"])
+def test_the_original_stays_and_ours_come_first(tmp_path: Path, root: str, target: str) -> None:
+    before, after = annotated(tmp_path, root, target)
+    assert after[-len(before) :] == before
+    ours = after[: -len(before)]
+    assert {event["pid"] for event in ours} == {2_000_000_000}
+    assert {e["args"]["name"] for e in ours if e["name"] == "thread_name"} == {
+        "steps",
+        "what the step is in (exposed time)",
+        "findings",
+    }
+    finding = next(e for e in ours if e["name"] == "pageable-copies 10%")
+    assert finding["args"]["evidence"] == "One. Two."
+
+
+def test_what_a_step_is_in_fills_it_once(tmp_path: Path) -> None:
+    before, after = annotated(tmp_path, "object", "out.json")
+    ours = [e for e in after if e.get("cat") == "torchdoctor"]
+    steps = [e for e in ours if e["tid"] == 1]
+    parts = [e for e in ours if e["tid"] == 2]
+    assert sum(e["dur"] for e in parts) == pytest.approx(sum(e["dur"] for e in steps), rel=0.01)
+    by_label: dict[str, float] = {}
+    for part in parts:
+        by_label[part["name"]] = by_label.get(part["name"], 0.0) + part["dur"]
+    total = sum(e["dur"] for e in steps)
+    assert by_label["kernels"] / total == pytest.approx(steps[0]["args"]["gpu"], abs=0.01)
+
+
+def test_the_copy_is_diagnosed_as_the_original(tmp_path: Path) -> None:
+    annotated(tmp_path, "object", "out.json")
+    one, other = (summarise(read_trace(tmp_path / name)) for name in ("source.json", "out.json"))
+    assert (one.shares, one.step_times_s) == (other.shares, other.step_times_s)
+
+
+def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
+    annotated(tmp_path, "object", "out.json")
+    missing = tmp_path / "no" / "out.json"
+    with pytest.raises(UsageError, match="Cannot write"):
+        annotate(tmp_path / "source.json", missing, [])
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "source.json"]
