@@ -386,3 +386,9 @@ def test_busy_workers_take_cores_from_the_threads_of_operators() -> None:
     assert together({"num_workers": 12}, large) == {"cpu-threads": {"num_threads": 4}}
     waiting = recording(cpus=2, loader={"sample_cpu_share": 0.05}, flags={"num_threads": 2})
     assert together({"num_workers": 8}, waiting) == {}
+
+
+def test_the_collector_is_frozen_only_where_it_costs_something() -> None:
+    fix = FIXES["gc-freeze"]
+    assert fix.refuses(recording(gc_s=0.05)) is None
+    assert "0.1%" in (fix.refuses(recording(gc_s=0.001)) or "")

@@ -52,7 +52,7 @@ def test_the_original_stays_and_ours_come_first(tmp_path: Path, root: str, targe
 
 
 def test_what_a_step_is_in_fills_it_once(tmp_path: Path) -> None:
-    before, after = annotated(tmp_path, "object", "out.json")
+    _, after = annotated(tmp_path, "object", "out.json")
     ours = [e for e in after if e.get("cat") == "torchdoctor"]
     steps = [e for e in ours if e["tid"] == 1]
     parts = [e for e in ours if e["tid"] == 2]

@@ -1,0 +1,105 @@
+"""Keep Python's garbage collector away from what will live as long as the training does.
+
+What it does
+------------
+At the first batch, collects once, then moves every object that is alive (modules, the model, the
+dataset) to the collector's permanent generation (`gc.freeze()`), and lets it look for new garbage
+after 50,000 new objects instead of 700 (2,000 from Python 3.12 on).
+
+Why it helps
+------------
+The collector finds cycles of objects that nobody else refers to. To do so it walks through every
+container object there is, and in a program with a large dataset in Python lists or dictionaries
+these are millions that never become garbage. A full collection then takes a good part of a second,
+again and again, and on a GPU nothing is launched meanwhile.
+
+Risks
+-----
+The same numbers. Cycles that become garbage are found later, so memory may grow by what 50,000
+objects hold; tensors in such cycles count. What was frozen and becomes garbage later is kept if it
+is part of a cycle. The report shows the memory.
+
+Make it permanent
+-----------------
+    import gc
+
+    gc.collect()
+    gc.freeze()                    # right before the training loop
+    gc.set_threshold(50_000, 20, 20)
+
+Sources
+-------
+- Python documentation, gc.freeze and gc.set_threshold: https://docs.python.org/3/library/gc.html
+- Instagram Engineering, "Copy-on-write friendly Python garbage collection", 2017:
+  https://instagram-engineering.com/copy-on-write-friendly-python-garbage-collection-ad6ed5233ddf
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("gc-pauses",)
+KEEPS_RESULTS = "exactly"
+WHEN = "between steps"
+
+_WORTH = 0.005  # of the step
+_THRESHOLD = (50_000, 20, 20)
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is nothing to gain."""
+    steps = recording.steps
+    if steps is not None and steps.mean_s > 0 and steps.gc_s < _WORTH * steps.mean_s:
+        return f"Garbage collection takes only {steps.gc_s / steps.mean_s:.1%} of the step."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Freeze what is alive when training begins."""
+    import gc
+
+    def freeze() -> None:
+        if not gc.isenabled():
+            program.refuse("The program has switched the garbage collector off.")
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_THRESHOLD)
+        program.applied(frozen=gc.get_freeze_count())
+
+    program.set_reason("Training did not begin.")
+    program.at_first_batch(freeze)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The calls to make before the loop."""
+    threshold = ", ".join(f"{number:_}" for number in _THRESHOLD)
+    return (
+        "import gc\n"
+        "gc.collect()\n"
+        "gc.freeze()  # right before the training loop\n"
+        f"gc.set_threshold({threshold})"
+    )
+
+
+EXAMPLE = """
+import gc
+
+import torch
+
+model = torch.nn.Linear(4, 1)
+data = torch.utils.data.TensorDataset(torch.ones(8, 4))
+for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
+    model(x).sum().backward()
+print("frozen:", gc.get_freeze_count() > 1000, "threshold:", gc.get_threshold()[0] >= 50_000)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = "frozen: False threshold: False"
+EXAMPLE_WITH = "frozen: True threshold: True"
