@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torchdoctor.comparison.step_times import same_batch
 from torchdoctor.records import Interval
 from torchdoctor.records.comparison import ComparedSide, FindingChange, PartChange
-from torchdoctor.reports.figures import ratio, seconds, speedup
+from torchdoctor.reports.figures import ratio, says_something, seconds, speedup
 
 _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
 
@@ -26,7 +26,9 @@ def sentence(
         news = _news(findings, lambda one: one.change == "new")
         return f"No difference: B's step takes as long as A's ({times}){_per_sample(a, b)}{news}."
     if verdict == "unclear":
-        bounds = f", 95 % interval of the speed-up {speedup(interval)}" if interval else ""
+        bounds = ""
+        if interval is not None and says_something(interval):
+            bounds = f", 95 % interval of the speed-up {speedup(interval)}"
         return f"No difference is proven: the launches vary too much ({times}{bounds})."
     change_s = b.step_s - a.step_s
     head = f"B is {_times(b.step_s / a.step_s)} per step ({times}){_per_sample(a, b)}"

@@ -54,11 +54,16 @@ def ratio(value: float | None) -> str:
     return f"{value:.3f}" if 0 < abs(value - 1) < 0.005 else f"{value:.2f}"
 
 
+def says_something(interval: Interval) -> bool:
+    """Whether an interval bounds anything: two launches give one of hundreds of times."""
+    return interval.low > 0 and interval.high / interval.low <= _SAYS_NOTHING
+
+
 def speedup(interval: Interval | None) -> str:
     """A speed-up as "1.83x (1.79-1.88)"."""
     if interval is None:
         return MISSING
-    if interval.low <= 0 or interval.high / interval.low > _SAYS_NOTHING:
+    if not says_something(interval):
         return f"{ratio(interval.estimate)}x (too few pairs)"
     return f"{ratio(interval.estimate)}x ({ratio(interval.low)}-{ratio(interval.high)})"
 
