@@ -29,6 +29,7 @@ ORDER = [
     "report_doubts",
     "report_assembly",
     "machine",
+    "machine_noise",
     "gate",
     "run_settings",
     "checkup",
