@@ -333,3 +333,16 @@ def test_one_step_is_too_few():
     answer = find_boundary({1: script.events()}, {})
     assert isinstance(answer, NoSteps)
     assert "complete iterations" in answer.reason
+
+
+def test_a_slow_first_iteration_does_not_change_what_a_step_is():
+    """The first backward may take longer than all that follows: kernels are made, memory is got."""
+    script = Script()
+    for step in range(13):
+        for micro in range(4):
+            script.forward()
+            script.backward(ms=3000.0 if step == micro == 0 else 3.0)
+        script.optimizer()
+    found = find(script)
+    assert found.boundary.kind == "optimizer"
+    assert iterations(script, found) == 12
