@@ -162,7 +162,7 @@ def _make_call(session, models, old):
                 root.eval_with_grad += 1
                 if root.eval_location is None:
                     root.eval_location = places.here()
-        elif grad and root.bindings is None:
+        elif grad and root.bindings is None and observing:
             root.bindings = bindings.of(module)
         if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])
@@ -177,6 +177,8 @@ def _make_call(session, models, old):
                     args, kwargs = changed
         return args, kwargs, models.enter(root_of(module), module)
 
+    # Looking into a frame keeps what its names held then alive, up to Python 3.12.
+    observing = session.plan.get("purpose") == "observe"
     grad_enabled, autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
     root_of, log_add = models.root_of, session.add
 
