@@ -8,6 +8,9 @@ import random
 import pytest
 
 from torchdoctor.gate.decision import FIRST_LOOK, SECOND_LOOK, against_stored, grown, look
+from torchdoctor.gate.figures import sentence
+from torchdoctor.records import Interval
+from torchdoctor.records.gate import GateMetric
 
 # Log units: offset of a launch, random walk between launches, share of launches with a spike.
 MACHINES = {
@@ -85,3 +88,21 @@ def test_memory_grows_only_beyond_every_launch_of_the_reference() -> None:
     assert not grown([100, 101, 130], [120, 121, 122], 0.1)
     assert not grown([100, 101, 102], [105, 106, 107], 0.1)
     assert not grown([], [1.0], 0.1)
+
+
+def test_a_pass_says_what_it_could_not_have_seen() -> None:
+    def passed(high: float, tolerance: float = 0.02) -> str:
+        row = GateMetric(
+            name="step_time",
+            reference=0.01,
+            new=0.01,
+            unit="s/sample",
+            ratio=Interval(estimate=1.0, low=1 / high, high=high),
+            tolerance=tolerance,
+            verdict="ok",
+        )
+        return sentence([row], "not slower", "main", [])
+
+    assert passed(1.05).startswith("Not slower than main")
+    assert "up to 61 %" in passed(1.606) and "proven" in passed(1.606)
+    assert passed(1.3, tolerance=0.2).startswith("Not slower")
