@@ -12,9 +12,10 @@ _IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first ten
 
 
 def _called(recording: Recording) -> ModelFacts | None:
-    """The model, where there is one alone that trains and the user's code calls it by a name."""
-    models = training_models(recording)
-    return models[0] if len(models) == 1 and models[0].call is not None else None
+    """The model, where one alone was called with gradients, and by a name of the user's code."""
+    models = [model for model in training_models(recording) if model.call is not None]
+    trainers = recording.main.optimizers
+    return models[0] if len(models) == 1 and len(trainers) <= 1 else None
 
 
 def around_forward(recording: Recording, context: str) -> list[Edit]:
