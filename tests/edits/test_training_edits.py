@@ -25,6 +25,9 @@ def at(line: int, function: str = "main", file: str = "/w/train.py") -> Location
     return Location(file=file, line=line, function=function)
 
 
+BACKWARD = at(22)
+
+
 def model(**changes) -> ModelFacts:
     values = {
         "ident": 0,
@@ -38,7 +41,7 @@ def model(**changes) -> ModelFacts:
     return ModelFacts(**(values | changes))
 
 
-def recording(*models: ModelFacts, optimizers: int = 1, backward: Location | None = at(22)):
+def recording(*models: ModelFacts, optimizers: int = 1, backward: Location | None = BACKWARD):
     process = ProcessFacts(
         pid=1,
         models=list(models),
