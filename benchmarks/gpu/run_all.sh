@@ -51,6 +51,11 @@ export PATH=$BIN:$PATH
 nvidia-smi 2> /dev/null | head -20
 do_within "environment" 10 "$BIN/torchdoctor" env
 do_within "nvml against nvidia-smi" 30 "$BIN/python" benchmarks/gpu/check_nvml.py "$OUT/nvml.json"
+if "$BIN/python" -c 'import pytest' 2> /dev/null; then
+  do_within "GPU tests" 60 "$BIN/python" -m pytest -q -m gpu -p no:cacheprovider tests
+else
+  SKIPPED+=("GPU tests (no pytest here)")
+fi
 do_within "traces" 90 "$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces"
 do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py --launches 3 --blocks 20
 for script in sample_workloads/*.py; do
