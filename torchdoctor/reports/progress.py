@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from dataclasses import replace
 from types import TracebackType
 
 from torchdoctor.records import ProgressEvent
@@ -11,10 +13,13 @@ from torchdoctor.reports.figures import clean, duration
 
 _PLAIN_EVERY_S = 10.0
 _WIDTH = 79
+_TICK_S = 1.0
 
 
 class Progress:
     """Shows `ProgressEvent`s on standard error.
+
+    On a terminal the clock goes on between two events: a launch may take minutes.
 
     Args:
         quiet: show nothing.
@@ -26,8 +31,13 @@ class Progress:
         self._live = not self._quiet and sys.stderr.isatty()
         self._last_s = -_PLAIN_EVERY_S
         self._phase = ""
+        self._shown: tuple[ProgressEvent, float] | None = None  # and when it came
+        self._over = threading.Event()
+        self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
+        if self._live:
+            self._ticker.start()
         return self
 
     def __exit__(
@@ -36,22 +46,32 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live and not self._quiet:
+        if self._live:
+            self._over.set()
+            self._ticker.join()
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     def update(self, event: ProgressEvent) -> None:
         """Show where the run stands."""
-        if self._quiet:
-            return
-        text = line(event)
-        if self._live:
-            print(f"\r\033[K{text[:_WIDTH]}", end="", file=sys.stderr, flush=True)
-            return
         now = time.monotonic()
-        if event.phase == self._phase and now - self._last_s < _PLAIN_EVERY_S:
-            return
-        self._phase, self._last_s = event.phase, now
-        print(text, file=sys.stderr, flush=True)
+        if self._live:
+            self._shown = event, now
+            self._rewrite(event)
+        elif not self._quiet:
+            if event.phase == self._phase and now - self._last_s < _PLAIN_EVERY_S:
+                return
+            self._phase, self._last_s = event.phase, now
+            print(line(event), file=sys.stderr, flush=True)
+
+    def _tick(self) -> None:
+        while not self._over.wait(_TICK_S):
+            if self._shown is not None:
+                event, came = self._shown
+                elapsed_s = event.elapsed_s + time.monotonic() - came
+                self._rewrite(replace(event, elapsed_s=elapsed_s))
+
+    def _rewrite(self, event: ProgressEvent) -> None:
+        print(f"\r\033[K{line(event)[:_WIDTH]}", end="", file=sys.stderr, flush=True)
 
 
 def line(event: ProgressEvent) -> str:
