@@ -242,7 +242,11 @@ class _Checkup:
             chosen,
             {
                 ident: FixFacts(
-                    keeps_results=module.KEEPS_RESULTS, setup_s=getattr(module, "SETUP_S", 0.0)
+                    keeps_results=module.KEEPS_RESULTS,
+                    setup_s=getattr(module, "SETUP_S", 0.0),
+                    includes=frozenset(
+                        module.includes(self._recording) if hasattr(module, "includes") else ()
+                    ),
                 )
                 for ident, module in modules.items()
             },

@@ -66,6 +66,16 @@ def test_fixes_that_only_help_together_are_tried_together():
     assert results.recommendation.speedup.estimate == pytest.approx(1.2 * 1.3 * 1.1, rel=0.03)
 
 
+def test_what_a_better_fix_does_as_well_is_not_stacked_on_it():
+    """persistent-workers starts workers too: both together are nothing new."""
+    facts = {"persistent": FixFacts(includes=frozenset({"workers"}))}
+    gains = {"persistent": 2.2, "workers": 2.0, "fused": 1.2}
+    results = try_all(Simulated(gains=gains), ["persistent", "workers", "fused"], facts=facts)
+    check(results)
+    assert recommended(results) == [("persistent", {}), ("fused", {})]
+    assert not any("workers" in t.fix and "+" in t.fix for t in results.trials)
+
+
 def test_an_a_a_candidate_that_differs_is_a_doubt():
     seen = set()
     for seed in range(60):

@@ -38,6 +38,7 @@ class FixFacts:
 
     keeps_results: str = "within rounding"  # KEEPS_RESULTS of its module
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched
+    includes: frozenset[str] = frozenset()  # fixes that it applies as well
 
     @property
     def risk(self) -> int:

@@ -92,7 +92,23 @@ def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
     """Of fixes that are switched on together: the riskiest's promise, all one-time costs."""
     known = [fixes.get(name, FixFacts()) for name in names]
     riskiest = max(known, key=lambda facts: facts.risk)
-    return replace(riskiest, setup_s=sum(facts.setup_s for facts in known))
+    return replace(
+        riskiest,
+        setup_s=sum(facts.setup_s for facts in known),
+        includes=frozenset().union(*(facts.includes for facts in known)),
+    )
+
+
+def _adding(arms: Sequence[Arm]) -> list[Arm]:
+    """Those that do something that the better ones before them do not do as well."""
+    chosen: list[Arm] = []
+    done: set[str] = set()
+    for arm in arms:
+        names = {fix for fix, _ in arm.fixes}
+        if not names <= done:
+            chosen.append(arm)
+            done |= names | arm.facts.includes
+    return chosen
 
 
 class _Search:
@@ -213,7 +229,7 @@ class _Search:
 
     def stack(self) -> None:
         """All confirmed fixes together against the untouched program; fewer if that fails."""
-        members = [one.arm for one in self.judge().recommendable()]
+        members = _adding([one.arm for one in self.judge().recommendable()])
         if len(members) < 2 or self.measure_stack(members):
             return
         together = members[:1]
@@ -239,11 +255,13 @@ class _Search:
         )
         plan = plan_confirmation([expected], plain, launcher.budget.left())
         if plan.pairs < FEWEST_PAIRS:
-            self.doubts.append(
-                f"The budget left no time to measure {label(arm.fixes)} together; "
-                "their gains may not add up."
-            )
-            raise BudgetEnded
+            if self.ended is None:
+                self.doubts.append(
+                    f"The budget left no time to measure {label(arm.fixes)} together; "
+                    "their gains may not add up."
+                )
+            self.ended = "the budget ended"
+            return False
         self.stacks.append(arm)
         launcher.planned = launcher.done + 2 * plan.pairs
         launcher.abba(arm, "stack", plan.pairs)
