@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import os
 import random
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from compared_pairs import synthetic
 
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_ranks import read_ranks
@@ -20,18 +20,6 @@ from torchdoctor.trace_checkup import trace_checkup
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
-
-
-def _load(path: Path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-synthetic = _load(ROOT / "tests" / "recording" / "synthetic_traces.py")
 
 
 def diagnose(*arguments: str, **more) -> subprocess.CompletedProcess:

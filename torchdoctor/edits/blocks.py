@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import libcst as cst
 
 from torchdoctor.edits import BeforeLoopEdit, InputEdit, WithEdit
-from torchdoctor.edits.syntax import Ranges, call_at, collect, covers, imports, replaced
+from torchdoctor.edits.syntax import (
+    Ranges,
+    call_at,
+    collect,
+    covers,
+    imports,
+    replaced,
+    same_statement,
+)
 
 _LEARNS = frozenset({"backward", "step"})
 
@@ -82,7 +90,7 @@ def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst
         return None
     seen = collect(module)
     for block in seen.blocks:
-        if any(_same(line, added) for line in block.body):
+        if any(same_statement(line, added) for line in block.body):
             return module
     scope = _innermost([x for x in seen.scopes if covers(ranges, x, edit.line)], ranges)
     if isinstance(scope, cst.ClassDef):
@@ -122,12 +130,6 @@ def _innermost(
     scopes: Sequence[cst.FunctionDef | cst.ClassDef], ranges: Ranges
 ) -> cst.FunctionDef | cst.ClassDef | None:
     return max(scopes, key=lambda one: ranges[one].start.line, default=None)
-
-
-def _same(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:
-    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        return False
-    return line.body[0].deep_equals(added.body[0])
 
 
 def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Module | None:

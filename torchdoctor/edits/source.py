@@ -17,7 +17,15 @@ from torchdoctor.edits import (
     WithEdit,
 )
 from torchdoctor.edits.blocks import before_loop, with_context, with_input
-from torchdoctor.edits.syntax import Ranges, collect, covers, imports, last_name, replaced
+from torchdoctor.edits.syntax import (
+    Ranges,
+    collect,
+    covers,
+    imports,
+    last_name,
+    replaced,
+    same_statement,
+)
 
 # A function that calls one of these trains: gradients must stay on in it.
 _TRAINS = frozenset({"backward", "step", "grad", "manual_backward"})
@@ -160,7 +168,7 @@ def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
 def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
     added = cst.ensure_type(cst.parse_statement(statement), cst.SimpleStatementLine)
     body = list(module.body)
-    if any(_same(line, added) for line in body):
+    if any(same_statement(line, added) for line in body):
         return module
     after = _head_imports(body)
     name = statement.split(".", 1)[0]
@@ -168,12 +176,6 @@ def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
         return None
     added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return module.with_changes(body=[*body[: after + 1], added, *body[after + 1 :]])
-
-
-def _same(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:
-    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        return False
-    return line.body[0].deep_equals(added.body[0])
 
 
 def _head_imports(body: Sequence[cst.CSTNode]) -> int | None:

@@ -94,6 +94,13 @@ def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
     return False
 
 
+def same_statement(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:
+    """Whether a line is this one statement already."""
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
+        return False
+    return line.body[0].deep_equals(added.body[0])
+
+
 def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Call | None:
     """The one call of an expression (`model`, `self.net`) on a line; None where it is not sure."""
     calls = [x for x in collect(module).calls if module.code_for_node(x.func).strip() == name]

@@ -41,13 +41,13 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     table = table.where(table.thread == find_step_thread(trace))
     if not len(table):
         return []
-    owner = _owners(trace, table)
+    parent = nest(table).parent
+    owner = _owners(trace, table, parent)
     names, steps = len(trace.names), len(timeline.steps)
     by_branch = {}
     intervals = exposed_intervals(timeline)
     for branch in HOST_BRANCHES:
-        exposed = intervals[branch]
-        own = _own_time(table, nest(table).parent, exposed)
+        own = _own_time(table, parent, intervals[branch])
         owned = owner >= 0
         spent = np.bincount(table.name[owner[owned]], weights=own[owned], minlength=names)
         by_branch[branch] = spent / steps / 1e9
@@ -81,10 +81,9 @@ def is_users(name: str) -> bool:
     return first not in _LIBRARIES and first not in sys.stdlib_module_names
 
 
-def _owners(trace: Trace, table: Table) -> Ints:
+def _owners(trace: Trace, table: Table, parent: Ints) -> Ints:
     """For each frame the row of itself or its nearest caller that is the user's, or -1."""
     users: NDArray[np.bool_] = np.array([is_users(name) for name in trace.names], dtype=bool)
-    parent = nest(table).parent
     owner = np.arange(len(table))
     while True:  # as many rounds as there are libraries' frames above one another
         foreign = (owner >= 0) & ~users[table.name[owner]]
