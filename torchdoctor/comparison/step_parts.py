@@ -9,11 +9,11 @@ from torchdoctor.records.comparison import (
     OperatorChange,
     PartChange,
 )
+from torchdoctor.records.recording import LISTED_OPERATORS
 
 SHARE_NAMES = ("data_loader", "memcpy", "memset", "communication", "gpu", "runtime", "cpu", "other")
 PHASES = ("data_wait", "h2d_copy", "forward", "backward", "optimizer", "other")
 MOST_OPERATORS = 10
-_LIST_IS_FULL = 40  # operators that a trace's summary holds at most
 _WORTH_NAMING = 0.005  # of the shorter step, for an operator's change
 _COUNTED = (
     ("kernels", "kernels_per_step", ""),
@@ -123,9 +123,9 @@ def _operator(
 ) -> OperatorChange:
     change = "changed"
     if old is None:
-        change = "newly listed" if len(before.operators) >= _LIST_IS_FULL else "new"
+        change = "newly listed" if len(before.operators) >= LISTED_OPERATORS else "new"
     elif new is None:
-        change = "no longer listed" if len(after.operators) >= _LIST_IS_FULL else "gone"
+        change = "no longer listed" if len(after.operators) >= LISTED_OPERATORS else "gone"
     host_s = (new.self_s if new else 0.0) - (old.self_s if old else 0.0)
     device_s = _device_s(new) - _device_s(old)
     return OperatorChange(

@@ -19,12 +19,12 @@ from torchdoctor.recording.timeline import Steps, Timeline, launch_rows
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_nesting import Nesting, innermost, nest
 from torchdoctor.records import Operator
+from torchdoctor.records.recording import LISTED_OPERATORS
 
 LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
 _WORKING_SHARE = 0.5
 _WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
 _INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
-_LISTED = 40
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
 
 
@@ -127,7 +127,7 @@ def _top_operators(
     self_ns = np.bincount(table.name, weights=nesting.self_ns, minlength=names)
     device_ns = _device_time(trace, timeline, table, nesting, names)
     time = self_ns if device_ns is None else np.maximum(self_ns, device_ns)
-    ranking = np.argsort(-time, kind="stable")[:_LISTED]
+    ranking = np.argsort(-time, kind="stable")[:LISTED_OPERATORS]
     return [
         Operator(
             name=trace.names[name],

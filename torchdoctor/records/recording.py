@@ -191,6 +191,9 @@ class Operator:
     shapes: str | None = None
 
 
+LISTED_OPERATORS = 40  # of a trace; an operator that is not listed may still have run
+
+
 @dataclass(frozen=True, kw_only=True)
 class RuntimeCall:
     """A call of the CUDA or HIP runtime or driver in the steps of a trace."""
@@ -247,7 +250,7 @@ class TraceStatistics:
     compute_s: float | None = None  # host time inside leaf operators of at least 50 us
     small_operator_s: float | None = None  # host time inside leaf operators under 50 us
     python_s: float | None = None  # host time of the step outside any operator
-    operators: list[Operator] = field(default_factory=list)  # by time, at most 40
+    operators: list[Operator] = field(default_factory=list)  # by time, at most LISTED_OPERATORS
     runtime_calls: list[RuntimeCall] = field(default_factory=list)  # by host time, at most 8
     allocations_per_step: float | None = None  # calls that ask the driver for device memory
     allocation_s: float | None = None  # host time in them, per step
