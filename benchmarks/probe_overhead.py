@@ -8,7 +8,8 @@ attribute; that part (under a microsecond an iteration) is not in the difference
 
     python benchmarks/probe_overhead.py [--launches 6] [--blocks 40] [--step-ms 0 5]
 
-`--step-ms 0` is a bare step of a small model, where the microseconds are seen best.
+`--step-ms 0` is a bare step of a small model, where the microseconds are seen best. "timed" is
+what launches of trials log (iterations, batches, losses), "phases" what an observing one does.
 """
 
 from __future__ import annotations
@@ -71,13 +72,16 @@ print(json.dumps([(off, on) if i % 2 == 0 else (on, off) for i, (off, on) in enu
 """
 
 
-def launch(folder: Path, step_ms: float, blocks: int) -> tuple[list[tuple[float, float]], float]:
+def launch(
+    folder: Path, step_ms: float, blocks: int, phases: bool
+) -> tuple[list[tuple[float, float]], float]:
     """(off, on) seconds of every pair of blocks, and the probe's own figure (us)."""
     channel = Path(tempfile.mkdtemp(dir=folder))
     boundary = {"kind": "loader", "ident": 0, "every": 1}
     # The window is never complete, so that every timed step is an ordinary one.
     plan = {"channel": str(channel), "purpose": "time", "boundary": boundary}
     plan |= {"warmup_steps": 20, "measure_steps": 10**9, "after": "continue", "fixes": []}
+    plan["phases"] = phases
     (channel / "plan.json").write_text(json.dumps(plan))
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROBE)}
     env["TORCHDOCTOR_PLAN"] = str(channel / "plan.json")
@@ -92,11 +96,12 @@ def launch(folder: Path, step_ms: float, blocks: int) -> tuple[list[tuple[float,
     return [(off, on) for off, on in json.loads(done.stdout)], own
 
 
-def measure(folder: Path, step_ms: float, launches: int, blocks: int) -> str:
+def measure(folder: Path, step_ms: float, launches: int, blocks: int, phases: bool) -> str:
     """One row of the table."""
-    logs, extra, plain, own = [], [], [], math.nan
+    logs, extra, plain, own = [], [], [], []
     for _ in range(launches):
-        pairs, own = launch(folder, step_ms, blocks)
+        pairs, cost = launch(folder, step_ms, blocks, phases)
+        own.append(cost)
         logs.append(statistics.mean(math.log(on / off) for off, on in pairs))
         extra.append(1e6 * statistics.mean(on - off for off, on in pairs))
         plain.append(1e3 * statistics.mean(off for off, _ in pairs))
@@ -104,7 +109,9 @@ def measure(folder: Path, step_ms: float, launches: int, blocks: int) -> str:
     mean, half = statistics.mean(logs), t * statistics.stdev(logs)
     ratio = f"{math.exp(mean):.4f} [{math.exp(mean - half):.4f}, {math.exp(mean + half):.4f}]"
     us = f"{statistics.mean(extra):.1f} +- {t * statistics.stdev(extra):.1f}"
-    return f"{statistics.mean(plain):8.3f}  {ratio:26}  {us:>18}  {own:10.1f}"
+    log = "phases" if phases else "timed"
+    figure = statistics.mean(own)
+    return f"{log:6}  {statistics.mean(plain):8.3f}  {ratio:26}  {us:>18}  {figure:10.1f}"
 
 
 def main() -> None:
@@ -116,12 +123,14 @@ def main() -> None:
     wanted = parser.parse_args()
     if wanted.launches < 2:
         parser.error("an interval needs at least 2 launches")
-    print(" step ms  ratio [95 % interval]       extra us per step  own figure")
+    print("log      step ms  ratio [95 % interval]       extra us per step  own figure")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "script.py").write_text(SCRIPT)
         for step_ms in wanted.step_ms:
-            print(measure(folder, step_ms, wanted.launches, wanted.blocks), flush=True)
+            for phases in (False, True):
+                row = measure(folder, step_ms, wanted.launches, wanted.blocks, phases)
+                print(row, flush=True)
 
 
 if __name__ == "__main__":

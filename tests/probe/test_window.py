@@ -12,6 +12,10 @@ import pytest
 from probed import Probed, run_probed
 
 from torchdoctor.probe import step_log
+from torchdoctor.recording.evaluation import evaluates_training_loader
+from torchdoctor.recording.events import read_channel
+from torchdoctor.recording.launch_timing import launch_timing
+from torchdoctor.records import Boundary
 
 pytestmark = pytest.mark.slow
 
@@ -28,9 +32,11 @@ def learn(x):
 TOOL = str(Path(step_log.__file__).parents[2])
 
 
-def run_loop(loop: str, folder: Path, kind: str = "loader", every: int = 1, **plan: Any) -> Probed:
+def run_loop(
+    loop: str, folder: Path, kind: str = "loader", every: int = 1, ident: int = 0, **plan: Any
+) -> Probed:
     (folder / "train.py").write_text(SETUP.replace("TOOL", repr(TOOL)) + loop)
-    boundary = {"kind": kind, "ident": 0, "every": every}
+    boundary = {"kind": kind, "ident": ident, "every": every}
     return run_probed(
         ["train.py"], folder, folder, purpose="time", boundary=boundary, timeout=60, **plan
     )
@@ -163,3 +169,71 @@ print("end")
     run = run_loop(loop, tmp_path, profile=PROFILE, after="continue")
     assert (run.returncode, run.stdout) == (0, "end\n"), run.stderr
     assert run.said(), "nobody said that the profiler window failed"
+
+
+LOOPS = {
+    "plain": ("loader", "for _ in range(3):\n    for x, in loader: learn(x)"),
+    "validation between": (
+        "loader",
+        "other = torch.utils.data.DataLoader(data, batch_size=20)\n"
+        "for _ in range(3):\n"
+        "    for i, (x,) in enumerate(loader):\n"
+        "        learn(x)\n"
+        "        if i % 7 == 6:\n"
+        "            with torch.no_grad():\n"
+        "                for y, in other: model(y)",
+    ),
+    "a batch each, by optimizer steps": ("optimizer", "for x, in loader: learn(x)"),
+    "a closure": (
+        "optimizer",
+        "o = torch.optim.LBFGS(model.parameters(), max_iter=3)\n"
+        "for x, in loader:\n"
+        "    def closure():\n"
+        "        o.zero_grad(); loss = model(x).pow(2).mean(); loss.backward(); return loss\n"
+        "    o.step(closure)",
+    ),
+    "accumulation": (
+        "loader",
+        "for i, (x,) in enumerate(loader):\n"
+        "    model(x).mean().backward()\n"
+        "    if i % 2: o.step(); o.zero_grad()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_launch_without_phases_measures_the_same(name: str, tmp_path: Path) -> None:
+    kind, loop = LOOPS[name]
+    timings, events = [], []
+    for phases in (True, False):
+        folder = tmp_path / str(phases)
+        folder.mkdir()
+        plan = {"ident": int("LBFGS" in loop), "phases": phases, "seed": 0, "warmup_steps": 25, "measure_steps": 21}
+        run = run_loop(loop, folder, kind, **plan)
+        assert run.said() == []
+        timings.append(launch_timing(run.channel, Boundary(kind=kind)))
+        events.append(len(run.events[run.main_pid]))
+    whole, bare = timings
+    assert bare.ended == whole.ended == "measured"
+    assert bare.losses == whole.losses
+    assert bare.samples == pytest.approx(21 * 4) and whole.samples == pytest.approx(21 * 4)
+    assert len(bare.step_s) == len(whole.step_s) == 21
+    assert events[1] < events[0]
+
+
+@pytest.mark.parametrize(("loader", "expected"), [("loader", True), ("other", False)])
+def test_evaluation_on_the_training_loader_needs_the_phases(
+    loader: str, expected: bool, tmp_path: Path
+) -> None:
+    loop = (
+        "other = torch.utils.data.DataLoader(data, batch_size=20)\n"
+        "for _ in range(2):\n"
+        "    for x, in loader: learn(x)\n"
+        "    model.eval()\n"
+        f"    for x, in {loader}: model(x)\n"
+        "    model.train()"
+    )
+    (tmp_path / "train.py").write_text(SETUP.replace("TOOL", repr(TOOL)) + loop)
+    run = run_probed(["train.py"], tmp_path, tmp_path, timeout=60)
+    events, _, _ = read_channel(run.channel)
+    assert evaluates_training_loader(events[run.main_pid]) is expected

@@ -130,8 +130,8 @@ def _folder(path: Path) -> Path:
         b"[]",
         b"[1, 2, 3]",
         b'"traceEvents"',
-        gzip.compress(b"hello"),
-        gzip.compress(b'{"traceEvents": [')[:15],
+        gzip.compress(b"hello", mtime=0),
+        gzip.compress(b'{"traceEvents": [', mtime=0)[:15],
     ],
 )
 def test_what_is_no_trace_is_refused_in_one_sentence(data: bytes) -> None:

@@ -151,6 +151,8 @@ class GateRun:
             raise Inconclusive(
                 f"The program of {self._ref} cannot be measured: {str(error).splitlines()[0]}"
             ) from error
+        # What is logged costs time, so both sides log the same.
+        new.logs_phases = old.logs_phases = new.logs_phases or old.logs_phases
         return Side(name="reference", recorder=old, seen=seen), today
 
     def _window(self, sides: tuple[Side, Side]) -> Window:

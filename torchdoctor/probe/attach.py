@@ -41,8 +41,8 @@ def attach(torch, watch):
         ("seeds", lambda: seeds.install(session, watch)),
         ("flags", lambda: flag_hooks.install(session)),
         ("fixes", session.load_fixes),
-        ("loaders", lambda: loader_hooks.install(session)),
         ("models", lambda: model_hooks.install(session)),
+        ("loaders", lambda: loader_hooks.install(session)),
         ("optimizers", lambda: optimizer_hooks.install(session)),
         ("backward", lambda: backward_hooks.install(session)),
         ("copies", lambda: copy_hooks.install(session)),
@@ -67,7 +67,7 @@ def explicit_step(samples=None):
     if session is None or not session.on:
         return
     value = step_log.UNKNOWN_SIZE if samples is None else int(samples)
-    session.log.add(step_log.EXPLICIT_STEP, 0, value)
+    now = session.log.add(step_log.EXPLICIT_STEP, 0, value)
     session.explicit_steps = True
     session.window.event("explicit", 0)
-    session.learning()
+    session.learning(now)

@@ -9,6 +9,8 @@ from array import array
 
 from . import places, step_log
 
+_SETTLED = 16  # backwards
+
 
 class Losses:
     """The loss at every backward: read at once on the CPU, kept on the device elsewhere."""
@@ -73,41 +75,51 @@ def install(session):
     losses = Losses(session)
     session.registries.append(losses)
     session.retain_graph = 0
-    session.backward_location = False  # not looked for yet
+    # False: not looked for yet
+    session.backward_location = False if session.phases else None
     old = torch.autograd.backward
+    window, add, keep = session.window, session.log.add, losses.keep
+    phases = session.phases
+    models, optimizers, bounds = session.models, session.optimizers, window.kind == "backward"
 
     def first(retain_graph):
         """What is rare: contexts to leave, functions of fixes, the first batches."""
-        session.models.leave_contexts()
+        models.leave_contexts()
         for program in session.programs:
             for function in program.backward_functions:
                 program.guarded(function)
-        if not session.models.settled:
-            session.models.discover()
-        models = session.models
+        if not models.settled:
+            models.discover()
         if session.backward_location is False and (models.seen_forward or models.settled):
             session.backward_location = places.here()
         session.first_batch()
         if retain_graph:
             session.retain_graph += 1
 
+    watched = phases or bounds or session.programs
+
     def begin(retain_graph):
-        models = session.models
         rare = retain_graph or session.backward_location is False or not models.settled
-        if rare or models.open_contexts or session.programs:
+        if rare or models.open_contexts or session.programs or not session.first_batch_done:
             first(retain_graph)
-        if not session.first_batch_done:
-            session.first_batch()
-        if session.window.kind == "backward":
-            session.window.event("backward", 0)
-        session.log.add(step_log.BACKWARD_BEGIN)
+        if bounds:
+            window.event("backward", 0)
+        if phases:
+            add(step_log.BACKWARD_BEGIN)
 
     def end(tensors):
-        index = losses.keep(tensors)
-        now = session.log.add(step_log.BACKWARD_END, 0, index)
-        if session.optimizers.open:
-            session.optimizers.saw_backward()
-        session.learning(now)
+        index = keep(tensors)
+        session.learned += 1
+        if session.learned > _SETTLED and session.sparse:
+            return  # fetches separate iterations and watch the clock
+        now = add(step_log.BACKWARD_END, 0, index)
+        if optimizers.open:
+            optimizers.saw_backward()
+        if now > session.facts_due_ns:
+            session.learning_due()
+        if session.learned == _SETTLED and optimizers.handle is not None:
+            # Backwards say that something is learned, so optimizer steps need not say it too.
+            optimizers.leave()
 
     # One frame for what happens each time; a failure of ours must never reach the program.
     @functools.wraps(old)
@@ -115,7 +127,8 @@ def install(session):
         if not session.on:
             return old(tensors, *args, **kwargs)
         try:
-            begin(kwargs.get("retain_graph"))
+            if watched or not session.first_batch_done:
+                begin(kwargs.get("retain_graph"))
         except Exception as error:
             session.fail("backward", error)
         try:

@@ -42,6 +42,25 @@ def batch_size(batch):
     return max(set(sizes), key=sizes.count)
 
 
+def lead_of(batch, samples):
+    """The index or key of a tensor whose first dimension is the batch's size; None: look again.
+
+    `batch[lead].shape[0]` then is the size of the next batch of the same make, without a walk.
+    """
+    try:
+        if isinstance(batch, (list, tuple)):
+            leads = range(min(len(batch), _MOST_LEAVES))
+        else:
+            leads = list(batch.keys()) if hasattr(batch, "keys") else ()
+        for lead in leads:
+            shape = getattr(batch[lead], "shape", None)
+            if shape is not None and len(shape) and int(shape[0]) == samples > 0:
+                return lead
+    except Exception:
+        pass  # a batch of another make: it is walked through each time
+    return None
+
+
 def shapes(batch):
     """Shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
     return ", ".join(

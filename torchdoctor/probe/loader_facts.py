@@ -19,6 +19,7 @@ class Known:
         self.iterators = self.batches = self.samples = 0
         self._walls, self._cpus, self._sizes = [], [], []
         self._shapes = []
+        self.lead = None  # where in a batch its size is read, once the first were looked at
 
     def note(self, batch, samples, wall_s, cpu_s):
         """Look closer at one of the first batches."""

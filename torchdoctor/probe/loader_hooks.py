@@ -10,7 +10,7 @@ import time
 import weakref
 
 from . import loader_facts, places, step_log
-from .fingerprints import Fingerprints, batch_size
+from .fingerprints import Fingerprints, batch_size, lead_of
 
 _CPU_TIMED = 20  # fetches
 
@@ -47,7 +47,7 @@ class Loaders:
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
 
     def fetched(self, known, batch, wall_s, cpu_s):
-        """A batch has come.
+        """One of the first batches has come.
 
         Returns:
             Its samples; `UNKNOWN_SIZE` where it has no size.
@@ -58,6 +58,7 @@ class Loaders:
             known.samples += samples
         if known.batches <= _CPU_TIMED:
             known.note(batch, samples, wall_s, cpu_s)
+        known.lead = lead_of(batch, samples)
         return samples
 
     def facts(self):
@@ -154,22 +155,33 @@ def _wrap_next(session, loaders, cls):
         if session.batches <= loaders.fingerprints.most_batches:
             loaders.fingerprints.add(number, batch, samples)
         if not session.first_batch_done:
-            session.models.discover()
+            models.discover()
             session.first_batch()
 
-    def begin(ident, number):
-        if session.models.open_contexts:
-            session.models.leave_contexts()
-        if session.window.kind == "loader":
-            session.window.event("loader", number)
-        session.log.add(step_log.FETCH_BEGIN, ident)
+    window, add, models = session.window, session.log.add, session.models
+    bounds, sparse = window.kind == "loader", session.sparse
 
-    def end(ident, known, batch, wall_s, cpu_s):
+    def end_closely(ident, known, batch, wall_s, cpu_s):
         samples = loaders.fetched(known, batch, wall_s, cpu_s)
-        session.log.add(step_log.FETCH_END, ident, samples)
+        add(step_log.FETCH_END, ident, samples)
         session.batches += 1
         if session.batches <= loaders.fingerprints.most_batches or not session.first_batch_done:
             first(ident & mask, batch, samples)
+
+    def end(ident, known, batch):
+        try:
+            samples = batch[known.lead].shape[0]
+        except Exception:
+            samples = batch_size(batch)
+        now = add(step_log.FETCH_END, ident, samples)
+        if sparse:
+            if now > session.facts_due_ns and session.learned:
+                session.learning_due()
+            return
+        known.batches += 1
+        if samples > 0:
+            known.samples += samples
+        session.batches += 1
 
     @functools.wraps(old)
     def __next__(self):
@@ -178,23 +190,28 @@ def _wrap_next(session, loaders, cls):
             return old(self)
         known = loaders.known[ident & mask]
         try:
-            begin(ident, ident & mask)
+            if models.open_contexts:
+                models.leave_contexts()
+            if bounds:
+                window.event("loader", ident & mask)
+            if not sparse:
+                add(step_log.FETCH_BEGIN, ident)
         except Exception as error:
             session.fail("fetch", error)
-        closely = known.batches < _CPU_TIMED
+        closely = known.batches < _CPU_TIMED or not session.first_batch_done
         began, cpu = (clock(), _cpu_time_s()) if closely else (0.0, 0.0)
         try:
             batch = old(self)
         except BaseException as error:
-            session.log.add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
+            add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
             if not isinstance(error, StopIteration):
                 session.hide_frames(error)
             raise
         try:
             if closely:
-                end(ident, known, batch, clock() - began, _cpu_time_s() - cpu)
+                end_closely(ident, known, batch, clock() - began, _cpu_time_s() - cpu)
             else:
-                end(ident, known, batch, 0.0, 0.0)
+                end(ident, known, batch)
         except Exception as error:
             session.fail("fetch", error)
         return batch

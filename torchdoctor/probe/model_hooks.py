@@ -33,7 +33,8 @@ class Models:
 
     def discover(self):
         """Scan for root modules during the first batches; again until a forward was seen."""
-        if self._scans >= _SCANS or (self._scans and self.seen_forward):
+        unwanted = not self._session.phases and not self._session.programs
+        if unwanted or self._scans >= _SCANS or (self._scans and self.seen_forward):
             self.settled = True
             return
         self._scans += 1
@@ -152,7 +153,7 @@ def _is_module(cls, module_class):
 def _make_call(session, models, old):
     torch = session.torch
     compiling = torch.compiler.is_dynamo_compiling
-    cpu_autocast = _cpu_autocast(torch)
+    autocast_enabled = _autocast(torch)
 
     def look(root, module, args, kwargs, grad, training):
         """What is noted of the first forwards, and of those in evaluation mode."""
@@ -179,25 +180,20 @@ def _make_call(session, models, old):
 
     # Looking into a frame keeps what its names held then alive, up to Python 3.12.
     observing = session.plan.get("purpose") == "observe"
-    grad_enabled, autocast_enabled = torch.is_grad_enabled, torch.is_autocast_enabled
-    root_of, log_add = models.root_of, session.add
+    grad_enabled = torch.is_grad_enabled
+    root_of, add, phases = models.root_of, session.log.add, session.phases
 
-    def begin(module, args, kwargs):
-        root = root_of(module)
-        if root is None:
-            return None
-        models.seen_forward = True
+    def begin(root, module, args, kwargs):
         grad, training = grad_enabled(), module.training
-        autocast = autocast_enabled() or cpu_autocast()
-        flags = grad | training << 1 | autocast << 2
+        flags = grad | training << 1
+        if autocast_enabled():
+            root.autocast += 1
+            flags |= 4
         root.forwards += 1
-        root.autocast += autocast
-        if not training or root.forwards <= 64:
+        if root.forwards <= 64 or not training:
             look(root, module, args, kwargs, grad, training)
-        log_add(step_log.FORWARD_BEGIN, root.ident, flags)
-        if session.programs:
-            return root.ident, flags, *change(module, args, kwargs)
-        return root.ident, flags, args, kwargs, ()
+        add(step_log.FORWARD_BEGIN, root.ident, flags)
+        return flags
 
     @functools.wraps(old)
     def __call__(self, *args, **kwargs):
@@ -205,14 +201,17 @@ def _make_call(session, models, old):
         # the question is a constant: nothing of ours stays in the graph, and nothing breaks it.
         if compiling() or models.depth or not session.on:
             return old(self, *args, **kwargs)
+        root, contexts, flags = root_of(self), (), 0
+        if root is None:
+            return old(self, *args, **kwargs)
         try:
-            state = begin(self, args, kwargs)
+            models.seen_forward = True
+            if phases:
+                flags = begin(root, self, args, kwargs)
+            if session.programs:
+                args, kwargs, contexts = change(self, args, kwargs)
         except Exception as error:
             session.fail("forward", error)
-            state = None
-        if state is None:
-            return old(self, *args, **kwargs)
-        ident, flags, args, kwargs, contexts = state
         models.depth += 1
         try:
             return old(self, *args, **kwargs)
@@ -223,9 +222,20 @@ def _make_call(session, models, old):
             models.depth -= 1
             for program, context in reversed(contexts):
                 program.guarded(context.__exit__, None, None, None)
-            log_add(step_log.FORWARD_END, ident, flags)
+            if phases:
+                add(step_log.FORWARD_END, root.ident, flags)
 
     return __call__
+
+
+def _autocast(torch):
+    """The function that says whether autocast is on."""
+    return getattr(torch._C, "_is_any_autocast_enabled", None) or _public_autocast(torch)
+
+
+def _public_autocast(torch):
+    cpu = _cpu_autocast(torch)
+    return lambda: torch.is_autocast_enabled() or cpu()
 
 
 def _cpu_autocast(torch):

@@ -19,6 +19,7 @@ class Optimizers:
         self._quick = {}  # id(optimizer) -> number; the weak keys decide, these are for speed
         self._known = []  # [weakref, location, steps, backwards inside step]
         self.open = []
+        self.handle = None  # of a hook that is not needed for ever
 
     def made(self, optimizer, location):
         """A new optimizer."""
@@ -52,6 +53,11 @@ class Optimizers:
         """A backward ended; inside step(closure) it belongs to that optimizer."""
         if self.open:
             self._known[self.open[-1]][3] += 1
+
+    def leave(self):
+        """Steps are not looked at any more."""
+        self.handle.remove()
+        self.handle = None
 
     def facts(self):
         """`optimizers` of the process facts."""
@@ -117,13 +123,18 @@ def install(session):
             for function in program.step_functions:
                 program.guarded(function)
 
+    window, add, models = session.window, session.log.add, session.models
+    bounds, phases = window.kind == "optimizer", session.phases
+
     def begin(optimizer, args, kwargs):
         if not session.on:
             return
         try:
-            if session.models.open_contexts or session.programs:
+            if models.open_contexts or session.programs:
                 first()
-            session.log.add(step_log.OPTIMIZER_BEGIN, optimizers.begin(optimizer))
+            ident = optimizers.begin(optimizer)
+            if phases:
+                add(step_log.OPTIMIZER_BEGIN, ident)
         except Exception as error:
             session.fail("optimizer", error)
 
@@ -132,15 +143,18 @@ def install(session):
             return
         try:
             ident = optimizers.end(optimizer)
-            session.learning(session.log.add(step_log.OPTIMIZER_END, ident))
-            if session.window.kind == "optimizer":
-                session.window.event("optimizer", ident)
+            session.learning(add(step_log.OPTIMIZER_END, ident))
+            if bounds:
+                window.event("optimizer", ident)
         except Exception as error:
             session.fail("optimizer", error)
 
     hooks = sys.modules[base.__module__]
-    hooks.register_optimizer_step_pre_hook(begin)
-    hooks.register_optimizer_step_post_hook(end)
+    if session.phases or session.programs:
+        hooks.register_optimizer_step_pre_hook(begin)
+    handle = hooks.register_optimizer_step_post_hook(end)
+    if not (session.phases or session.programs or bounds):
+        optimizers.handle = handle
     if any(program.optimizer_functions for program in session.programs):
         for cls in _subclasses(base):
             _change_arguments(session, cls)

@@ -8,7 +8,7 @@ import time
 from . import step_log
 from .program import load_fixes
 
-_FACTS_EVERY_S = 2.0
+_FACTS_EVERY_NS = 2_000_000_000
 _MOST_ERRORS = 20
 
 
@@ -29,26 +29,28 @@ class Session:
         self.errors = []
         self.window = None
         self.models = self.optimizers = self.loaders = None  # set by their hooks
+        # Where phases begin and end is logged, and models are looked at: not in timed launches,
+        # which need only what separates iterations, batch sizes and losses.
+        self.phases = bool(plan.get("phases", True))
+        # Fetches alone say where an iteration begins and how many samples it has.
+        boundary = plan.get("boundary") or {}
+        self.sparse = not self.phases and boundary.get("kind") == "loader"
         self.explicit_steps = False
         self.retain_graph = 0
         self.backward_location = False
         self.forget = []  # called in a forked child
+        self.log = step_log.EventLog(self.channel, os.getpid(), self._flush_due)
         self._start()
 
     def _start(self):
         self.pid = os.getpid()
         self.on = True
-        self.log = step_log.EventLog(self.channel, self.pid, self._flush_due)
         self.learned = 0  # backwards and optimizer steps so far
         self.batches = 0
         self.first_batch_done = False
         self.first_step_s = None
-        self._next_facts_s = 0.0
+        self.facts_due_ns = 0
         self._checked_worker = False
-
-    def add(self, code, ident, value):
-        """Append an event to the log of this process (a forked child has another one)."""
-        self.log.add(code, ident, value)
 
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
@@ -57,6 +59,7 @@ class Session:
     def after_fork(self):
         """A forked child logs to files of its own; a loader worker logs nothing."""
         self._start()
+        self.log.restart(self.pid)
         for function in self.forget:
             function()
 
@@ -111,17 +114,22 @@ class Session:
             for function in program.first_batch_functions:
                 program.guarded(function)
 
-    def learning(self, now_ns=None):
+    def learning(self, now_ns):
         """A backward or an optimizer step has ended; now and then a good moment to flush.
 
-        `now_ns`: of `perf_counter_ns`, where the caller has just asked the clock.
+        `now_ns`: of `perf_counter_ns`; the caller has just asked the clock.
         """
         self.learned += 1
+        if now_ns > self.facts_due_ns:
+            self.learning_due()
+
+    def learning_due(self):
+        """At the first backward or step, and then when facts are due."""
         if self.first_step_s is None:
             self._flush_when_child_ends()
             self.first_step_s = time.perf_counter() - _STARTED_S
             self.write_facts()
-        elif (time.perf_counter() if now_ns is None else now_ns * 1e-9) > self._next_facts_s:
+        else:
             self.flush()
 
     def _flush_when_child_ends(self):
@@ -168,7 +176,7 @@ class Session:
             return
         from . import facts
 
-        self._next_facts_s = time.perf_counter() + _FACTS_EVERY_S
+        self.facts_due_ns = time.perf_counter_ns() + _FACTS_EVERY_NS
         try:
             facts.write(self)
         except Exception as error:

@@ -4,6 +4,7 @@ Only in launches whose plan names the boundary; an observing launch logs until i
 """
 
 import json
+import math
 import os
 import time
 
@@ -42,6 +43,8 @@ class Window:
         self._device_events = []
         self.device_step_s = None
         self.over = False
+        # Before this iteration and this time a boundary is nothing but a mark.
+        self._plain_until, self._plain_ns = 0, 0
 
     def event(self, kind, ident):
         """One event that may be a boundary; called by the hooks before they log what begins."""
@@ -53,10 +56,15 @@ class Window:
             if session.learned == self._learned_at:
                 return
             self._learned_at = session.learned
-        self._seen += 1
-        if (self._seen - 1) % self._every:
+        seen, number = self._seen, self.iteration
+        self._seen = seen + 1
+        if self._every > 1 and seen % self._every:
             return
         try:
+            if number < self._plain_until and step_log.perf_counter_ns() < self._plain_ns:
+                self.iteration = number + 1
+                session.log.add(step_log.BOUNDARY, 0, number)
+                return
             self._boundary()
         except Exception as error:
             session.fail("window", error)
@@ -80,8 +88,16 @@ class Window:
             self._finish("window")
             return
         session.log.add(step_log.BOUNDARY, 0, number)
-        if self._began_s is not None:
-            self._mark_device()
+        if self._began_s is not None and not self._mark_device():
+            self._go_plainly()
+
+    def _go_plainly(self):
+        """A program that has used no device by now is taken for one that will not."""
+        self._plain_until = self._first + self._steps
+        if self._most_s is None:
+            self._plain_ns = math.inf
+        else:
+            self._plain_ns = (self._began_s + self._most_s) * 1e9
 
     def _is_over(self, done):
         if done >= self._steps:
@@ -97,10 +113,12 @@ class Window:
 
     def _mark_device(self):
         cuda = self._session.torch.cuda
-        if cuda.is_initialized():
-            event = cuda.Event(enable_timing=True)
-            event.record()
-            self._device_events.append(event)
+        if not cuda.is_initialized():
+            return False
+        event = cuda.Event(enable_timing=True)
+        event.record()
+        self._device_events.append(event)
+        return True
 
     def _finish(self, reason):
         session = self._session

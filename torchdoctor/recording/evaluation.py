@@ -35,8 +35,12 @@ class Units:
 
 
 def learning_rows(events: Events) -> np.ndarray:
-    """Rows of the events that mean that something was learned: backwards and optimizer steps."""
-    return events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN)
+    """Rows of the events that mean that something was learned: backwards and optimizer steps.
+
+    A log without phases (a timed launch) holds only their ends.
+    """
+    begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN)
+    return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
 
 
 def cut_units(events: Events) -> Units:
@@ -67,10 +71,20 @@ def evaluation_units(units: Units) -> np.ndarray:
     learning_loaders = np.unique(units.loader[units.learns])
     of_learning_loader = np.isin(units.loader, learning_loaders)
     without_learning = units.is_fetch & (units.value != EXHAUSTED) & ~units.learns
-    without_learning &= units.forwards > 0
+    if units.forwards.any():
+        without_learning &= units.forwards > 0
+    else:  # a log without phases: only what is never learned from is told apart
+        without_learning &= ~of_learning_loader
     # A loss summed over several batches before its backward also has units that learn nothing:
     # those run their forwards in training mode and with gradients.
     return without_learning & (~of_learning_loader | (units.training_forwards == 0))
+
+
+def evaluates_training_loader(events: Events) -> bool:
+    """Whether batches of a loader that is learned from were evaluated only."""
+    units = cut_units(events)
+    learning = np.unique(units.loader[units.learns])
+    return bool((evaluation_units(units) & np.isin(units.loader, learning)).any())
 
 
 def evaluation_mask(events: Events) -> np.ndarray:

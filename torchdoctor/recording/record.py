@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
+from torchdoctor.recording.evaluation import evaluates_training_loader
 from torchdoctor.recording.events import Events, read_channel
 from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
@@ -88,6 +89,9 @@ class Recorder:
         self.timeout_s = timeout_s
         self.escaped: list[str] = []
         self.doubts: list[str] = []
+        # Whether timed launches log where each phase begins and ends, which costs time: only
+        # where samples of training and of evaluation could not be told apart without.
+        self.logs_phases = False
         self._launches = 0
         self._compile_cache = folder / "compile-cache"
         with writing(folder):
@@ -128,6 +132,7 @@ class Recorder:
         check_usable(result, events, found, self.workload)
         assert isinstance(found, StepsFound)
         trainers = [events[pid] for pid in found.trainers]
+        self.logs_phases = any(evaluates_training_loader(log) for log in trainers)
         ended = result.ended == "exited"
         try:
             steps = step_statistics(trainers, found, program_ended=ended)
@@ -210,6 +215,7 @@ class Recorder:
             folder,
             "time",
             boundary=boundary,
+            phases=self.logs_phases,
             warmup_steps=window.warmup_steps,
             measure_steps=window.measure_steps,
             max_window_s=window.max_window_s,
@@ -242,6 +248,7 @@ class Recorder:
             "fixes": [],
             "seed": self.seed,
             "seed_offset": 0,
+            "phases": True,
             "profile": None,
             "sample_stacks": False,
             "stack_interval_s": 0.005,

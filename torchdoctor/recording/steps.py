@@ -104,6 +104,17 @@ def window_ns(trainer: Events, found: StepsFound, statistics: StepStatistics) ->
     return int(trainer.t_ns[rows[first]]), int(trainer.t_ns[rows[first + statistics.steps]])
 
 
+def _fetched_samples(events: Events, begin: int, end: int, loader: int) -> float | None:
+    """Samples of a log of fetches' ends only: every batch of this loader is trained on."""
+    rows = events.at(step_log.FETCH_END)
+    rows = rows[(rows > begin) & (rows < end) & (events.loader[rows] == loader)]
+    values = events.value[rows]
+    values = values[values != EXHAUSTED]
+    if not len(values) or (values < 0).any():
+        return None
+    return float(values.sum())
+
+
 def count_samples(events: Events, begin: int, end: int, loader: int | None) -> float | None:
     """Samples of the training batches fetched in rows begin .. end-1.
 
@@ -120,6 +131,8 @@ def count_samples(events: Events, begin: int, end: int, loader: int | None) -> f
     explicit = explicit[(explicit > begin) & (explicit <= end)]
     if len(explicit) and (events.value[explicit] >= 0).all():
         return float(events.value[explicit].sum())
+    if loader is not None and not len(events.at(step_log.FETCH_BEGIN)):
+        return _fetched_samples(events, begin, end, loader)
     units = cut_units(events)
     useful = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
     inside = useful & (units.start >= begin) & (units.start < end)
