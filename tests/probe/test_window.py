@@ -208,7 +208,13 @@ def test_a_launch_without_phases_measures_the_same(name: str, tmp_path: Path) ->
     for phases in (True, False):
         folder = tmp_path / str(phases)
         folder.mkdir()
-        plan = {"ident": int("LBFGS" in loop), "phases": phases, "seed": 0, "warmup_steps": 25, "measure_steps": 21}
+        plan = {
+            "ident": int("LBFGS" in loop),
+            "phases": phases,
+            "seed": 0,
+            "warmup_steps": 25,
+            "measure_steps": 21,
+        }
         run = run_loop(loop, folder, kind, **plan)
         assert run.said() == []
         timings.append(launch_timing(run.channel, Boundary(kind=kind)))
