@@ -2,8 +2,8 @@
 
 Two launches differ by more than the probe costs, so both sides are measured within one process:
 blocks of 100 iterations in ABBA order, all hooks in place, `session.on` True or False. A block's
-figure is the median step; pairs of neighbouring blocks give the difference, launches of the whole
-script are the samples, and the t interval is over them. Switched off, a hook still looks at one
+figure is the median step; pairs of neighbouring blocks give the differences, a launch of the whole
+script its median pair (a stall hits single blocks), and the t interval is over launches. Switched off, a hook still looks at one
 attribute; that part (under a microsecond an iteration) is not in the difference.
 
     python benchmarks/probe_overhead.py [--launches 6] [--blocks 40] [--step-ms 0 5]
@@ -102,9 +102,9 @@ def measure(folder: Path, step_ms: float, launches: int, blocks: int, phases: bo
     for _ in range(launches):
         pairs, cost = launch(folder, step_ms, blocks, phases)
         own.append(cost)
-        logs.append(statistics.mean(math.log(on / off) for off, on in pairs))
-        extra.append(1e6 * statistics.mean(on - off for off, on in pairs))
-        plain.append(1e3 * statistics.mean(off for off, _ in pairs))
+        logs.append(statistics.median(math.log(on / off) for off, on in pairs))
+        extra.append(1e6 * statistics.median(on - off for off, on in pairs))
+        plain.append(1e3 * statistics.median(off for off, _ in pairs))
     t = float(stats.t.ppf(0.975, launches - 1)) / math.sqrt(launches)
     mean, half = statistics.mean(logs), t * statistics.stdev(logs)
     ratio = f"{math.exp(mean):.4f} [{math.exp(mean - half):.4f}, {math.exp(mean + half):.4f}]"
