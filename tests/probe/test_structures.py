@@ -249,6 +249,26 @@ Trainer(net).fit()  # the holder
 """,
         ("self.net", "the call", "model", "the holder", 0),
     ),
+    "beside an object whose _modules are no mapping": (
+        """
+class Importer:
+    def __init__(self):
+        self._modules = {"models", "trainer"}
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.o = torch.optim.SGD(net.parameters(), lr=0.1)
+    def fit(self):
+        lazily = Importer()
+        for x, y in loader:
+            self.o.zero_grad()
+            self.net(x).mean().backward()  # the call
+            self.o.step()
+net = model
+Trainer(net).fit()  # the holder
+""",
+        ("self.net", "the call", "model", "the holder", 0),
+    ),
 }
 
 
@@ -261,6 +281,7 @@ def test_names_of_the_model_where_it_is_called_and_held(name: str, tmp_path: Pat
     def line_of(text: str) -> int:
         return next(i for i, line in enumerate(source, 1) if text in line)
 
+    assert run.said() == []
     [model] = run.main["models"]
     assert model["call"]["name"] == call_name
     assert model["call"]["location"]["line"] == line_of(call)

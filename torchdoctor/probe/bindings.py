@@ -52,7 +52,10 @@ def _attribute(frame, value):
         attributes = getattr(held, "__dict__", None)
         if not owner.isidentifier() or type(attributes) is not dict:
             continue
-        for name, one in [*attributes.items(), *(attributes.get("_modules") or {}).items()]:
+        modules = attributes.get("_modules")
+        # Not everything with such an attribute is a module: elsewhere it may be a set.
+        children = modules.items() if isinstance(modules, dict) else ()
+        for name, one in [*attributes.items(), *children]:
             if one is value and name in frame.f_code.co_names:
                 return "%s.%s" % (owner, name)
     return None

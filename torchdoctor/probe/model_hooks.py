@@ -155,6 +155,7 @@ def _make_call(session, models, old):
     compiling = torch.compiler.is_dynamo_compiling
     autocast_enabled = _autocast(torch)
 
+    @session.guarded
     def look(root, module, args, kwargs, grad, training):
         """What is noted of the first forwards, and of those in evaluation mode."""
         if not training:
@@ -164,6 +165,7 @@ def _make_call(session, models, old):
                 if root.eval_location is None:
                     root.eval_location = places.here()
         elif grad and root.bindings is None and observing:
+            root.bindings = ()  # looked for once, whatever comes of it
             root.bindings = bindings.of(module)
         if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])
