@@ -3,8 +3,9 @@
 Two launches differ by more than the probe costs, so both sides are measured within one process:
 blocks of 100 iterations in ABBA order, all hooks in place, `session.on` True or False. A block's
 figure is the median step; pairs of neighbouring blocks give the differences, a launch of the whole
-script its median pair (a stall hits single blocks), and the t interval is over launches. Switched off, a hook still looks at one
-attribute; that part (under a microsecond an iteration) is not in the difference.
+script its median pair (a stall hits single blocks), and the t interval is over launches. Switched
+off, a hook still looks at one attribute; that part (under a microsecond an iteration) is not in the
+difference.
 
     python benchmarks/probe_overhead.py [--launches 6] [--blocks 40] [--step-ms 0 5]
 

@@ -258,16 +258,15 @@ class Trainer:
     def __init__(self, net):
         self.net = net
         self.o = torch.optim.SGD(net.parameters(), lr=0.1)
-    def fit(self):
-        lazily = Importer()
-        for x, y in loader:
-            self.o.zero_grad()
-            self.net(x).mean().backward()  # the call
-            self.o.step()
+def fit(lazily, trainer):
+    for x, y in loader:
+        trainer.o.zero_grad()
+        trainer.net(x).mean().backward()  # the call
+        trainer.o.step()
 net = model
-Trainer(net).fit()  # the holder
+fit(Importer(), Trainer(net))  # the holder
 """,
-        ("self.net", "the call", "model", "the holder", 0),
+        ("trainer.net", "the call", "model", "the holder", 0),
     ),
 }
 
