@@ -181,6 +181,8 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
         parts.append(f"{when}, which has no interval")
     elif one.phase == "screen":
         parts.append(f"screened only: {pairs} pairs")
+    elif one.phase == "switch":
+        parts.append(f"screened only: {pairs} pairs of blocks within one launch")
     elif pairs < FEWEST_PAIRS:
         parts.append(f"only {pairs} pairs: {ended or 'the budget ended'}")
     alone = compare.verdict(one.differences)

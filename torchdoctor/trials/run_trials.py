@@ -28,6 +28,7 @@ from torchdoctor.trials.schedule import (
     plan_confirmation,
     plan_screening,
 )
+from torchdoctor.trials.switching import Switching, screen_within
 
 
 def run_trials(
@@ -44,6 +45,7 @@ def run_trials(
     warmup_steps: int | None = None,
     seed: int = 0,
     patch: Callable[[Fixes], str | None] | None = None,
+    switching: Switching | None = None,
 ) -> TrialResults:
     """Try the candidates against the untouched program.
 
@@ -62,6 +64,8 @@ def run_trials(
         seed: of the order within rounds.
         patch: makes these fixes permanent in a patch, so that a launch of `[(PATCH, {})]` runs the
             patched program; a sentence where that cannot be done. None: no patch is measured.
+        switching: starts the program once with fixes that take turns; None: every sample is a
+            launch.
     """
     if steps is not None and warmup_steps is not None:
         steps = replace(steps, warmup_steps=warmup_steps)
@@ -81,9 +85,8 @@ def run_trials(
         )
         for number, one in enumerate(candidates)
     ]
-    search = _Search(
-        launcher, arms, Evidence(launcher, steps, low_precision), allow_training_changes, patch
-    )
+    evidence = Evidence(launcher, steps, low_precision)
+    search = _Search(launcher, arms, evidence, allow_training_changes, patch, switching)
     search.run()
     return search.results()
 
@@ -96,6 +99,7 @@ def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
         riskiest,
         setup_s=sum(facts.setup_s for facts in known),
         includes=frozenset().union(*(facts.includes for facts in known)),
+        switches=all(facts.switches for facts in known),
     )
 
 
@@ -121,7 +125,9 @@ class _Search:
         evidence: Evidence,
         allow_changes: bool,
         patch: Callable[[Fixes], str | None] | None,
+        switching: Switching | None,
     ) -> None:
+        self.switching = switching
         self.launcher, self.arms, self.evidence = launcher, arms, evidence
         self.allow_changes, self.make_patch = allow_changes, patch
         self.patch: Arm | None = None
@@ -166,14 +172,35 @@ class _Search:
         # How long a launch takes must be known before anything is planned.
         if not baseline.slots and launcher.expected_s(baseline) == 0.0:
             launcher.run(baseline, "screen")
-        plan = plan_screening(
-            [launcher.expected_s(arm) for arm in self.arms],
-            launcher.expected_s(baseline),
-            launcher.budget.left(),
-        )
-        if plan.rounds == 0:
+        within = self.screen_by_blocks()
+        rest = [arm for arm in self.arms if arm not in within]
+        arms = self.screen_by_launches(rest, least=1 if within else 2)
+        if not within and not arms:
             return self.arms, []  # no time for a look: one after another, while there is time
-        arms = self.arms[: plan.candidates]
+        chosen = choose_finalists(
+            [self.screened(arm, "screen") for arm in arms if arm.alive]
+            + [self.screened(arm, "switch") for arm in within if arm.alive]
+        )
+        by_key = {arm.key: arm for arm in self.arms}
+        others = [*(by_key[key] for key in chosen.others), *(x for x in rest if x not in arms)]
+        return [by_key[key] for key in chosen.worth], others
+
+    def screen_by_blocks(self) -> list[Arm]:
+        """A look at those that can be switched, within one launch; the arms that it decided on."""
+        arms = [arm for arm in self.arms if arm.facts.switches and arm.facts.risk < 3]
+        if self.switching is None or not arms:
+            return []
+        others = [arm for arm in self.arms if arm not in arms]
+        seen = screen_within(self.launcher, self.switching, arms, others)
+        self.name_best(seen)
+        return seen
+
+    def screen_by_launches(self, candidates: list[Arm], least: int) -> list[Arm]:
+        """A look at as many as leave time to confirm; the arms that were looked at."""
+        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
+        times = [launcher.expected_s(arm) for arm in candidates]
+        plan = plan_screening(times, baseline_s, launcher.budget.left(), least)
+        arms = candidates[: plan.candidates]
         launcher.planned = launcher.done + plan.rounds * (len(arms) + 2) + 2 * FEWEST_PAIRS
         for _ in range(plan.rounds):
             # Time to confirm somebody is worth more than another look at everybody.
@@ -181,16 +208,18 @@ class _Search:
                 break
             launcher.block(arms, "screen")
             self.name_best(arms)
-        looks = [(arm, *self.evidence.ranked(arm, "screen")) for arm in arms if arm.alive]
-        chosen = choose_finalists(
-            [
-                Screened(key=arm.key, fix=arm.fixes[0][0], differences=found, other=other)
-                for arm, found, other in looks
-            ]
+        return arms
+
+    def screened(self, arm: Arm, phase: str) -> Screened:
+        """What a look at one arm said."""
+        found, other = self.evidence.ranked(arm, phase)
+        return Screened(
+            key=arm.key,
+            fix=arm.fixes[0][0],
+            differences=found,
+            other=other,
+            within=phase == "switch",
         )
-        by_key = {arm.key: arm for arm in arms}
-        others = [*(by_key[key] for key in chosen.others), *self.arms[plan.candidates :]]
-        return [by_key[key] for key in chosen.worth], others
 
     def can_confirm_after(self, arms: Sequence[Arm]) -> bool:
         """Whether a round of screening leaves time for the fewest pairs of one finalist."""

@@ -1,0 +1,98 @@
+"""Screening within one launch: fixes that can be switched on and off in a running program.
+
+Blocks of such a launch are compared as launches are (`rounds`), but what they say holds for that
+one launch: it chooses whom to confirm by fresh launches, and never confirms anybody itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torchdoctor.records import AppliedFix, SwitchedLaunch
+from torchdoctor.trials.launches import Arm, Fixes, Launcher
+from torchdoctor.trials.rounds import BASELINE, Round, Slot
+from torchdoctor.trials.schedule import FEWEST_PAIRS
+
+PHASE = "switch"
+MOST_ROUNDS = 8
+FEWEST_ROUNDS = 3
+_FEWEST_PAIRS = 3  # of blocks, to judge an arm by
+
+
+class Switching(Protocol):
+    """Starts the program once with several arms that take turns."""
+
+    def rounds_within(self, arms: int, seconds: float) -> int:
+        """How many rounds of so many arms a launch of so many seconds has room for."""
+
+    def __call__(self, arms: Sequence[Fixes], *, rounds: int, seed: int) -> SwitchedLaunch:
+        """One launch; a failure of the program is a value, not an exception."""
+
+
+def screen_within(
+    launcher: Launcher, switching: Switching, arms: Sequence[Arm], others: Sequence[Arm]
+) -> list[Arm]:
+    """Compare these arms within one launch, if that costs less than launching each of them once.
+
+    Args:
+        launcher: keeps what ran, and the budget.
+        switching: starts the program.
+        arms: that may be switched.
+        others: that have to be launched: a look at them, and time to confirm one, must be left.
+
+    Returns:
+        Those of which enough was seen, or which the program refused. The others (failed, nothing
+        came by, out of time) say nothing: they are to be launched.
+    """
+    baseline_s = launcher.expected_s(launcher.baseline)
+    each_once_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s
+    reserve_s = 2 * FEWEST_PAIRS * baseline_s
+    if others:
+        reserve_s += 2 * baseline_s + sum(launcher.expected_s(arm) for arm in others)
+    left_s = launcher.budget.left() - reserve_s
+    rounds = min(MOST_ROUNDS, switching.rounds_within(len(arms), min(each_once_s, left_s)))
+    if rounds < FEWEST_ROUNDS:
+        return []
+    launcher.planned = launcher.done + 1 + 2 * FEWEST_PAIRS
+    found = launcher.switch(
+        arms, PHASE, lambda seed: switching([arm.fixes for arm in arms], rounds=rounds, seed=seed)
+    )
+    for number, arm in enumerate(arms):
+        states = found.arms[number] if number < len(found.arms) else []
+        arm.refused = next((x.reason for x in states if x.state == "refused"), None)
+    usable = {n for n, states in enumerate(found.arms, 1) if _took_effect(states)}
+    launcher.switched += [_without(one, usable, arms) for one in _rounds(found, arms)]
+    seen = [slot.arm for one in launcher.switched for slot in one.slots]
+    return [arm for arm in arms if arm.refused or seen.count(arm.key) >= _FEWEST_PAIRS]
+
+
+def _took_effect(states: Sequence[AppliedFix]) -> bool:
+    return bool(states) and all(one.state == "applied" for one in states)
+
+
+def _rounds(found: SwitchedLaunch, arms: Sequence[Arm]) -> list[Round]:
+    rounds: dict[int, Round] = {}
+    for block in found.blocks:
+        one = rounds.setdefault(
+            block.round, Round(phase=PHASE, shape="block", flip=block.round % 2 == 1)
+        )
+        key = BASELINE if block.arm == 0 else arms[block.arm - 1].key
+        slot = Slot(
+            arm=key,
+            timing=block.timing,
+            began_s=block.began_s,
+            ended_s=block.ended_s,
+            phase=PHASE,
+        )
+        one.slots.append(slot)
+    return list(rounds.values())
+
+
+def _without(one: Round, usable: set[int], arms: Sequence[Arm]) -> Round:
+    """Without the blocks of arms that did not take effect; ABBA where one arm is left alone."""
+    kept = {BASELINE, *(arms[number - 1].key for number in usable)}
+    slots = [slot for slot in one.slots if slot.arm in kept]
+    order = [slot.arm == BASELINE for slot in slots]
+    abba = order in ([True, False, False, True], [False, True, True, False])
+    return Round(phase=one.phase, shape="abba" if abba else "block", flip=one.flip, slots=slots)
