@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from simulated_program import QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
 
+from torchdoctor.records import Candidate
 from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.run_trials import run_trials
+from torchdoctor.trials.schedule import Budget
 
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}
@@ -182,3 +185,21 @@ def test_blocks_within_one_launch_cover_the_truth_of_that_launch() -> None:
         widths.append(math.log(speedup.high / speedup.low) / 2)
     assert held / runs >= 0.9
     assert sum(widths) / runs < 0.02
+
+
+def test_with_little_time_a_promising_fix_that_must_be_launched_is_not_forgotten() -> None:
+    """No time for a look at it: what it could gain decides whether it is confirmed first."""
+    for ceiling, first in ((3.0, "workers"), (1.1, "amp"), (None, "amp")):
+        program = Simulated(gains={"amp": 1.2, "workers": 1.5})
+        switching = SimulatedSwitching(program)
+        candidates = [Candidate(fix="tf32"), Candidate(fix="amp")]
+        candidates += [Candidate(fix="workers", ceiling=ceiling)]
+        results = run_trials(
+            program,
+            candidates,
+            SWITCHED,
+            budget=Budget(55.0, program.clock),
+            expected_launch_s=program.launch_s,
+            switching=switching,
+        )
+        assert len(switching.launched) == 1 and recommended(results) == [(first, {})]

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from torchdoctor.errors import Interrupted
@@ -182,16 +183,26 @@ class _Search:
             + [self.screened(arm, "switch") for arm in within if arm.alive]
         )
         by_key = {arm.key: arm for arm in self.arms}
-        others = [*(by_key[key] for key in chosen.others), *(x for x in rest if x not in arms)]
-        return [by_key[key] for key in chosen.worth], others
+        worth, others = ([by_key[key] for key in keys] for keys in (chosen.worth, chosen.others))
+        unseen = [arm for arm in rest if arm not in arms]
+        if arms:
+            return worth, [*others, *unseen]
+        # No time for a look at those: they go by what they could gain.
+        return sorted([*worth, *unseen], key=self.promise, reverse=True), others
+
+    def promise(self, arm: Arm) -> float:
+        """What is expected of an arm: what was seen, or half of what it could gain at most."""
+        if found := self.evidence.measured(arm).differences:
+            return fmean(found)
+        ceiling = arm.candidate.ceiling if arm.candidate is not None else None
+        return math.log(ceiling) / 2 if ceiling is not None else 0.0
 
     def screen_by_blocks(self) -> list[Arm]:
         """A look at those that can be switched, within one launch; the arms that it decided on."""
         arms = [arm for arm in self.arms if arm.facts.switches and arm.facts.risk < 3]
         if self.switching is None or not arms:
             return []
-        others = [arm for arm in self.arms if arm not in arms]
-        seen = screen_within(self.launcher, self.switching, arms, others)
+        seen = screen_within(self.launcher, self.switching, arms)
         self.name_best(seen)
         return seen
 

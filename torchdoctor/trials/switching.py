@@ -30,16 +30,13 @@ class Switching(Protocol):
         """One launch; a failure of the program is a value, not an exception."""
 
 
-def screen_within(
-    launcher: Launcher, switching: Switching, arms: Sequence[Arm], others: Sequence[Arm]
-) -> list[Arm]:
+def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm]) -> list[Arm]:
     """Compare these arms within one launch, if that costs less than launching each of them once.
 
     Args:
         launcher: keeps what ran, and the budget.
         switching: starts the program.
         arms: that may be switched.
-        others: that have to be launched: a look at them, and time to confirm one, must be left.
 
     Returns:
         Those of which enough was seen, or which the program refused. The others (failed, nothing
@@ -47,10 +44,7 @@ def screen_within(
     """
     baseline_s = launcher.expected_s(launcher.baseline)
     each_once_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s
-    reserve_s = 2 * FEWEST_PAIRS * baseline_s
-    if others:
-        reserve_s += 2 * baseline_s + sum(launcher.expected_s(arm) for arm in others)
-    left_s = launcher.budget.left() - reserve_s
+    left_s = launcher.budget.left() - 2 * FEWEST_PAIRS * baseline_s  # to confirm one
     rounds = min(MOST_ROUNDS, switching.rounds_within(len(arms), min(each_once_s, left_s)))
     if rounds < FEWEST_ROUNDS:
         return []
