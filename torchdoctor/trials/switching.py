@@ -56,7 +56,10 @@ def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm])
         states = found.arms[number] if number < len(found.arms) else []
         arm.refused = next((x.reason for x in states if x.state == "refused"), None)
     usable = {n for n, states in enumerate(found.arms, 1) if _took_effect(states)}
-    launcher.switched += [_without(one, usable, arms) for one in _rounds(found, arms)]
+    keys = [arm.key for arm in arms]
+    launcher.switched += [
+        _without(one, {BASELINE, *(keys[n - 1] for n in usable)}) for one in rounds_of(found, keys)
+    ]
     seen = [slot.arm for one in launcher.switched for slot in one.slots]
     return [arm for arm in arms if arm.refused or seen.count(arm.key) >= _FEWEST_PAIRS]
 
@@ -65,13 +68,14 @@ def _took_effect(states: Sequence[AppliedFix]) -> bool:
     return bool(states) and all(one.state == "applied" for one in states)
 
 
-def _rounds(found: SwitchedLaunch, arms: Sequence[Arm]) -> list[Round]:
+def rounds_of(found: SwitchedLaunch, keys: Sequence[str]) -> list[Round]:
+    """Its blocks as rounds that can be compared; `keys` of the arms, in their order."""
     rounds: dict[int, Round] = {}
     for block in found.blocks:
         one = rounds.setdefault(
             block.round, Round(phase=PHASE, shape="block", flip=block.round % 2 == 1)
         )
-        key = BASELINE if block.arm == 0 else arms[block.arm - 1].key
+        key = BASELINE if block.arm == 0 else keys[block.arm - 1]
         slot = Slot(
             arm=key,
             timing=block.timing,
@@ -83,9 +87,8 @@ def _rounds(found: SwitchedLaunch, arms: Sequence[Arm]) -> list[Round]:
     return list(rounds.values())
 
 
-def _without(one: Round, usable: set[int], arms: Sequence[Arm]) -> Round:
-    """Without the blocks of arms that did not take effect; ABBA where one arm is left alone."""
-    kept = {BASELINE, *(arms[number - 1].key for number in usable)}
+def _without(one: Round, kept: set[str]) -> Round:
+    """Without the blocks of arms that did not take effect; ABBA where one arm was alone."""
     slots = [slot for slot in one.slots if slot.arm in kept]
     order = [slot.arm == BASELINE for slot in slots]
     abba = order in ([True, False, False, True], [False, True, True, False])
