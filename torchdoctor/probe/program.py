@@ -34,6 +34,7 @@ class Program:
         self.backward_functions = []
         self.step_functions = []
         self.first_batch_functions = []
+        self.fetch_functions = []
 
     def refuse(self, reason):
         """Raise `Refusal`: the fix does not apply, with the reason that the user reads."""
@@ -69,6 +70,13 @@ class Program:
         next batch is fetched or an optimizer steps.
         """
         self.forward_contexts.append((make_context, until))
+
+    def around_fetch(self, answer, keep):
+        """answer(ident) -> (batch,) in place of a loader's next one, or None: that one is fetched.
+
+        keep(ident, batch) sees each batch that was fetched.
+        """
+        self.fetch_functions.append((answer, keep))
 
     def before_backward(self, function):
         """function() before each backward."""

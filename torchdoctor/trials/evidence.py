@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from torchdoctor.records import LaunchTiming, StepStatistics
+from torchdoctor.records import Interval, LaunchTiming, StepStatistics
 from torchdoctor.trials import compare
 from torchdoctor.trials.launches import Arm, Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
@@ -116,6 +116,10 @@ class Evidence:
             return []
         other = self.seconds("median" if self._by(arm) == "mean" else "mean", arm)
         return differences(self._rounds(phase), arm.key, other)
+
+    def ceiling(self, arm: Arm) -> Interval | None:
+        """What an arm that takes a branch's cost away gave within one launch."""
+        return None if arm.refused else compare.interval(self.paired(arm, "switch"))
 
     def can_judge(self, arm: Arm) -> bool:
         """False for a fix that may change the batch where batches have no known size."""

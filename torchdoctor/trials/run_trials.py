@@ -9,7 +9,6 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
 from typing import Any
 
 from torchdoctor.errors import Interrupted
@@ -24,12 +23,10 @@ from torchdoctor.trials.schedule import (
     SEED_LAUNCHES,
     Budget,
     BudgetEnded,
-    Screened,
-    choose_finalists,
     plan_confirmation,
-    plan_screening,
 )
-from torchdoctor.trials.switching import Switching, screen_within
+from torchdoctor.trials.screening import Screen
+from torchdoctor.trials.switching import CeilingTrial, Switching
 
 
 def run_trials(
@@ -47,6 +44,7 @@ def run_trials(
     seed: int = 0,
     patch: Callable[[Fixes], str | None] | None = None,
     switching: Switching | None = None,
+    ceilings: Sequence[CeilingTrial] = (),
 ) -> TrialResults:
     """Try the candidates against the untouched program.
 
@@ -67,6 +65,7 @@ def run_trials(
             patched program; a sentence where that cannot be done. None: no patch is measured.
         switching: starts the program once with fixes that take turns; None: every sample is a
             launch.
+        ceilings: to be tried within the switching launch.
     """
     if steps is not None and warmup_steps is not None:
         steps = replace(steps, warmup_steps=warmup_steps)
@@ -87,7 +86,8 @@ def run_trials(
         for number, one in enumerate(candidates)
     ]
     evidence = Evidence(launcher, steps, low_precision)
-    search = _Search(launcher, arms, evidence, allow_training_changes, patch, switching)
+    search = _Search(launcher, arms, evidence, allow_training_changes, patch)
+    search.switching, search.ceilings = switching, {one.branch: one.arm() for one in ceilings}
     search.run()
     return search.results()
 
@@ -126,9 +126,9 @@ class _Search:
         evidence: Evidence,
         allow_changes: bool,
         patch: Callable[[Fixes], str | None] | None,
-        switching: Switching | None,
     ) -> None:
-        self.switching = switching
+        self.switching: Switching | None = None
+        self.ceilings: dict[str, Arm] = {}
         self.launcher, self.arms, self.evidence = launcher, arms, evidence
         self.allow_changes, self.make_patch = allow_changes, patch
         self.patch: Arm | None = None
@@ -143,7 +143,14 @@ class _Search:
         if not self.arms:
             return
         try:
-            finalists, others = self.screen()
+            finalists, others = Screen(
+                self.launcher,
+                self.evidence,
+                self.arms,
+                switching=self.switching,
+                ceilings=list(self.ceilings.values()),
+                tell=self.name_best,
+            ).run()
             finalists = self.settle_training(finalists, confirmed=False)
             confirmation = Confirmation(
                 self.launcher,
@@ -164,82 +171,6 @@ class _Search:
         except Stopped as stop:
             self.ended = "the trials were stopped"
             self.doubts.append(str(stop))
-
-    def screen(self) -> tuple[list[Arm], list[Arm]]:
-        """A look at all of them; the finalists, best first, and who else may win."""
-        launcher, baseline = self.launcher, self.launcher.baseline
-        if len(self.arms) == 1:
-            return self.arms, []
-        # How long a launch takes must be known before anything is planned.
-        if not baseline.slots and launcher.expected_s(baseline) == 0.0:
-            launcher.run(baseline, "screen")
-        within = self.screen_by_blocks()
-        rest = [arm for arm in self.arms if arm not in within]
-        arms = self.screen_by_launches(rest, least=1 if within else 2)
-        if not within and not arms:
-            return self.arms, []  # no time for a look: one after another, while there is time
-        chosen = choose_finalists(
-            [self.screened(arm, "screen") for arm in arms if arm.alive]
-            + [self.screened(arm, "switch") for arm in within if arm.alive]
-        )
-        by_key = {arm.key: arm for arm in self.arms}
-        worth, others = ([by_key[key] for key in keys] for keys in (chosen.worth, chosen.others))
-        unseen = [arm for arm in rest if arm not in arms]
-        if arms:
-            return worth, [*others, *unseen]
-        # No time for a look at those: they go by what they could gain.
-        return sorted([*worth, *unseen], key=self.promise, reverse=True), others
-
-    def promise(self, arm: Arm) -> float:
-        """What is expected of an arm: what was seen, or half of what it could gain at most."""
-        if found := self.evidence.measured(arm).differences:
-            return fmean(found)
-        ceiling = arm.candidate.ceiling if arm.candidate is not None else None
-        return math.log(ceiling) / 2 if ceiling is not None else 0.0
-
-    def screen_by_blocks(self) -> list[Arm]:
-        """A look at those that can be switched, within one launch; the arms that it decided on."""
-        arms = [arm for arm in self.arms if arm.facts.switches and arm.facts.risk < 3]
-        if self.switching is None or not arms:
-            return []
-        seen = screen_within(self.launcher, self.switching, arms)
-        self.name_best(seen)
-        return seen
-
-    def screen_by_launches(self, candidates: list[Arm], least: int) -> list[Arm]:
-        """A look at as many as leave time to confirm; the arms that were looked at."""
-        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
-        times = [launcher.expected_s(arm) for arm in candidates]
-        plan = plan_screening(times, baseline_s, launcher.budget.left(), least)
-        arms = candidates[: plan.candidates]
-        launcher.planned = launcher.done + plan.rounds * (len(arms) + 2) + 2 * FEWEST_PAIRS
-        for _ in range(plan.rounds):
-            # Time to confirm somebody is worth more than another look at everybody.
-            if not self.can_confirm_after(arms):
-                break
-            launcher.block(arms, "screen")
-            self.name_best(arms)
-        return arms
-
-    def screened(self, arm: Arm, phase: str) -> Screened:
-        """What a look at one arm said."""
-        found, other = self.evidence.ranked(arm, phase)
-        return Screened(
-            key=arm.key,
-            fix=arm.fixes[0][0],
-            differences=found,
-            other=other,
-            within=phase == "switch",
-        )
-
-    def can_confirm_after(self, arms: Sequence[Arm]) -> bool:
-        """Whether a round of screening leaves time for the fewest pairs of one finalist."""
-        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
-        times = [launcher.expected_s(arm) for arm in arms if arm.alive]
-        if not times:
-            return False
-        confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
-        return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
 
     def settle_training(self, arms: list[Arm], *, confirmed: bool) -> list[Arm]:
         """Without those that changed training; other seeds are launched where only they tell."""
@@ -342,4 +273,5 @@ class _Search:
             doubts=self.doubts,
             interrupted=self.interrupted,
             patch=patch_result(self.evidence, self.patch, self.no_patch),
+            ceilings={b: self.evidence.ceiling(arm) for b, arm in self.ceilings.items()},
         )

@@ -6,10 +6,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchdoctor import catalogue
 from torchdoctor.recording.record import Observation, Recorder
 from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
 from torchdoctor.recording.window import Window
-from torchdoctor.records import LoaderFacts, SwitchedLaunch
+from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch
+from torchdoctor.trials.switching import CeilingTrial
+
+_CEILING = "ceiling-"
+
+
+def ceiling_trials(recording: Recording) -> list[CeilingTrial]:
+    """Branches of which it is worth asking what they could give at most."""
+    asked = {b: module.settings(recording) for b, module in catalogue.ceilings().items()}
+    return [
+        CeilingTrial(branch=branch, fixes=[(_CEILING + branch, values)])
+        for branch, values in asked.items()
+        if values is not None
+    ]
 
 
 class SwitchedTrials:
@@ -25,7 +39,9 @@ class SwitchedTrials:
         left: Callable[[], float],
     ) -> None:
         self._recorder, self._seen, self._window = recorder, seen, window
-        self._blocks, self._modules, self._left = blocks, modules, left
+        known = {_CEILING + branch: module for branch, module in catalogue.ceilings().items()}
+        self._blocks, self._left = blocks, left
+        self._modules = {**modules, **known}
 
     @classmethod
     def choose(

@@ -7,6 +7,7 @@ one launch: it chooses whom to confirm by fresh launches, and never confirms any
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from torchdoctor.records import AppliedFix, SwitchedLaunch
@@ -18,6 +19,7 @@ PHASE = "switch"
 MOST_ROUNDS = 8
 FEWEST_ROUNDS = 3
 _FEWEST_PAIRS = 3  # of blocks, to judge an arm by
+_CEILINGS_SHARE = 0.1  # of the budget left: what a launch for ceilings alone may cost
 
 
 class Switching(Protocol):
@@ -28,6 +30,18 @@ class Switching(Protocol):
 
     def __call__(self, arms: Sequence[Fixes], *, rounds: int, seed: int) -> SwitchedLaunch:
         """One launch; a failure of the program is a value, not an exception."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CeilingTrial:
+    """A branch of the tree whose cost is taken away, as an arm of a switching launch."""
+
+    branch: str
+    fixes: Fixes
+
+    def arm(self) -> Arm:
+        """It takes turns with the others, and is never a candidate."""
+        return Arm(key=f"ceiling-{self.branch}", fixes=self.fixes)
 
 
 def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm]) -> list[Arm]:
@@ -43,9 +57,11 @@ def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm])
         came by, out of time) say nothing: they are to be launched.
     """
     baseline_s = launcher.expected_s(launcher.baseline)
-    each_once_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s
+    worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s
+    if all(arm.candidate is None for arm in arms):
+        worth_s = min(worth_s, _CEILINGS_SHARE * launcher.budget.left())
     left_s = launcher.budget.left() - 2 * FEWEST_PAIRS * baseline_s  # to confirm one
-    rounds = min(MOST_ROUNDS, switching.rounds_within(len(arms), min(each_once_s, left_s)))
+    rounds = min(MOST_ROUNDS, switching.rounds_within(len(arms), min(worth_s, left_s)))
     if rounds < FEWEST_ROUNDS:
         return []
     launcher.planned = launcher.done + 1 + 2 * FEWEST_PAIRS
