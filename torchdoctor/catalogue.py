@@ -55,6 +55,13 @@ def fixes() -> dict[str, ModuleType]:
     return _load("fixes")
 
 
+@functools.cache
+def ceilings() -> dict[str, ModuleType]:
+    """Modules of the ceilings by the branch of the tree that they take away."""
+    found = _load("ceilings")
+    return {module.BRANCH: module for module in found.values()}
+
+
 def faults() -> list[str]:
     """What is wrong with the files, one sentence each; the tests want none."""
     found = []

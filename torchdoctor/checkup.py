@@ -35,6 +35,7 @@ from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.switched_trials import SwitchedTrials, ceiling_trials
 from torchdoctor.trials.timed_launch import TimedLaunch
 
 _OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
@@ -247,6 +248,7 @@ class _Checkup:
                     includes=frozenset(
                         module.includes(self._recording) if hasattr(module, "includes") else ()
                     ),
+                    switches=module.WHEN == "between steps",
                 )
                 for ident, module in modules.items()
             },
@@ -260,6 +262,10 @@ class _Checkup:
             warmup_steps=window.warmup_steps,
             seed=self._settings.seed,
             patch=launch.make_patch,
+            switching=SwitchedTrials.choose(
+                self._recorder, seen, window, self._recording.main.loaders, modules, self._left
+            ),
+            ceilings=ceiling_trials(self._recording),
         )
         self._patch = launch.patch
         self._interrupted = self._trials.interrupted

@@ -26,7 +26,7 @@ from torchdoctor.records import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.records.ceilings import replay_ceilings
+from torchdoctor.records.ceilings import replay_ceilings, with_measured
 from torchdoctor.report_doubts import all_doubts
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
@@ -71,7 +71,7 @@ def assemble(
         environment=recording.environment,
         baseline=_baseline(recording, trials),
         diagnosis=diagnosis,
-        ceilings=replay_ceilings(replayed),
+        ceilings=with_measured(replay_ceilings(replayed), trials.ceilings if trials else {}),
         trials=rows,
         no_trials_reason=no_trials_reason,
         noise_floor=trials.noise_floor if trials else None,

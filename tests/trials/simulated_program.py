@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchdoctor.records import AppliedFix, Boundary, Candidate, LaunchTiming, StepStatistics
+from torchdoctor.records import (
+    AppliedFix,
+    Block,
+    Boundary,
+    Candidate,
+    LaunchTiming,
+    StepStatistics,
+    SwitchedLaunch,
+)
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
@@ -107,6 +115,59 @@ class Simulated:
             AppliedFix(fix=fix, state=self.states.get(fix, "applied"), reason=f"{fix} says why")
             for fix, _ in fixes
         ]
+
+
+@dataclass
+class SimulatedSwitching:
+    """Switching launches of a simulated program: one offset for all blocks, noise of each.
+
+    Attributes:
+        block_s: wall time of a block of the untouched program.
+        ends_after: blocks, after which the program fails.
+    """
+
+    program: Simulated
+    setup_s: float = 3.0
+    block_s: float = 0.5
+    ends_after: int | None = None
+    launched: list[list[str]] = field(default_factory=list)
+
+    def rounds_within(self, arms: int, seconds: float) -> int:
+        """As many as fit."""
+        return max(int((seconds - self.setup_s) / (self.block_s * (arms + 2))), 0)
+
+    def __call__(
+        self, arms: Sequence[list[tuple[str, dict[str, Any]]]], *, rounds: int, seed: int
+    ) -> SwitchedLaunch:
+        """One launch; arms whose fix is not "applied" show no effect."""
+        program, order = self.program, random.Random(seed)
+        names = [_label(*arm[0]) for arm in arms]
+        self.launched.append(names)
+        program.launched.append(("switching: " + ", ".join(names), 0))
+        program.now += self.setup_s
+        blocks: list[Block] = []
+        offset = program.random.gauss(0.0, program.noise[0])
+        for number in range(rounds):
+            for arm in [0, *order.sample(range(1, len(arms) + 1), len(arms)), 0]:
+                if len(blocks) == self.ends_after:
+                    return self._result("failed", blocks, arms)
+                blocks.append(self._block(arm, number, arms, offset))
+        return self._result("measured", blocks, arms)
+
+    def _block(self, arm: int, number: int, arms: Sequence[Any], offset: float) -> Block:
+        program = self.program
+        began, step_s = program.now, 0.1 * math.exp(offset + program.random.gauss(0.0, 0.01))
+        for fix, settings in arms[arm - 1] if arm else []:
+            step_s /= program.gains.get(_label(fix, settings), program.gains.get(fix, 1.0))
+        program.now += self.block_s * step_s / 0.1
+        timing = LaunchTiming(
+            ended="measured", step_s=[step_s] * 5, samples=160.0, window_s=5 * step_s
+        )
+        return Block(arm=arm, round=number, began_s=began, ended_s=program.now, timing=timing)
+
+    def _result(self, ended: str, blocks: list[Block], arms: Sequence[Any]) -> SwitchedLaunch:
+        applied = [self.program._applied(arm) for arm in arms]
+        return SwitchedLaunch(ended=ended, blocks=blocks, arms=applied)
 
 
 def _label(fix: str, settings: dict[str, Any]) -> str:

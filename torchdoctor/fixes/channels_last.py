@@ -77,7 +77,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Convert root modules with 2-D convolutions, and their inputs at each call."""
-    converted: weakref.WeakSet[Any] = weakref.WeakSet()
+    converted: weakref.WeakKeyDictionary[Any, _Before | None] = weakref.WeakKeyDictionary()
     channels_last = torch.channels_last
 
     def convert(module: Any) -> None:
@@ -87,12 +87,22 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         if any("Parallel" in type(m).__name__ for m in modules):
             program.refuse("The model is wrapped for data parallelism: convert it before.")
         before = [id(parameter) for parameter in module.parameters()]
+        if program.switched:
+            converted[module] = _Before(module)
         module.to(memory_format=channels_last)
         if [id(parameter) for parameter in module.parameters()] != before:
             # torch.__future__.set_overwrite_module_params_on_conversion(True)
             program.refuse("Converting replaced the parameters: the optimizer holds the old ones.")
-        converted.add(module)
+        converted.setdefault(module, None)
+        if program.switched:
+            _follow(torch, module, program.optimizers())
         program.applied()
+
+    def undo(module: Any) -> None:
+        before = converted.pop(module, None)
+        if before is not None:
+            before.restore()
+            _follow(torch, module, program.optimizers())
 
     def change(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -111,8 +121,62 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         return change(args), change(kwargs)
 
     program.set_reason("No root module with 2-D convolutions came by.")
-    program.on_model(convert)
+    program.on_model(convert, undo)
     program.before_forward(convert_inputs)
+
+
+class _Before:
+    """The tensors of a module before it is converted: their storage comes back with its values.
+
+    Whoever else holds that storage (tied weights, a flat buffer) then sees the same again.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._parameters: list[tuple[Any, str, Any, Any]] = []
+        self._buffers: list[tuple[Any, str, Any]] = []
+        for owner in module.modules():
+            for name, parameter in owner._parameters.items():
+                if parameter is not None:
+                    self._parameters.append((owner, name, parameter, parameter.data))
+            for name, buffer in owner._buffers.items():
+                if buffer is not None:
+                    self._buffers.append((owner, name, buffer))
+
+    def restore(self) -> None:
+        """Put the storage back, with the values of now."""
+        for owner, name, parameter, data in self._parameters:
+            now = owner._parameters.get(name)
+            if now is not None and now.data_ptr() != data.data_ptr():
+                data.copy_(now.data)
+                parameter.data = data
+                owner._parameters[name] = parameter
+        for owner, name, buffer in self._buffers:
+            now = owner._buffers.get(name)
+            if now is not None and now is not buffer:
+                buffer.copy_(now)
+                owner._buffers[name] = buffer
+
+
+def _follow(torch: Any, module: Any, optimizers: Any) -> None:
+    """Gradients and optimizer states made in the other format go along with their parameter.
+
+    Updating tensors of two formats together is slow, which no launch with the fix would show.
+    """
+
+    def follow(tensor: Any, parameter: Any) -> None:
+        if tensor.shape == parameter.shape and tensor.stride() != parameter.stride():
+            like = torch.empty_strided(
+                parameter.shape, parameter.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+            tensor.data = like.copy_(tensor.data)
+
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            follow(parameter.grad, parameter)
+        for optimizer in optimizers:
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, torch.Tensor):
+                    follow(value, parameter)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

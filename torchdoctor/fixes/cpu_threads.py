@@ -85,6 +85,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set the number at the first batch, and keep it."""
     wanted = int(settings["num_threads"])
     kept: list[int] = []
+    asked: list[int] = []  # the number that the program would have, to go back to
     pid = os.getpid()
 
     def make(old: Any) -> Any:
@@ -92,6 +93,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             # A forked loader worker sets its own number, which must not be ours.
             if not kept or os.getpid() != pid:
                 old(number)
+            else:
+                asked[:] = [number]
 
         kept_setter.append(old)
         return set_num_threads
@@ -99,14 +102,20 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     def set_at_start() -> None:
         if os.getpid() != pid:
             return
+        asked[:] = [torch.get_num_threads()]
         kept_setter[0](wanted)
         kept.append(wanted)
         program.applied(num_threads=torch.get_num_threads())
 
+    def go_back() -> None:
+        if kept:
+            kept.clear()
+            kept_setter[0](asked[0])
+
     kept_setter: list[Any] = []
     program.set_reason("Training did not begin.")
     program.replace(torch, "set_num_threads", make)
-    program.at_first_batch(set_at_start)
+    program.at_first_batch(set_at_start, go_back)
 
 
 def location(recording: Recording) -> Location | None:

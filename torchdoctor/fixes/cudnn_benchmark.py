@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 TREATS = ("cudnn-benchmark-off", "compute")
 KEEPS_RESULTS = "within rounding"
-WHEN = "between steps"
+WHEN = "launch"  # the plan that was found first for a shape is kept, whatever the switch says later
 
 _MOST_SHAPES = 2  # the usual batch and a smaller last one
 _STATEMENT = "torch.backends.cudnn.benchmark = True"

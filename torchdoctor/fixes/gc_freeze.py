@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 TREATS = ("gc-pauses",)
 KEEPS_RESULTS = "exactly"
-WHEN = "between steps"
+WHEN = "launch"  # its pauses are hundreds of steps apart, and collecting helps both sides
 
 _WORTH = 0.005  # of the step
 _THRESHOLD = (50_000, 20, 20)

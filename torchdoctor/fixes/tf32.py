@@ -81,16 +81,25 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set the switches once the script has set its own."""
     if torch.version.cuda is None:
         program.refuse("This torch was built without CUDA, and TF32 is a format of NVIDIA's GPUs.")
+    before: list[bool] = []
+    backends = torch.backends
 
     def allow() -> None:
         if not torch.cuda.is_available() or torch.cuda.get_device_capability() < CAPABILITY:
             program.refuse("There is no GPU with TF32 tensor cores.")
-        torch.backends.cuda.matmul.allow_tf32 = True
-        torch.backends.cudnn.allow_tf32 = True
+        if program.switched:  # reading raises where the program uses torch's newer interface
+            before[:] = [backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32]
+        backends.cuda.matmul.allow_tf32 = True
+        backends.cudnn.allow_tf32 = True
         program.applied()
 
+    def restore() -> None:
+        if before:
+            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = before
+            before.clear()
+
     program.set_reason("Training did not begin.")
-    program.at_first_batch(allow)
+    program.at_first_batch(allow, restore)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

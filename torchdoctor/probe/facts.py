@@ -61,7 +61,7 @@ def collect(session):
         "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if initialized else None,
         "explicit_steps": session.explicit_steps,
         "flags": flag_hooks.facts(session),
-        "fixes": [program.facts() for program in session.programs],
+        "fixes": [program.facts() for program in session.all_programs()],
         "backend": _backend(torch),
         "seeded_by_program": getattr(session, "seeded_by_program", False),
         "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],

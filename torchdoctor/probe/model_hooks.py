@@ -61,7 +61,7 @@ class Models:
         self.known.append(_Root(module, len(self.known)))
         self._wrap(type(module))
         for program in self._session.programs:
-            for function in program.model_functions:
+            for function, _ in program.model_functions:
                 program.guarded(function, module)
 
     def _wrap(self, cls):
@@ -70,6 +70,10 @@ class Models:
         self._wrapped.add(cls)
         cls.__call__ = _make_call(self._session, self, cls.__call__)
         _keep_from_dynamo(self._session.torch, cls.__call__.__code__)
+
+    def alive(self):
+        """The root modules that still exist."""
+        return [module for root in self.known if (module := root.module()) is not None]
 
     def root_of(self, module):
         """The `_Root` of this very module, or None."""

@@ -38,6 +38,10 @@ class Optimizers:
         number = self._quick[id(optimizer)] = self._idents[optimizer]
         return number
 
+    def alive(self):
+        """The optimizers that still exist."""
+        return [optimizer for row in self._known if (optimizer := row[0]()) is not None]
+
     def begin(self, optimizer):
         """step() begins."""
         ident = self.ident(optimizer)

@@ -13,11 +13,16 @@ class Program:
     Args:
         torch: the user's torch module.
         fix: the fix's id.
+        switched: it is switched on and off while the program runs; off at first.
+        optimizers: a function that lists the program's optimizers.
     """
 
-    def __init__(self, torch, fix):
+    def __init__(self, torch, fix, switched=False, optimizers=list):
         self.torch = torch
         self.fix = fix
+        self.switched = switched
+        self.on = not switched
+        self.optimizers = optimizers
         self.state = "pending"
         self.reason = None
         self.details = {}
@@ -29,6 +34,7 @@ class Program:
         self.backward_functions = []
         self.step_functions = []
         self.first_batch_functions = []
+        self.fetch_functions = []
 
     def refuse(self, reason):
         """Raise `Refusal`: the fix does not apply, with the reason that the user reads."""
@@ -36,15 +42,22 @@ class Program:
 
     def before_loader(self, function):
         """function(arguments: dict, ident: int) changes DataLoader's arguments beforehand."""
+        self._only_from_the_start()
         self.loader_functions.append(function)
 
     def before_optimizer(self, function):
         """function(cls, arguments: dict) changes an optimizer's arguments before it is made."""
+        self._only_from_the_start()
         self.optimizer_functions.append(function)
 
-    def on_model(self, function):
-        """function(module) once for each root module, at the first training batch."""
-        self.model_functions.append(function)
+    def on_model(self, function, undo=None):
+        """function(module) once for each root module, at the first training batch.
+
+        `undo(module)`: leaves it as it was; also where function has failed half-way.
+        """
+        if undo is None:
+            self._only_from_the_start()
+        self.model_functions.append((function, undo))
 
     def before_forward(self, function):
         """function(module, args, kwargs) -> (args, kwargs) at outermost root-module calls."""
@@ -58,6 +71,13 @@ class Program:
         """
         self.forward_contexts.append((make_context, until))
 
+    def around_fetch(self, answer, keep):
+        """answer(ident) -> (batch,) in place of a loader's next one, or None: that one is fetched.
+
+        keep(ident, batch) sees each batch that was fetched.
+        """
+        self.fetch_functions.append((answer, keep))
+
     def before_backward(self, function):
         """function() before each backward."""
         self.backward_functions.append(function)
@@ -66,19 +86,68 @@ class Program:
         """function() before each optimizer step."""
         self.step_functions.append(function)
 
-    def at_first_batch(self, function):
-        """function() once, after the user's set-up: to overrule switches that the script set."""
-        self.first_batch_functions.append(function)
+    def at_first_batch(self, function, undo=None):
+        """function() once, after the user's set-up: to overrule switches that the script set.
+
+        `undo()`: leaves all as it was; also where function has failed half-way.
+        """
+        if undo is None:
+            self._only_from_the_start()
+        self.first_batch_functions.append((function, undo))
 
     def replace(self, owner, name, make):
         """Set owner.name to make(old), which keeps old's name, documentation and signature."""
         old = getattr(owner, name)
         new = make(old)
+        if self.switched:
+            new = self._while_on(new, old)
         try:
             new = functools.wraps(old)(new)
         except (AttributeError, TypeError):
             pass
         setattr(owner, name, new)
+
+    def _while_on(self, new, old):
+        def either(*args, **kwargs):
+            return (new if self.on else old)(*args, **kwargs)
+
+        return either
+
+    def _only_from_the_start(self):
+        # "failed", not "refused": from its start the program may well be run with it.
+        if self.switched:
+            raise RuntimeError("it cannot be switched off again in a running program")
+
+    @property
+    def usable(self):
+        """Whether it was neither refused nor failed."""
+        return self.state in ("pending", "applied")
+
+    def switch_on(self, modules):
+        """Take effect from here on; `usable` says whether it did.
+
+        Args:
+            modules: the program's root modules.
+        """
+        self.on = True
+        for function, _ in self.first_batch_functions:
+            self.guarded(function)
+        for function, _ in self.model_functions:
+            for module in modules:
+                self.guarded(function, module)
+
+    def switch_off(self, modules):
+        """Leave everything as it was before `switch_on`.
+
+        Raises:
+            Exception: whatever an undo raised; the program's state is then not known.
+        """
+        for _, undo in reversed(self.model_functions):
+            for module in modules:
+                undo(module)
+        for _, undo in reversed(self.first_batch_functions):
+            undo()
+        self.on = False
 
     def applied(self, **details):
         """The fix took effect."""
@@ -111,13 +180,16 @@ class Program:
         }
 
 
-def load_fixes(torch, entries):
-    """Load each fix of the plan by its path and apply it; a list of `Program`."""
+def load_fixes(torch, entries, switched=False, optimizers=list):
+    """Load each fix of the plan by its path and apply it; a list of `Program`.
+
+    The last two as in `Program`.
+    """
     from importlib.util import module_from_spec, spec_from_file_location
 
     programs = []
     for entry in entries:
-        program = Program(torch, entry["id"])
+        program = Program(torch, entry["id"], switched, optimizers)
         programs.append(program)
         name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
 

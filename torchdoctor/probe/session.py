@@ -24,7 +24,8 @@ class Session:
         self.plan = plan
         self.torch = torch
         self.channel = plan["channel"]
-        self.programs = []
+        self.programs = []  # fixes that are switched on: all of them, but in a switching launch
+        self.arms = []  # of a switching launch: lists of fixes that are switched together
         self.registries = []  # objects with facts() -> dict, merged into the process facts
         self.errors = []
         self.window = None
@@ -55,6 +56,15 @@ class Session:
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
         self.programs = load_fixes(self.torch, self.plan.get("fixes") or [])
+        for entries in (self.plan.get("switch") or {}).get("arms", ()):
+            self.arms.append(load_fixes(self.torch, entries, True, self._live_optimizers))
+
+    def _live_optimizers(self):
+        return self.optimizers.alive()
+
+    def all_programs(self):
+        """Every fix of the plan, switched on or not; those of `arms` in their order."""
+        return [*(p for arm in self.arms for p in arm)] if self.arms else self.programs
 
     def after_fork(self):
         """A forked child logs to files of its own; a loader worker logs nothing."""
@@ -111,7 +121,7 @@ class Session:
             return
         self.first_batch_done = True
         for program in self.programs:
-            for function in program.first_batch_functions:
+            for function, _ in program.first_batch_functions:
                 program.guarded(function)
 
     def learning(self, now_ns):

@@ -30,6 +30,9 @@ EXPLICIT_STEP = 15  # torchdoctor.step(samples); value: samples or -2
 WINDOW_BEGIN = 16  # after a device synchronisation
 WINDOW_END = 17
 BOUNDARY = 18  # value: number of the iteration that begins now
+SWITCH = 19  # in a switching launch, what is on from here; ident = arm, 0: the untouched program
+BLOCK_BEGIN = 20  # after a device synchronisation; ident likewise, value: number of the round
+BLOCK_END = 21
 
 EXHAUSTED = -1
 UNKNOWN_SIZE = -2

@@ -9,6 +9,7 @@ import os
 import time
 
 from . import step_log
+from .switching import Switching
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
 
@@ -31,6 +32,7 @@ class Window:
         self._steps = int(plan.get("measure_steps") or 0)
         self._most_s = plan.get("max_window_s")
         self._profile = plan.get("profile")
+        self._switching = Switching(session, self.synchronise) if plan.get("switch") else None
         session.forget.append(self._forget)
         self._forget()
 
@@ -76,6 +78,9 @@ class Window:
             session.log.add(step_log.BOUNDARY, 0, number)
             self._profile_step(number)
             return
+        if self._switching is not None:
+            self._switch(number)
+            return
         if number == self._first:
             self.synchronise()
             self._began_s = time.perf_counter()
@@ -98,6 +103,17 @@ class Window:
             self._plain_ns = math.inf
         else:
             self._plain_ns = (self._began_s + self._most_s) * 1e9
+
+    def _switch(self, number):
+        log = self._session.log
+        if number < self._first:
+            log.add(step_log.BOUNDARY, 0, number)
+            return
+        if number == self._first:
+            log.add(step_log.WINDOW_BEGIN)
+        if self._switching.boundary(number):
+            log.add(step_log.WINDOW_END, 0, number - self._first)
+            self._finish("switch")
 
     def _is_over(self, done):
         if done >= self._steps:

@@ -1,6 +1,8 @@
-"""When the observing launch showed nothing that can be used: why, and what to do."""
+"""How the observing launch came to its steps; where none can be used, why, and what to do."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from torchdoctor.errors import NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.recording.events import Events
@@ -9,7 +11,7 @@ from torchdoctor.recording.launch_ending import how_it_ended
 from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS
 from torchdoctor.recording.step_finding import NoSteps, StepsFound
 from torchdoctor.recording.steps import step_durations
-from torchdoctor.records import Workload
+from torchdoctor.records import ProcessFacts, Workload
 
 _OWN_OPTIONS = frozenset(
     f"--{name}"
@@ -69,3 +71,18 @@ def _last_words(result: LaunchResult, workload: Workload) -> str:
             "script."
         )
     return f"Its own output ends with:\n\n{said}\n\n{todo}"
+
+
+def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:
+    """Seconds from the launch's start to the first iteration: what every launch pays again."""
+    total = float(step_durations(trainer, found).sum())
+    return max(result.wall_s - total, 0.0)
+
+
+def trainers_first(
+    facts: Mapping[int, ProcessFacts], trainers: Sequence[int]
+) -> list[ProcessFacts]:
+    """Facts of all processes: the main trainer's, the other trainers', the rest; never nothing."""
+    first = [facts[pid] for pid in trainers if pid in facts]
+    rest = [fact for pid, fact in sorted(facts.items()) if pid not in trainers]
+    return [*first, *rest] or [ProcessFacts(pid=trainers[0])]

@@ -16,17 +16,23 @@ from typing import Any
 
 from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
 from torchdoctor.recording.evaluation import evaluates_training_loader
-from torchdoctor.recording.events import Events, read_channel
+from torchdoctor.recording.events import read_channel
 from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_timing import launch_timing
-from torchdoctor.recording.observation_ending import check_usable
+from torchdoctor.recording.observation_ending import (
+    check_usable,
+    step_start_s,
+    trainers_first,
+)
 from torchdoctor.recording.observation_watch import ObservationWatch
 from torchdoctor.recording.run_folder import writing
 from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.sensors import Sensors
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, find_boundary
-from torchdoctor.recording.steps import step_durations, step_statistics, window_ns
+from torchdoctor.recording.steps import step_statistics, window_ns
+from torchdoctor.recording.switch_blocks import Blocks
+from torchdoctor.recording.switch_timing import switched_launch
 from torchdoctor.recording.window import Window
 from torchdoctor.records import (
     Boundary,
@@ -34,6 +40,7 @@ from torchdoctor.records import (
     ProcessFacts,
     SensorStatistics,
     StepStatistics,
+    SwitchedLaunch,
     TraceStatistics,
     Workload,
 )
@@ -153,7 +160,8 @@ class Recorder:
         return Observation(
             found=found,
             steps=steps,
-            processes=_ordered(facts, found.trainers) or [ProcessFacts(pid=found.trainers[0])],
+            processes=trainers_first(facts, found.trainers)
+            or [ProcessFacts(pid=found.trainers[0])],
             sensors=columns.statistics(begin, end, main_pid=found.trainers[0]),
             wall_s=result.wall_s,
             start_s=first,
@@ -221,7 +229,7 @@ class Recorder:
             max_window_s=window.max_window_s,
             # Freezing one of several independent trainers would give the others its cores.
             after="continue" if trainers > 1 else "freeze",
-            fixes=[{"id": i, "file": str(f), "settings": s} for i, f, s in fixes],
+            fixes=_entries(fixes),
             seed_offset=seed_offset,
             fingerprint_batches=min(window.warmup_steps, 10),
         )
@@ -230,6 +238,48 @@ class Recorder:
         columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
         return with_ending(timing, result, columns.peak_memory_bytes())
+
+    def switch(
+        self,
+        boundary: Boundary,
+        warmup_steps: int,
+        blocks: Blocks,
+        arms: Sequence[Sequence[Fix]],
+        *,
+        rounds: int,
+        most_s: float,
+        seed: int,
+    ) -> SwitchedLaunch:
+        """One launch in which these arms and the untouched program take turns.
+
+        Args:
+            boundary: what separates iterations.
+            warmup_steps: iterations before the first block.
+            blocks: how long they are.
+            arms: fixes that are switched together.
+            rounds: each arm once, the untouched program twice.
+            most_s: wall time of the whole launch.
+            seed: of the order within rounds.
+        """
+        folder = self._new_folder("switch")
+        plan = self._plan(
+            folder,
+            "time",
+            boundary=boundary,
+            warmup_steps=warmup_steps,
+            switch={
+                "arms": [_entries(arm) for arm in arms],
+                "rounds": rounds,
+                "block_steps": blocks.block_steps,
+                "discard_steps": blocks.discard_steps,
+                "block_most_s": blocks.block_most_s,
+                "most_s": max(most_s - blocks.setup_s - blocks.round_s(len(arms)), 0.0),
+                "seed": seed,
+            },
+        )
+        result = self._launch(plan, folder, most_s)
+        sizes = [len(arm) for arm in arms]
+        return switched_launch(folder / "channel", boundary, result, sizes)
 
     def _new_folder(self, name: str) -> Path:
         self._launches += 1
@@ -292,12 +342,5 @@ class Recorder:
         return result
 
 
-def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:
-    """Seconds from the launch's start to the first iteration: what every launch pays again."""
-    total = float(step_durations(trainer, found).sum())
-    return max(result.wall_s - total, 0.0)
-
-
-def _ordered(facts: dict[int, ProcessFacts], trainers: Sequence[int]) -> list[ProcessFacts]:
-    first = [facts[pid] for pid in trainers if pid in facts]
-    return first + [fact for pid, fact in sorted(facts.items()) if pid not in trainers]
+def _entries(fixes: Sequence[Fix]) -> list[dict[str, Any]]:
+    return [{"id": i, "file": str(f), "settings": s} for i, f, s in fixes]

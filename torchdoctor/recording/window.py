@@ -59,7 +59,7 @@ def choose_window(
     settled = min(observed.settled_after or 0, max(LEAST_WARMUP, int(2 * longest / step_s)))
     warmup = max(fewest_warmup, settled if fewest_warmup == LEAST_WARMUP else 0)
     # Iterations with prefetched batches cost less waiting, so they must not be in the window.
-    stock = _prefetched(observed, loaders)
+    stock = prefetched(observed, loaders)
     warmup = max(warmup, min(stock, int(longest / step_s)))
     steps = max(LEAST_STEPS, math.ceil(least / step_s))
     steps = _whole_cycles(steps, observed.cycle_steps, step_s, longest)
@@ -69,7 +69,8 @@ def choose_window(
     return Window(warmup_steps=warmup, measure_steps=steps, max_window_s=longest)
 
 
-def _prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
+def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
+    """Iterations that batches which the workers hold ready would last."""
     batches = [
         x.num_workers * (x.prefetch_factor or _DEFAULT_PREFETCH)
         for x in loaders

@@ -4,6 +4,7 @@ Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means 
 never zero. Per-step data are columns in files; these types hold summaries and fit in JSON.
 """
 
+from torchdoctor.records.launches import Block, LaunchTiming, SwitchedLaunch
 from torchdoctor.records.program import (
     AppliedFix,
     Binding,
@@ -20,7 +21,6 @@ from torchdoctor.records.recording import (
     ContainerLimits,
     Environment,
     Gpu,
-    LaunchTiming,
     Operator,
     PythonPlace,
     RankTime,
@@ -61,6 +61,7 @@ __all__ = [
     "AppliedFix",
     "Baseline",
     "Binding",
+    "Block",
     "Boundary",
     "BranchReplay",
     "Candidate",
@@ -96,6 +97,7 @@ __all__ = [
     "StackSample",
     "StepStatistics",
     "StepTime",
+    "SwitchedLaunch",
     "TraceStatistics",
     "Trial",
     "WhatIf",

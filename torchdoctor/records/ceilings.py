@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchdoctor.records.report import BRANCHES, Ceiling, Interval
 from torchdoctor.records.what_if import WhatIf
+
+
+def with_measured(
+    ceilings: Mapping[str, Ceiling | None], measured: Mapping[str, Interval | None]
+) -> dict[str, Ceiling | None]:
+    """What was tried goes before what was replayed."""
+    tried = {b: Ceiling(speedup=one) for b, one in measured.items() if one is not None}
+    return {**ceilings, **tried}
 
 
 def replay_ceilings(what_if: WhatIf | None) -> dict[str, Ceiling | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchdoctor.records.program import AppliedFix, ProcessFacts
+from torchdoctor.records.program import ProcessFacts
 from torchdoctor.records.what_if import WhatIf
 
 
@@ -299,26 +299,3 @@ class Recording:
         if any(d.startswith("cuda") for d in devices):
             return True
         return self.trace is not None and self.trace.has_device
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchTiming:
-    """One timed launch: one sample of a trial. Lists are per iteration of the measured window.
-
-    `ended`: "measured" (the window is whole), "program-ended" (fewer steps than asked for, still
-    usable), "failed", "timed-out", "out-of-memory", "interrupted".
-    """
-
-    ended: str
-    reason: str | None = None  # one sentence where `ended` says that it failed
-    step_s: list[float] = field(default_factory=list)
-    samples: float | None = None  # in the whole window; None: batches have no size
-    window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
-    losses: list[float | None] = field(default_factory=list)  # at every backward since the start
-    fingerprints: list[str] = field(default_factory=list)  # per sample of the first batches
-    peak_memory_bytes: int | None = None  # process tree; GPU peak where it trained on one
-    gpu_memory: bool = False  # peak_memory_bytes is of the GPU
-    fixes: list[AppliedFix] = field(default_factory=list)
-    setup_s: float | None = None  # time to the end of warm-up (start-up, compilation)
-    wall_s: float = 0.0
-    seeded_by_program: bool = False

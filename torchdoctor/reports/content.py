@@ -215,7 +215,8 @@ def trial_notes(report: Report) -> list[str]:
     notes = []
     for trial in report.trials:
         name = fix_with_settings(trial.fix, trial.settings)
-        if trial.verdict == "unclear" and trial.reason and not not_tried(trial):
+        told_elsewhere = trial.verdict in ("failed", "refused") or not_tried(trial)
+        if trial.reason and not told_elsewhere:
             notes.append(f"{name}: {sentence(trial.reason)}")
         if trial.numerics == "changed" and trial.numerics_reason:
             notes.append(f"{name}: {sentence(trial.numerics_reason)}")

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from torchdoctor.records import LaunchTiming, StepStatistics
+from torchdoctor.records import Interval, LaunchTiming, StepStatistics
 from torchdoctor.trials import compare
 from torchdoctor.trials.launches import Arm, Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
@@ -20,7 +20,7 @@ class Measured:
     arm: Arm
     differences: list[float]
     other: list[float]  # by the figure that does not decide
-    phase: str  # "screen", "confirm", "stack" or "" where nothing was paired
+    phase: str  # "switch", "screen", "confirm", "stack" or "" where nothing was paired
     numerics: Numerics
     by: str
 
@@ -65,8 +65,9 @@ class Evidence:
         return lambda timing: compare.seconds_per_sample(timing, by, per_step)
 
     def noise(self, by: str | None = None) -> list[float]:
-        """Differences of the A/A candidate, over all rounds."""
-        return a_a_differences(self._launcher.rounds, self.seconds(by or self.decided_by()))
+        """Differences of the A/A candidate over all rounds of launches; of blocks where none."""
+        rounds = self._launcher.rounds or self._launcher.switched
+        return a_a_differences(rounds, self.seconds(by or self.decided_by()))
 
     def numerics(self, arm: Arm) -> Numerics:
         """Did training change in this arm?"""
@@ -96,6 +97,8 @@ class Evidence:
 
     def ranked(self, arm: Arm, phase: str) -> tuple[list[float], list[float]]:
         """Differences to rank candidates by: by the deciding figure, and by the other one."""
+        if phase == "switch":  # many short blocks: the faster of two would be a biased baseline
+            return self.paired(arm, phase), self.paired_by_the_other_figure(arm, phase)
         if not self.can_judge(arm):
             return [], []
         by = self._by(arm)
@@ -114,6 +117,10 @@ class Evidence:
         other = self.seconds("median" if self._by(arm) == "mean" else "mean", arm)
         return differences(self._rounds(phase), arm.key, other)
 
+    def ceiling(self, arm: Arm) -> Interval | None:
+        """What an arm that takes a branch's cost away gave within one launch."""
+        return None if arm.refused else compare.interval(self.paired(arm, "switch"))
+
     def can_judge(self, arm: Arm) -> bool:
         """False for a fix that may change the batch where batches have no known size."""
         return arm.facts.risk < 3 or not (self.per_step or not _has_samples(arm))
@@ -121,7 +128,7 @@ class Evidence:
     def measured(self, arm: Arm) -> Measured:
         """The differences that the report shows: fresh ones where there are any."""
         by = self._by(arm)
-        for phase in ("patch", "stack", "confirm", "screen"):
+        for phase in ("patch", "stack", "confirm", "screen", "switch"):
             found = self.paired(arm, phase)
             # One fresh pair has no interval; two screening pairs may have.
             if len(found) > 1 or (found and phase != "confirm"):
@@ -143,7 +150,8 @@ class Evidence:
         return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
 
     def _rounds(self, phase: str) -> list[Round]:
-        return [one for one in self._launcher.rounds if one.phase == phase]
+        log = [*self._launcher.rounds, *self._launcher.switched]
+        return [one for one in log if one.phase == phase]
 
 
 def _has_samples(arm: Arm) -> bool:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
-from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent
+from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent, SwitchedLaunch
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
@@ -39,6 +39,7 @@ class FixFacts:
     keeps_results: str = "within rounding"  # KEEPS_RESULTS of its module
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
+    switches: bool = False  # on and off in a running program (`WHEN`)
 
     @property
     def risk(self) -> int:
@@ -102,6 +103,7 @@ class Launcher:
         self.baseline = Arm(key=BASELINE)
         self.seeds: list[LaunchTiming] = []
         self.rounds: list[Round] = []
+        self.switched: list[Round] = []  # of blocks within one launch
         self.planned: int | None = None
         self.best: str | None = None
         self.done = 0
@@ -155,6 +157,33 @@ class Launcher:
             self.seeds.append(timing)
         self._tell(phase, name)
         return slot
+
+    def switch(
+        self, arms: Sequence[Arm], phase: str, start: Callable[[int], SwitchedLaunch]
+    ) -> SwitchedLaunch:
+        """Launch once with several arms that take turns; `start` is handed a seed.
+
+        Raises:
+            Stopped, Interrupted, KeyboardInterrupt: as `run`.
+        """
+        self._tell(phase, f"{len(arms)} fixes switched on and off within one launch")
+        began = self.budget.now()
+        try:
+            found = start(self.order.randrange(1 << 30))
+        except (ProgramFailed, TimedOut) as error:
+            found = SwitchedLaunch(ended=error.slug, reason=str(error))
+        except Interrupted:
+            raise
+        except TorchdoctorError as error:
+            raise Stopped(f"Trials stopped: {error}") from error
+        finally:
+            for arm in arms:
+                arm.cost_s += (self.budget.now() - began) / len(arms)
+        if found.ended == "interrupted":
+            raise Interrupted(found.reason or "Interrupted.")
+        self.done += 1
+        self._tell(phase, "")
+        return found
 
     def block(self, arms: Sequence[Arm], phase: str) -> None:
         """Baseline, the arms alive in random order, baseline.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -34,6 +34,7 @@ class TrialResults:
         launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
         decided_by: "mean" or "median" of the steps.
         launches: how many were started and ended.
+        ceilings: by branch, of those that were tried; None: it did not come to figures.
     """
 
     trials: list[Trial]
@@ -47,6 +48,7 @@ class TrialResults:
     interrupted: bool = False
     launches: int = 0
     patch: PatchTrial | None = None
+    ceilings: dict[str, Interval | None] = field(default_factory=dict)
 
 
 def training_is_the_same(one: Measured, allow_training_changes: bool) -> bool:
@@ -181,6 +183,8 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
         parts.append(f"{when}, which has no interval")
     elif one.phase == "screen":
         parts.append(f"screened only: {pairs} pairs")
+    elif one.phase == "switch":
+        parts.append(f"screened only: {pairs} pairs of blocks within one launch")
     elif pairs < FEWEST_PAIRS:
         parts.append(f"only {pairs} pairs: {ended or 'the budget ended'}")
     alone = compare.verdict(one.differences)
@@ -223,6 +227,7 @@ def results(
     doubts: Sequence[str],
     interrupted: bool,
     patch: PatchTrial | None = None,
+    ceilings: Mapping[str, Interval | None] | None = None,
 ) -> TrialResults:
     """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
@@ -256,6 +261,7 @@ def results(
         interrupted=interrupted,
         launches=launches,
         patch=patch,
+        ceilings=dict(ceilings or {}),
     )
 
 

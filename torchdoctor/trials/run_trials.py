@@ -23,11 +23,10 @@ from torchdoctor.trials.schedule import (
     SEED_LAUNCHES,
     Budget,
     BudgetEnded,
-    Screened,
-    choose_finalists,
     plan_confirmation,
-    plan_screening,
 )
+from torchdoctor.trials.screening import Screen
+from torchdoctor.trials.switching import CeilingTrial, Switching
 
 
 def run_trials(
@@ -44,6 +43,8 @@ def run_trials(
     warmup_steps: int | None = None,
     seed: int = 0,
     patch: Callable[[Fixes], str | None] | None = None,
+    switching: Switching | None = None,
+    ceilings: Sequence[CeilingTrial] = (),
 ) -> TrialResults:
     """Try the candidates against the untouched program.
 
@@ -62,6 +63,9 @@ def run_trials(
         seed: of the order within rounds.
         patch: makes these fixes permanent in a patch, so that a launch of `[(PATCH, {})]` runs the
             patched program; a sentence where that cannot be done. None: no patch is measured.
+        switching: starts the program once with fixes that take turns; None: every sample is a
+            launch.
+        ceilings: to be tried within the switching launch.
     """
     if steps is not None and warmup_steps is not None:
         steps = replace(steps, warmup_steps=warmup_steps)
@@ -81,9 +85,9 @@ def run_trials(
         )
         for number, one in enumerate(candidates)
     ]
-    search = _Search(
-        launcher, arms, Evidence(launcher, steps, low_precision), allow_training_changes, patch
-    )
+    evidence = Evidence(launcher, steps, low_precision)
+    search = _Search(launcher, arms, evidence, allow_training_changes, patch)
+    search.switching, search.ceilings = switching, {one.branch: one.arm() for one in ceilings}
     search.run()
     return search.results()
 
@@ -96,6 +100,7 @@ def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
         riskiest,
         setup_s=sum(facts.setup_s for facts in known),
         includes=frozenset().union(*(facts.includes for facts in known)),
+        switches=all(facts.switches for facts in known),
     )
 
 
@@ -122,6 +127,8 @@ class _Search:
         allow_changes: bool,
         patch: Callable[[Fixes], str | None] | None,
     ) -> None:
+        self.switching: Switching | None = None
+        self.ceilings: dict[str, Arm] = {}
         self.launcher, self.arms, self.evidence = launcher, arms, evidence
         self.allow_changes, self.make_patch = allow_changes, patch
         self.patch: Arm | None = None
@@ -136,7 +143,14 @@ class _Search:
         if not self.arms:
             return
         try:
-            finalists, others = self.screen()
+            finalists, others = Screen(
+                self.launcher,
+                self.evidence,
+                self.arms,
+                switching=self.switching,
+                ceilings=list(self.ceilings.values()),
+                tell=self.name_best,
+            ).run()
             finalists = self.settle_training(finalists, confirmed=False)
             confirmation = Confirmation(
                 self.launcher,
@@ -157,49 +171,6 @@ class _Search:
         except Stopped as stop:
             self.ended = "the trials were stopped"
             self.doubts.append(str(stop))
-
-    def screen(self) -> tuple[list[Arm], list[Arm]]:
-        """A look at all of them; the finalists, best first, and who else may win."""
-        launcher, baseline = self.launcher, self.launcher.baseline
-        if len(self.arms) == 1:
-            return self.arms, []
-        # How long a launch takes must be known before anything is planned.
-        if not baseline.slots and launcher.expected_s(baseline) == 0.0:
-            launcher.run(baseline, "screen")
-        plan = plan_screening(
-            [launcher.expected_s(arm) for arm in self.arms],
-            launcher.expected_s(baseline),
-            launcher.budget.left(),
-        )
-        if plan.rounds == 0:
-            return self.arms, []  # no time for a look: one after another, while there is time
-        arms = self.arms[: plan.candidates]
-        launcher.planned = launcher.done + plan.rounds * (len(arms) + 2) + 2 * FEWEST_PAIRS
-        for _ in range(plan.rounds):
-            # Time to confirm somebody is worth more than another look at everybody.
-            if not self.can_confirm_after(arms):
-                break
-            launcher.block(arms, "screen")
-            self.name_best(arms)
-        looks = [(arm, *self.evidence.ranked(arm, "screen")) for arm in arms if arm.alive]
-        chosen = choose_finalists(
-            [
-                Screened(key=arm.key, fix=arm.fixes[0][0], differences=found, other=other)
-                for arm, found, other in looks
-            ]
-        )
-        by_key = {arm.key: arm for arm in arms}
-        others = [*(by_key[key] for key in chosen.others), *self.arms[plan.candidates :]]
-        return [by_key[key] for key in chosen.worth], others
-
-    def can_confirm_after(self, arms: Sequence[Arm]) -> bool:
-        """Whether a round of screening leaves time for the fewest pairs of one finalist."""
-        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
-        times = [launcher.expected_s(arm) for arm in arms if arm.alive]
-        if not times:
-            return False
-        confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
-        return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
 
     def settle_training(self, arms: list[Arm], *, confirmed: bool) -> list[Arm]:
         """Without those that changed training; other seeds are launched where only they tell."""
@@ -302,4 +273,5 @@ class _Search:
             doubts=self.doubts,
             interrupted=self.interrupted,
             patch=patch_result(self.evidence, self.patch, self.no_patch),
+            ceilings={b: self.evidence.ceiling(arm) for b, arm in self.ceilings.items()},
         )

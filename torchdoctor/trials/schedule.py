@@ -57,16 +57,19 @@ class Screening:
     rounds: int
 
 
-def plan_screening(expected_s: Sequence[float], baseline_s: float, left_s: float) -> Screening:
+def plan_screening(
+    expected_s: Sequence[float], baseline_s: float, left_s: float, least: int = 2
+) -> Screening:
     """Screen as many candidates as leave time to confirm.
 
     Args:
         expected_s: seconds of a launch of each candidate, most promising first.
         baseline_s: of the untouched program.
         left_s: of the budget.
+        least: fewer are not screened, but confirmed at once.
     """
     count = len(expected_s)
-    if count < 2:
+    if count < least:
         return Screening(candidates=0, rounds=0)
     typical_s = fmean(expected_s)
     pair_s = baseline_s + typical_s
@@ -80,7 +83,7 @@ def plan_screening(expected_s: Sequence[float], baseline_s: float, left_s: float
     for rounds in range(SCREEN_ROUNDS, 0, -1):
         if rounds * cost(count) + two_and_stack <= left_s:
             return Screening(candidates=count, rounds=rounds)
-    for candidates in range(count, 1, -1):
+    for candidates in range(count, least - 1, -1):
         if cost(candidates) + one <= left_s:
             return Screening(candidates=candidates, rounds=1)
     return Screening(candidates=0, rounds=0)
@@ -90,13 +93,15 @@ def plan_screening(expected_s: Sequence[float], baseline_s: float, left_s: float
 class Screened:
     """One candidate after screening. `fix`: its settings compete.
 
-    differences: as in `compare`, by the figure that decides; other: by the other one.
+    differences: as in `compare`, by the figure that decides; other: by the other one; within: of
+    blocks within one launch, which have a noise of their own.
     """
 
     key: str
     fix: str
     differences: list[float] = field(default_factory=list)
     other: list[float] = field(default_factory=list)
+    within: bool = False
 
     @property
     def gain(self) -> float:
@@ -133,8 +138,11 @@ def choose_finalists(screened: Sequence[Screened]) -> Finalists:
             best[one.fix] = one
     ranked = sorted(best.values(), key=lambda one: one.gain, reverse=True)
     worth = [one for one in ranked if one.hope >= math.log1p(WORTH)][:MOST_FINALISTS]
-    deviation, degrees = pooled_deviation([one.differences for one in screened])
-    others = [one for one in ranked if one not in worth and _may_gain(one, deviation, degrees)]
+    noise = {
+        within: pooled_deviation([one.differences for one in screened if one.within == within])
+        for within in (False, True)
+    }
+    others = [one for one in ranked if one not in worth and _may_gain(one, *noise[one.within])]
     return Finalists(worth=[one.key for one in worth], others=[one.key for one in others])
 
 

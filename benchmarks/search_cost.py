@@ -1,0 +1,202 @@
+"""What it costs to know a fix's speed-up: fresh launches, or blocks within one launch.
+
+    python benchmarks/search_cost.py [--start-up 5] [--width 0.03] [--rounds 8] [--blocks 40]
+
+In one run, on one program with a start-up of so many seconds: the same fixes by rounds of launches
+(baseline, the fixes in random order, baseline) and by blocks of one launch. For each way the wall
+time until every fix's 95 % interval is at most `--width` wide to either side, and whether the two
+intervals of each fix overlap. The two ways take turns (`--repeat`), so that a machine that changes
+meanwhile changes for both. It needs a quiet machine, and prints one line of JSON at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torchdoctor import catalogue
+from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.window import Window, choose_window
+from torchdoctor.recording.workload import workload_of
+from torchdoctor.records import Environment, LaunchTiming, Recording
+from torchdoctor.trials import compare
+from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.rounds import Round, differences
+from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.switched_trials import SwitchedTrials
+from torchdoctor.trials.switching import rounds_of
+from torchdoctor.trials.timed_launch import TimedLaunch
+
+PROGRAM = """
+import time, torch
+time.sleep(START_UP)  # importing, reading a checkpoint, building a tokenizer
+torch.manual_seed(0)
+torch.set_num_threads(2)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.ReLU(),
+    torch.nn.Conv2d(32, 32, 3, padding=1), torch.nn.ReLU(),
+    torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(32, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+images, labels = torch.randn(1024, 3, 32, 32), torch.randint(0, 10, (1024,))
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images, labels), batch_size=32)
+while True:
+    for x, y in loader:
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+"""
+FIXES = {"channels-last": {}, "cpu-threads": {"num_threads": 1}, "set-to-none": {}}
+
+
+@dataclass
+class Known:
+    """A fix's speed-up by one way."""
+
+    speedup: float
+    low: float
+    high: float
+    pairs: int
+
+
+@dataclass
+class Cost:
+    """One way: what it found, after how many seconds every interval was narrow enough."""
+
+    found: dict[str, Known]
+    seconds: float
+    reached: bool
+
+
+class Comparison:
+    """Both ways on one program.
+
+    Args:
+        start_up_s: seconds before the program begins to train.
+        width: half a 95 % interval, as a ratio, that is asked for.
+        folder: for the program and its launches.
+    """
+
+    def __init__(self, start_up_s: float, width: float, folder: Path) -> None:
+        script = folder / "train.py"
+        script.write_text(PROGRAM.replace("START_UP", str(start_up_s)))
+        workload = workload_of([str(script)], cwd=str(folder))
+        self.width = math.log1p(width)
+        self.arms = [Arm(key=fix, fixes=[(fix, values)]) for fix, values in FIXES.items()]
+        self.modules = catalogue.fixes()
+        self.sandbox = Sandbox.choose("auto", folder, workload)
+        self.recorder = Recorder(workload, folder / "run", self.sandbox, 0, None, 600.0)
+        self.seen: Observation = self.recorder.observe(None, 4.0, 15.0)
+        self.loaders = self.seen.processes[0].loaders
+        self.window: Window = choose_window(self.seen.steps, None, self.loaders)
+        self.recording = Recording(workload=workload, environment=Environment())
+
+    def by_launches(self, most_rounds: int, seed: int) -> Cost:
+        """Rounds of fresh launches until all are known well enough."""
+        launch = TimedLaunch(
+            self.recorder, self.seen, self.window, self.modules, _no_limit, self.recording
+        )
+        launcher = Launcher(launch, Budget(None), order=random.Random(seed))
+        began = time.monotonic()
+        for _ in range(most_rounds):
+            launcher.block(self.arms, "confirm")
+            if self._narrow(launcher.rounds):
+                break
+        return self._cost(launcher.rounds, time.monotonic() - began)
+
+    def by_blocks(self, rounds: int, seed: int) -> Cost:
+        """One launch of so many rounds; the seconds until those that were enough had run."""
+        switching = SwitchedTrials.choose(
+            self.recorder, self.seen, self.window, self.loaders, self.modules, _no_limit
+        )
+        assert switching is not None, "the benchmark's own program can be switched"
+        found = switching([arm.fixes for arm in self.arms], rounds=rounds, seed=seed)
+        assert found.blocks, found.reason
+        every = rounds_of(found, [arm.key for arm in self.arms])
+        enough = next((n for n in range(2, len(every)) if self._narrow(every[:n])), len(every))
+        kept = every[:enough]
+        # What follows the last block that was needed would not have been run.
+        left_s = found.blocks[-1].ended_s - kept[-1].slots[-1].ended_s
+        return self._cost(kept, found.wall_s - left_s)
+
+    def close(self) -> None:
+        """Remove what only launches need."""
+        self.recorder.close()
+        self.sandbox.close()
+
+    def _differences(self, rounds: list[Round], arm: Arm) -> list[float]:
+        return differences(rounds, arm.key, _median_s)
+
+    def _narrow(self, rounds: list[Round]) -> bool:
+        widths = [compare.half_width(self._differences(rounds, arm)) for arm in self.arms]
+        return max(widths) <= self.width
+
+    def _cost(self, rounds: list[Round], seconds: float) -> Cost:
+        found = {}
+        for arm in self.arms:
+            logs = self._differences(rounds, arm)
+            one = compare.interval(logs)
+            assert one is not None, f"{arm.key} was measured less than twice"
+            found[arm.key] = Known(one.estimate, one.low, one.high, len(logs))
+        return Cost(found, seconds, self._narrow(rounds))
+
+
+def _no_limit() -> float:
+    return math.inf
+
+
+def _median_s(timing: LaunchTiming) -> float | None:
+    return compare.seconds_per_sample(timing, "median")
+
+
+def _show(name: str, cost: Cost) -> None:
+    reached = "" if cost.reached else "  (not as narrow as asked for)"
+    print(f"{name}: {cost.seconds:.1f} s{reached}", flush=True)
+    for fix, one in cost.found.items():
+        print(f"  {fix:<14} {one.speedup:.3f}x [{one.low:.3f}, {one.high:.3f}] {one.pairs} pairs")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--start-up", type=float, default=5.0, help="seconds of the program's start"
+    )
+    parser.add_argument("--width", type=float, default=0.03, help="half interval asked for")
+    parser.add_argument("--rounds", type=int, default=8, help="of launches, at most")
+    parser.add_argument("--blocks", type=int, default=40, help="rounds of blocks in one launch")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        both = Comparison(options.start_up, options.width, Path(name))
+        ways: list[tuple[str, Callable[[int], Cost]]] = [
+            ("launches", lambda seed: both.by_launches(options.rounds, seed)),
+            ("blocks", lambda seed: both.by_blocks(options.blocks, seed)),
+        ]
+        try:
+            for number in range(options.repeat):
+                row = {}
+                for way, measure in ways if number % 2 == 0 else ways[::-1]:
+                    row[way] = measure(options.seed + number)
+                    _show(way, row[way])
+                pairs = [(row["launches"].found[fix], row["blocks"].found[fix]) for fix in FIXES]
+                agree = [a.low <= b.high and b.low <= a.high for a, b in pairs]
+                ratio = row["launches"].seconds / row["blocks"].seconds
+                print(f"blocks take {ratio:.1f} times less; {sum(agree)} of {len(agree)} agree\n")
+                rows.append({**{k: asdict(v) for k, v in row.items()}, "agree": sum(agree)})
+        finally:
+            both.close()
+    print(json.dumps({"start_up_s": options.start_up, "width": options.width, "runs": rows}))
+
+
+if __name__ == "__main__":
+    main()

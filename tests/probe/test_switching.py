@@ -1,0 +1,248 @@
+"""Fixes switched on and off in a running program: in the right blocks, and back again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probed import Probed, run_probed
+
+from torchdoctor import catalogue
+from torchdoctor.probe import step_log
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import json, sys, torch
+torch.manual_seed(0)
+torch.set_num_threads(2)
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+flat = net[0].weight.data.view(-1)  # somebody else holds the parameter's storage
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+data = torch.utils.data.TensorDataset(torch.randn(2400, 3, 8, 8))
+seen = []
+def watch(module, args, output):
+    weight, state = net[0].weight, optimizer.state.get(net[0].weight, {})
+    momentum = state.get("momentum_buffer")
+    seen.append({
+        "threads": torch.get_num_threads(),
+        "dtype": str(output.dtype),
+        "format": weight.is_contiguous(memory_format=torch.channels_last),
+        "input": args[0].is_contiguous(memory_format=torch.channels_last),
+        "momentum": None if momentum is None else momentum.stride() == weight.stride(),
+        "view": flat.data_ptr() == weight.data_ptr() and bool((flat == weight.data.view(-1)).all())
+        if weight.is_contiguous() else None,
+        "none": zeroed,
+    })
+net[0].register_forward_hook(watch)
+zeroed = None
+try:
+    for x, in torch.utils.data.DataLoader(data, batch_size=4):
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        zeroed = net[0].bias.grad is None
+        BODY
+        with open("seen.json", "w") as file: json.dump(seen, file)
+except Exception as error:
+    print(type(error).__name__, error)
+print("end")
+"""
+
+
+def arm(*fixes: str, **settings: Any) -> list[dict[str, Any]]:
+    found = catalogue.fixes()
+    return [{"id": fix, "file": str(found[fix].__file__), "settings": settings} for fix in fixes]
+
+
+def run(
+    folder: Path, arms: list[list[dict[str, Any]]], body: str = "pass", **wanted: Any
+) -> Probed:
+    """The script in a switching launch: 3 iterations to warm up, blocks of 4 after 2 discarded."""
+    (folder / "train.py").write_text(SCRIPT.replace("BODY", textwrap.dedent(body)))
+    switch = {"arms": arms, "rounds": 2, "block_steps": 4, "discard_steps": 2, "seed": 3, **wanted}
+    return run_probed(
+        ["train.py"],
+        folder,
+        folder,
+        purpose="time",
+        boundary={"kind": "loader", "ident": 0, "every": 1},
+        warmup_steps=3,
+        switch=switch,
+        timeout=90,
+    )
+
+
+def on_in_iterations(ran: Probed) -> list[int]:
+    """Which arm was on in each iteration, from the log; the iteration of row i is row i."""
+    rows, now, found = ran.events[ran.main_pid], 0, []
+    for code, ident, _, _ in rows:
+        if code == step_log.SWITCH:
+            now = int(ident)
+        elif code == step_log.FORWARD_BEGIN:
+            found.append(now)
+    return found
+
+
+def blocks(ran: Probed) -> list[tuple[int, int, list[int]]]:
+    """(arm, round, iterations that began in it and the one after) of each block."""
+    found: list[tuple[int, int, list[int]]] = []
+    inside = False
+    for code, ident, _, value in ran.events[ran.main_pid]:
+        if code == step_log.BLOCK_BEGIN:
+            found.append((int(ident), int(value), []))
+            inside = True
+        elif code == step_log.BLOCK_END:
+            inside = False
+        elif code == step_log.BOUNDARY and inside:
+            found[-1][2].append(int(value))
+    return found
+
+
+def seen(folder: Path) -> list[dict[str, Any]]:
+    return json.loads((folder / "seen.json").read_text())
+
+
+def test_each_fix_is_on_in_its_own_blocks_alone(tmp_path: Path) -> None:
+    arms = [
+        arm("cpu-threads", num_threads=1),
+        arm("mixed-precision", dtype="bfloat16"),
+        arm("channels-last"),
+        arm("set-to-none"),
+    ]
+    ran = run(tmp_path, arms)
+    assert ran.stopped_by == "done" and ran.said() == [], ran.stderr
+    assert [fix["state"] for fix in ran.main["fixes"]] == ["applied"] * 4
+    on, looks = on_in_iterations(ran), seen(tmp_path)
+    assert set(on) == {0, 1, 2, 3, 4}
+    before = [0, *on]  # what zero_grad did was done in the iteration before
+    for number, look in enumerate(looks):
+        now = on[number]
+        assert look["threads"] == (1 if now == 1 else 2), number
+        assert look["dtype"] == ("torch.bfloat16" if now == 2 else "torch.float32"), number
+        assert look["format"] == look["input"] == (now == 3), number
+        assert look["momentum"] in (None, True), (
+            "the optimizer's state keeps its parameter's format"
+        )
+        assert look["view"] in (None, True), "the parameter is back in the storage that it had"
+        assert look["none"] in (None, before[number] == 4), number
+
+
+def test_rounds_are_baseline_all_arms_baseline(tmp_path: Path) -> None:
+    ran = run(tmp_path, [arm("cpu-threads", num_threads=1), arm("set-to-none")])
+    found = blocks(ran)
+    assert [round for _, round, _ in found] == [0] * 4 + [1] * 4
+    for number in (0, 1):
+        order = [arm for arm, round, _ in found if round == number]
+        assert order[0] == order[3] == 0 and sorted(order[1:3]) == [1, 2]
+    for _, _, iterations in found:
+        assert len(iterations) == 5 and iterations[-1] - iterations[0] == 4
+    # Between two blocks lie the two that are discarded.
+    for (_, _, one), (_, _, other) in itertools.pairwise(found):
+        assert other[0] - one[-1] == 2
+
+
+def test_one_arm_alone_runs_in_abba_order(tmp_path: Path) -> None:
+    ran = run(tmp_path, [arm("cpu-threads", num_threads=1)], rounds=6)
+    arms = [one for one, _, _ in blocks(ran)]
+    rounds = [tuple(arms[i : i + 4]) for i in range(0, 24, 4)]
+    assert len(arms) == 24 and set(rounds) == {(0, 1, 1, 0), (1, 0, 0, 1)}
+
+
+def test_training_goes_on_as_if_nothing_had_been_switched(tmp_path: Path) -> None:
+    """set-to-none changes no number: each loss is the one of an untouched run."""
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    switched = run(tmp_path / "a", [arm("set-to-none")])
+    plain = run(tmp_path / "b", [arm("set-to-none")], rounds=0)
+    ours, theirs = switched.losses(), plain.losses()
+    assert len(ours) > 40 and (ours[: len(theirs)] == theirs[: len(ours)]).all()
+
+
+BROKEN = {
+    "on": """
+def apply(torch, settings, program):
+    def on(): raise ValueError("no")
+    program.at_first_batch(on, lambda: None)
+""",
+    "off": """
+def apply(torch, settings, program):
+    def off(): raise ValueError("cannot")
+    program.at_first_batch(program.applied, off)
+""",
+    "no undo": """
+def apply(torch, settings, program):
+    program.at_first_batch(program.applied)
+""",
+    "refuses": """
+def apply(torch, settings, program):
+    program.at_first_batch(lambda: program.refuse("not here"), lambda: None)
+""",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_failing_switch_never_stops_the_program(how: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN[how])
+    broken = [{"id": "broken", "file": str(tmp_path / "broken.py"), "settings": {}}]
+    ran = run(tmp_path, [broken, arm("cpu-threads", num_threads=1)])
+    assert ran.stopped_by == "done" and ran.stdout == "", ran.stderr
+    state = ran.main["fixes"][0]
+    assert state["state"] == ("refused" if how == "refuses" else "failed")
+    arms = [one for one, _, _ in blocks(ran)]
+    if how == "off":
+        assert state["reason"] == "it could not be switched off: ValueError: cannot"
+        assert arms[-1] == 1, "nothing after it can be compared"
+    else:
+        assert arms[:3] == [0, 2, 0] and sorted(arms[3:]) == [0, 0, 2, 2]
+
+
+def test_an_arm_that_is_far_slower_is_given_up(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("""
+import time
+def apply(torch, settings, program):
+    def slow():
+        program.applied()
+        time.sleep(0.3)
+    program.before_backward(slow)
+""")
+    slow = [{"id": "slow", "file": str(tmp_path / "slow.py"), "settings": {}}]
+    arms = [slow, arm("cpu-threads", num_threads=1)]
+    ran = run(tmp_path, arms, block_steps=20, block_most_s=0.5, rounds=3)
+    found = blocks(ran)
+    (slow_block,) = [iterations for one, _, iterations in found if one == 1]
+    assert 2 <= len(slow_block) <= 4
+    assert len({round for _, round, _ in found}) == 3
+
+
+def test_no_round_begins_after_its_time(tmp_path: Path) -> None:
+    ran = run(tmp_path, [arm("set-to-none")], rounds=50, most_s=0.0)
+    assert {round for _, round, _ in blocks(ran)} == {0}
+
+
+def test_a_program_that_crashes_under_a_fix_leaves_its_blocks(tmp_path: Path) -> None:
+    body = """
+        if len(seen) > 30 and torch.get_num_threads() == 1: raise SystemExit("crash")
+    """
+    ran = run(tmp_path, [arm("cpu-threads", num_threads=1)], body.strip(), rounds=9)
+    assert ran.returncode == 1 and ran.stderr.endswith("crash\n")
+    assert len(blocks(ran)) >= 2
+
+
+def test_a_program_that_sets_threads_itself_gets_its_number_back(tmp_path: Path) -> None:
+    ran = run(tmp_path, [arm("cpu-threads", num_threads=1)], "torch.set_num_threads(3)")
+    for number, (now, look) in enumerate(zip(on_in_iterations(ran), seen(tmp_path), strict=False)):
+        assert look["threads"] == (1 if now else 3 if number else 2), number
+
+
+def test_every_fix_between_steps_can_be_switched(tmp_path: Path) -> None:
+    """`WHEN` promises it: none may say in a running program that it cannot be undone."""
+    found = [i for i, m in catalogue.fixes().items() if m.WHEN == "between steps"]
+    settings = {i: catalogue.fixes()[i].EXAMPLE_SETTINGS for i in found}
+    ran = run(tmp_path, [arm(i, **settings[i]) for i in found])
+    assert ran.stopped_by == "done" and ran.said() == []
+    for fix in ran.main["fixes"]:
+        assert fix["state"] != "failed", fix

@@ -1,0 +1,76 @@
+"""How long the blocks of a switching launch are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchdoctor.recording.switch_blocks import choose_blocks
+from torchdoctor.recording.window import Window
+from torchdoctor.records import Boundary, LoaderFacts, StepStatistics
+
+WINDOW = Window(warmup_steps=10, measure_steps=30, max_window_s=20.0)
+
+
+def observed(mean_s: float, **more: Any) -> StepStatistics:
+    known = {"boundary": Boundary(kind="loader"), "total_steps_seen": 10_000, **more}
+    return StepStatistics(
+        how_found="",
+        steps=100,
+        warmup_steps=10,
+        median_s=mean_s,
+        mean_s=mean_s,
+        p10_s=mean_s,
+        p90_s=mean_s,
+        **known,
+    )
+
+
+@pytest.mark.parametrize(("step_s", "steps", "discarded"), [(0.3, 5, 2), (0.01, 40, 10), (2, 5, 2)])
+def test_enough_iterations_and_enough_time(step_s: float, steps: int, discarded: int) -> None:
+    blocks = choose_blocks(observed(step_s), WINDOW, 4.0)
+    assert blocks is not None
+    assert (blocks.block_steps, blocks.discard_steps) == (steps, discarded)
+    assert blocks.setup_s == pytest.approx(4.0 + 10 * step_s)
+
+
+def test_whole_cycles_where_they_fit() -> None:
+    accumulating = choose_blocks(observed(0.1, cycle_steps=4), WINDOW, 4.0)
+    assert accumulating is not None and accumulating.block_steps == 8
+    rollouts = observed(0.01, cycle_steps=150, two_modes=True)
+    blocks = choose_blocks(rollouts, WINDOW, 4.0)
+    assert blocks is not None and blocks.block_steps == 150
+    # An epoch of ten minutes is no block; where its end costs little, blocks leave it out.
+    epochs = choose_blocks(observed(0.1, cycle_steps=6000), WINDOW, 4.0)
+    assert epochs is not None and epochs.block_steps == 5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cycle_steps": 6000, "two_modes": True},
+        {"two_modes": True},
+        {"trainers": 2},
+        {"boundary": Boundary(kind="backward")},
+    ],
+)
+def test_some_programs_are_not_compared_in_blocks(more: dict[str, Any]) -> None:
+    assert choose_blocks(observed(0.1, **more), WINDOW, 4.0) is None
+
+
+def test_what_workers_hold_ready_is_discarded() -> None:
+    """A faster side would live on the stock that the slower one let them fill."""
+    loader = LoaderFacts(ident=0, num_workers=4, prefetch_factor=3)
+    blocks = choose_blocks(observed(0.2), WINDOW, 4.0, [loader])
+    assert blocks is not None and blocks.discard_steps == 12
+
+
+def test_rounds_that_fit() -> None:
+    blocks = choose_blocks(observed(0.1), WINDOW, 4.0)
+    assert blocks is not None  # a block and its discarded iterations: 0.7 s
+    assert blocks.round_s(1) == blocks.round_s(2) == pytest.approx(2.8)
+    assert blocks.round_s(3) == pytest.approx(3.5)
+    assert [blocks.rounds_within(3, s) for s in (1.0, 8.0, 12.1)] == [0, 0, 2]
+    ended = choose_blocks(observed(0.1, program_ended=True, total_steps_seen=90), WINDOW, 4.0)
+    assert ended is not None and ended.rounds_within(3, 1000.0) == 2

@@ -1,0 +1,205 @@
+"""The search where some fixes can be compared within one launch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from simulated_program import QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
+
+from torchdoctor.records import Candidate
+from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.run_trials import run_trials
+from torchdoctor.trials.schedule import Budget
+
+NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
+GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}
+SWITCHED = {name: FixFacts(switches=True) for name in ("threads", "tf32", "amp", "none")}
+
+
+def search(
+    program: Simulated, names: list[str] | None = None, budget_s: float | None = None, **more: Any
+) -> tuple[Any, SimulatedSwitching]:
+    """A search in which all but `workers` can be switched."""
+    switching = SimulatedSwitching(program, **more)
+    found = try_all(program, names or NAMES, budget_s, facts=SWITCHED, switching=switching)
+    return found, switching
+
+
+def row(results: Any, fix: str, **settings: int) -> Any:
+    return next(
+        t for t in results.trials if t.fix == fix and (t.settings == settings or not settings)
+    )
+
+
+def recommended(results: Any) -> list[tuple[str, dict[str, int]]]:
+    return [(one.fix, one.settings) for one in results.recommendation.fixes]
+
+
+@pytest.mark.parametrize("noise", [QUIET, TYPICAL], ids=["quiet", "typical"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_winners_with_fewer_launches(noise: tuple[float, ...], seed: int) -> None:
+    plain = Simulated(gains=GAINS, noise=noise, seed=seed)  # type: ignore[arg-type]
+    by_launches = try_all(plain, NAMES, facts=SWITCHED)
+    program = Simulated(gains=GAINS, noise=noise, seed=seed)  # type: ignore[arg-type]
+    switched, _ = search(program)
+    assert recommended(switched) == recommended(by_launches)
+    assert recommended(switched) == [("workers", {"n": 4}), ("amp", {}), ("threads", {"n": 2})]
+    # Two rounds of screening had five more launches each; one launch came instead.
+    assert len(program.launched) <= len(plain.launched) - 9
+    assert program.now < plain.now
+    assert switched.launches == len(program.launched)
+
+
+def test_what_is_confirmed_comes_from_fresh_launches_alone() -> None:
+    program = Simulated(gains=GAINS)
+    results, switching = search(program)
+    assert switching.launched == [["threads n=1", "tf32", "amp", "threads n=2", "none"]]
+    amp = row(results, "amp")
+    assert amp.pairs == sum(name == "amp" for name, _ in program.launched) == 6
+    assert amp.numerics == "identical" and amp.reason is None
+
+
+def test_who_was_screened_in_blocks_only_says_so() -> None:
+    results, _ = search(Simulated(gains=GAINS))
+    slower = row(results, "tf32")
+    assert slower.verdict == "slower" and slower.pairs == 8
+    assert slower.speedup.estimate == pytest.approx(0.9, rel=0.02)
+    assert slower.reason == "screened only: 8 pairs of blocks within one launch"
+    assert slower.numerics == "not-comparable" and slower.peak_memory_bytes is None
+    assert slower.cost_s > 0
+
+
+def test_a_gain_seen_in_blocks_but_not_in_launches_is_not_recommended() -> None:
+    """A launch keeps its own offset: what helps within one may be nothing in fresh ones."""
+
+    class OnlyWithin(Simulated):
+        def __call__(self, fixes: Any, *, seed_offset: int = 0) -> Any:
+            gains, self.gains = self.gains, {}
+            try:
+                return super().__call__(fixes, seed_offset=seed_offset)
+            finally:
+                self.gains = gains
+
+    results, _ = search(OnlyWithin(gains={"amp": 1.3}), ["amp", "tf32"])
+    assert recommended(results) == []
+    assert row(results, "amp").speedup.estimate == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_program_that_fails_while_switched_is_screened_by_launches() -> None:
+    program = Simulated(gains=GAINS)
+    results, _ = search(program, ends_after=9)
+    assert recommended(results) == [("workers", {"n": 4}), ("amp", {}), ("threads", {"n": 2})]
+    assert sum(name == "tf32" for name, _ in program.launched) >= 2
+
+
+def test_arms_measured_before_a_failure_count() -> None:
+    program = Simulated(gains=GAINS)
+    search(program, ends_after=7 * 4 + 2)
+    assert all(name != "tf32" for name, _ in program.launched)
+
+
+def test_what_the_program_refuses_is_refused() -> None:
+    program = Simulated(gains=GAINS, states={"tf32": "refused"})
+    results, _ = search(program)
+    assert (row(results, "tf32").verdict, row(results, "tf32").reason) == (
+        "refused",
+        "tf32 says why",
+    )
+    assert all(name != "tf32" for name, _ in program.launched)
+
+
+@pytest.mark.parametrize("state", ["pending", "failed"])
+def test_what_could_not_be_switched_is_launched(state: str) -> None:
+    """It found nothing to apply to in its blocks, or cannot be switched off: launches decide."""
+    program = Simulated(gains=GAINS, states={"amp": state})
+    search(program)
+    assert any(name == "amp" for name, _ in program.launched)
+
+
+def test_blocks_that_cost_more_than_launches_are_not_run() -> None:
+    program = Simulated(gains=GAINS, launch_s=3.0)
+    results, switching = search(program, block_s=5.0)
+    assert switching.launched == []
+    assert recommended(results) == [("workers", {"n": 4}), ("amp", {}), ("threads", {"n": 2})]
+
+
+def test_a_single_candidate_gets_its_pairs_at_once() -> None:
+    program = Simulated(gains={"amp": 1.3})
+    results, switching = search(program, ["amp"])
+    assert switching.launched == [] and recommended(results) == [("amp", {})]
+
+
+def test_nothing_to_gain_costs_one_launch_and_still_has_a_noise_floor() -> None:
+    program = Simulated(noise=QUIET)
+    names = ["amp", "tf32", "threads n=1", "none"]
+    program.gains = {"amp": 0.95, "tf32": 0.9, "threads": 0.8, "none": 0.97}
+    results, _ = search(program, names)
+    assert len(program.launched) == 1 and recommended(results) == []
+    assert results.noise_floor.low < 1 < results.noise_floor.high
+    assert {one.verdict for one in results.trials} == {"slower"}
+
+
+@pytest.mark.parametrize("budget_s", range(2, 320, 11))
+def test_the_budget_is_kept(budget_s: int) -> None:
+    program = Simulated(gains=GAINS, noise=TYPICAL, seed=budget_s)
+    results, _ = search(program, budget_s=float(budget_s))
+    assert program.now <= budget_s
+    assert results.launches == len(program.launched)
+    if budget_s >= 60:
+        assert recommended(results), "enough to confirm one"
+
+
+def test_ctrl_c_in_the_switching_launch() -> None:
+    class Stops(SimulatedSwitching):
+        def __call__(self, arms: Any, *, rounds: int, seed: int) -> Any:
+            raise KeyboardInterrupt
+
+    program = Simulated(gains=GAINS)
+    results = try_all(program, NAMES, facts=SWITCHED, switching=Stops(program))
+    assert results.interrupted and recommended(results) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget_s", [None, 150.0])
+def test_null_candidates_are_rarely_recommended(budget_s: float | None) -> None:
+    runs, false = 100, 0
+    for seed in range(runs):
+        program = Simulated(noise=TYPICAL, seed=7000 + seed)
+        names = ["amp", "tf32", "threads n=1", "threads n=2", "none", "workers n=2", "workers n=4"]
+        switching = SimulatedSwitching(program)
+        results = try_all(program, names, budget_s, facts=SWITCHED, switching=switching, seed=seed)
+        false += bool(results.recommendation.fixes)
+    assert false / runs <= 0.06
+
+
+def test_blocks_within_one_launch_cover_the_truth_of_that_launch() -> None:
+    """Their t interval is narrow because the launch's offset is on both sides."""
+    held, runs, widths = 0, 200, []
+    for seed in range(runs):
+        program = Simulated(noise=TYPICAL, seed=seed, gains={"amp": 0.9, "tf32": 0.92})
+        results, _ = search(program, ["amp", "tf32"])
+        speedup = row(results, "amp").speedup
+        held += speedup.low <= 0.9 <= speedup.high
+        widths.append(math.log(speedup.high / speedup.low) / 2)
+    assert held / runs >= 0.9
+    assert sum(widths) / runs < 0.02
+
+
+def test_with_little_time_a_promising_fix_that_must_be_launched_is_not_forgotten() -> None:
+    """No time for a look at it: what it could gain decides whether it is confirmed first."""
+    for ceiling, first in ((3.0, "workers"), (1.1, "amp"), (None, "amp")):
+        program = Simulated(gains={"amp": 1.2, "workers": 1.5})
+        switching = SimulatedSwitching(program)
+        candidates = [Candidate(fix="tf32"), Candidate(fix="amp")]
+        candidates += [Candidate(fix="workers", ceiling=ceiling)]
+        results = run_trials(
+            program,
+            candidates,
+            SWITCHED,
+            budget=Budget(55.0, program.clock),
+            expected_launch_s=program.launch_s,
+            switching=switching,
+        )
+        assert len(switching.launched) == 1 and recommended(results) == [(first, {})]

@@ -1,0 +1,79 @@
+"""A switching launch of a real program, from the fixes to the comparison of its blocks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from torchdoctor import catalogue
+from torchdoctor.recording.record import Recorder
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.window import Window
+from torchdoctor.recording.workload import workload_of
+from torchdoctor.records import SwitchedLaunch
+from torchdoctor.trials.compare import seconds_per_sample
+from torchdoctor.trials.rounds import differences
+from torchdoctor.trials.switched_trials import SwitchedTrials
+from torchdoctor.trials.switching import rounds_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
+
+# Accumulates over 4 batches, and has 10 ms more where gradients are filled with zeros.
+SCRIPT = """
+import time, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(torch.randn(20000, 8)), batch_size=16)
+for number, (x,) in enumerate(loader):
+    slow = model.bias.grad is not None and not number % 4
+    time.sleep(0.014 if slow else 0.004)
+    model(x).square().mean().backward()
+    if number % 4 == 3:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    CRASH
+"""
+
+
+def launched(folder: Path, crash: str = "pass") -> SwitchedLaunch:
+    script = folder / "train.py"
+    script.write_text(SCRIPT.replace("CRASH", crash))
+    workload = workload_of([str(script)], cwd=str(folder))
+    sandbox = Sandbox.choose("auto", folder, workload)
+    recorder = Recorder(workload, folder / "run", sandbox, 0, None, 60.0)
+    try:
+        seen = recorder.observe(None, 2.0, 6.0)
+        window = Window(warmup_steps=8, measure_steps=30, max_window_s=5.0)
+        modules = catalogue.fixes()
+        loaders = seen.processes[0].loaders
+        trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 60.0)
+        assert trials is not None and seen.steps.cycle_steps == 4
+        arms = [[("set-to-none", {})], [("tf32", {})]]
+        return trials(arms, rounds=3, seed=0)
+    finally:
+        recorder.close()
+        sandbox.close()
+
+
+def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
+    found = launched(tmp_path)
+    assert found.ended == "measured", found.reason
+    assert [one.state for arm in found.arms for one in arm] == ["applied", "refused"]
+    assert "CUDA" in (found.arms[1][0].reason or "")
+    assert all(len(block.timing.step_s) % 4 == 0 for block in found.blocks), "whole cycles"
+    assert all(block.timing.samples == 16 * len(block.timing.step_s) for block in found.blocks)
+    rounds = rounds_of(found, ["set-to-none", "tf32"])
+    gains = differences(rounds, "set-to-none", lambda t: seconds_per_sample(t, "mean"))
+    # 26 ms a cycle with zeros, 16 ms without, and what the steps themselves take.
+    assert len(gains) >= 3 and math.exp(sum(gains) / len(gains)) > 1.15
+
+
+def test_a_crash_under_a_fix_leaves_what_was_measured_and_says_why(tmp_path: Path) -> None:
+    gone = "model.bias.grad is None and number % 4 == 3"
+    found = launched(tmp_path, f'if {gone}: raise RuntimeError("lost its gradients")')
+    assert found.ended == "failed" and "lost its gradients" in (found.reason or "")
+    assert [block.arm for block in found.blocks] == [0]

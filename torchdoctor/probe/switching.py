@@ -1,0 +1,159 @@
+"""A switching launch: the untouched program and fixes in turns, in blocks of iterations.
+
+A round is baseline, the arms in random order, baseline; with one arm ABBA or BAAB. After each
+switch some iterations are discarded: caches, thread pools and loader queues are still as the
+other side left them. The device is waited for at both ends of a block.
+"""
+
+import random
+import time
+
+from . import step_log
+
+BASELINE = 0  # the number of the untouched program; arms count from 1
+
+
+class Switching:
+    """Which arm runs now, and when the next one does.
+
+    The plan's "switch": `arms` (lists of fixes), `rounds`, `block_steps`, `discard_steps` (at
+    least 1), `block_most_s` (an arm whose block takes longer is left out from then on), `most_s`
+    (no further round begins after it), `seed` (of the order).
+
+    Args:
+        session: the process's session.
+        synchronise: waits for the device.
+    """
+
+    def __init__(self, session, synchronise):
+        self._session, self._synchronise = session, synchronise
+        wanted = session.plan["switch"]
+        self._rounds = int(wanted["rounds"])
+        self._steps = int(wanted["block_steps"])
+        self._discard = max(int(wanted["discard_steps"]), 1)
+        self._block_most_s = wanted.get("block_most_s")
+        self._most_s = wanted.get("most_s")
+        # A generator of our own: the program's random numbers must stay what they are.
+        self._order = random.Random(wanted.get("seed") or 0)
+        self._left_out = set()
+        self._slots = []  # arms of this round that are still to come
+        self._round = -1
+        self._now = BASELINE
+        self._count = 0  # iterations since the switch, or since the block began
+        self._in_block = False
+        self._began_s = self._block_began_s = None
+
+    def boundary(self, number):
+        """An iteration begins.
+
+        Returns:
+            True once no block is to come; everything is switched off then.
+        """
+        log = self._session.log
+        if self._began_s is None:
+            self._began_s = time.perf_counter()
+            more = self._next_block()
+            log.add(step_log.BOUNDARY, 0, number)
+            return not more
+        self._count += 1
+        if not self._in_block and self._count >= self._discard:
+            self._synchronise()
+            log.add(step_log.BLOCK_BEGIN, self._now, self._round)
+            self._in_block, self._count = True, 0
+            self._block_began_s = time.perf_counter()
+        elif self._in_block and self._is_block_over():
+            self._synchronise()
+            log.add(step_log.BOUNDARY, 0, number)
+            log.add(step_log.BLOCK_END, self._now, self._round)
+            self._in_block = False
+            return not self._next_block()
+        log.add(step_log.BOUNDARY, 0, number)
+        return False
+
+    def _is_block_over(self):
+        if self._count >= self._steps:
+            return True
+        spent = time.perf_counter() - self._block_began_s
+        if self._block_most_s is None or spent < self._block_most_s or self._now == BASELINE:
+            return False
+        self._left_out.add(self._now)
+        return True
+
+    def _next_block(self):
+        """Switch to what comes next; False where nothing does."""
+        while True:
+            if not self._slots and not self._begin_round():
+                self._switch_to(BASELINE)
+                return False
+            arm = self._slots.pop(0)
+            if arm in self._left_out:
+                continue
+            if not self._switch_to(arm):
+                return False
+            if self._now == arm:
+                self._count = 0
+                return True
+
+    def _begin_round(self):
+        self._round += 1
+        alive = [n for n in range(1, len(self._session.arms) + 1) if n not in self._left_out]
+        spent = time.perf_counter() - self._began_s
+        late = self._round > 0 and self._most_s is not None and spent > self._most_s
+        if self._round >= self._rounds or not alive or late:
+            return False
+        if len(alive) == 1:
+            first, second = self._order.sample([BASELINE, alive[0]], 2)
+            self._slots = [first, second, second, first]
+        else:
+            self._slots = [BASELINE, *self._order.sample(alive, len(alive)), BASELINE]
+        return True
+
+    def _switch_to(self, arm):
+        """Switch; an arm that refuses or fails is left out, with the untouched program on.
+
+        Returns:
+            False where the one before could not be switched off: nothing can be compared any more.
+        """
+        if arm == self._now:
+            return True
+        session, programs = self._session, self._session.arms
+        modules = session.models.alive()
+        session.models.leave_contexts()
+        if self._now != BASELINE:
+            before = programs[self._now - 1]
+            if not all(program.usable for program in before):
+                self._left_out.add(self._now)  # it refused or failed within its block
+            if not self._off(before, modules):
+                return False
+        if arm != BASELINE and not self._on(programs[arm - 1], modules):
+            self._left_out.add(arm)
+            if not self._off(programs[arm - 1], modules):
+                return False
+            arm = BASELINE
+        self._now = arm
+        session.log.add(step_log.SWITCH, arm)
+        return True
+
+    def _on(self, programs, modules):
+        self._session.programs = programs
+        for program in programs:
+            if program.usable:
+                program.switch_on(modules)
+        return all(program.usable for program in programs)
+
+    def _off(self, programs, modules):
+        whole = True
+        for program in reversed(programs):
+            if not program.on:
+                continue
+            try:
+                program.switch_off(modules)
+            except Exception as error:
+                whole = False
+                program.state = "failed"
+                program.reason = "it could not be switched off: %s: %s" % (
+                    type(error).__name__,
+                    error,
+                )
+        self._session.programs = []
+        return whole

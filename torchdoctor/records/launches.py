@@ -1,0 +1,52 @@
+"""What launches that were timed showed: samples of a trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchdoctor.records.program import AppliedFix
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchTiming:
+    """One timed launch: one sample of a trial. Lists are per iteration of the measured window.
+
+    `ended`: "measured" (the window is whole), "program-ended" (fewer steps than asked for, still
+    usable), "failed", "timed-out", "out-of-memory", "interrupted".
+    """
+
+    ended: str
+    reason: str | None = None  # one sentence where `ended` says that it failed
+    step_s: list[float] = field(default_factory=list)
+    samples: float | None = None  # in the whole window; None: batches have no size
+    window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
+    losses: list[float | None] = field(default_factory=list)  # at every backward since the start
+    fingerprints: list[str] = field(default_factory=list)  # per sample of the first batches
+    peak_memory_bytes: int | None = None  # process tree; GPU peak where it trained on one
+    gpu_memory: bool = False  # peak_memory_bytes is of the GPU
+    fixes: list[AppliedFix] = field(default_factory=list)
+    setup_s: float | None = None  # time to the end of warm-up (start-up, compilation)
+    wall_s: float = 0.0
+    seeded_by_program: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Iterations of a switching launch with one arm on; what followed the switch is discarded."""
+
+    arm: int  # 0: the untouched program, else 1 for the first arm
+    round: int
+    began_s: float  # on the launch's own clock
+    ended_s: float
+    timing: LaunchTiming  # of these iterations; without losses, memory or fixes
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchedLaunch:
+    """One launch in which fixes were switched on and off. `ended`, `reason` as in LaunchTiming."""
+
+    ended: str
+    reason: str | None = None
+    blocks: list[Block] = field(default_factory=list)  # in the order they ran
+    arms: list[list[AppliedFix]] = field(default_factory=list)  # what became of each arm's fixes
+    wall_s: float = 0.0

@@ -1,0 +1,120 @@
+"""A first look at all candidates: who is worth fresh pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.schedule import FEWEST_PAIRS, Screened, choose_finalists, plan_screening
+from torchdoctor.trials.switching import PHASE, Switching, screen_within
+
+
+class Screen:
+    """Who is looked at how: within one launch where that is possible, else by launches.
+
+    Args:
+        launcher: runs them, within the budget.
+        evidence: what they say.
+        arms: the candidates, most promising first.
+        switching: starts the program with arms that take turns; None: launches alone.
+        ceilings: arms that take turns with the others, and are no candidates.
+        tell: of the arms that were measured last, for the progress line.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        evidence: Evidence,
+        arms: list[Arm],
+        *,
+        switching: Switching | None,
+        ceilings: Sequence[Arm],
+        tell: Callable[[Sequence[Arm]], None],
+    ) -> None:
+        self.launcher, self.evidence, self.arms = launcher, evidence, arms
+        self.switching, self.ceilings, self.tell = switching, ceilings, tell
+
+    def run(self) -> tuple[list[Arm], list[Arm]]:
+        """A look at all of them; the finalists, best first, and who else may win."""
+        launcher, baseline = self.launcher, self.launcher.baseline
+        if len(self.arms) == 1 and not self.ceilings:
+            return self.arms, []
+        # How long a launch takes must be known before anything is planned.
+        if not baseline.slots and launcher.expected_s(baseline) == 0.0:
+            launcher.run(baseline, "screen")
+        within = self._by_blocks()
+        if len(self.arms) == 1:
+            return self.arms, []
+        rest = [arm for arm in self.arms if arm not in within]
+        arms = self._by_launches(rest, least=1 if within else 2)
+        if not within and not arms:
+            return self.arms, []  # no time for a look: one after another, while there is time
+        chosen = choose_finalists(
+            [self._screened(arm, "screen") for arm in arms if arm.alive]
+            + [self._screened(arm, PHASE) for arm in within if arm.alive]
+        )
+        by_key = {arm.key: arm for arm in self.arms}
+        worth, others = ([by_key[key] for key in keys] for keys in (chosen.worth, chosen.others))
+        unseen = [arm for arm in rest if arm not in arms]
+        if arms:
+            return worth, [*others, *unseen]
+        # No time for a look at those: they go by what they could gain.
+        return sorted([*worth, *unseen], key=self._promise, reverse=True), others
+
+    def _promise(self, arm: Arm) -> float:
+        """What is expected of an arm: what was seen, or half of what it could gain at most."""
+        if found := self.evidence.measured(arm).differences:
+            return fmean(found)
+        ceiling = arm.candidate.ceiling if arm.candidate is not None else None
+        return math.log(ceiling) / 2 if ceiling is not None else 0.0
+
+    def _by_blocks(self) -> list[Arm]:
+        """A look at those that can be switched, within one launch; the arms that it decided on."""
+        arms = [arm for arm in self.arms if arm.facts.switches and arm.facts.risk < 3]
+        if len(self.arms) == 1:
+            arms = []  # it gets its pairs of launches at once
+        turns = [*arms, *self.ceilings]
+        if self.switching is None or not turns:
+            return []
+        found = screen_within(self.launcher, self.switching, turns)
+        seen = [arm for arm in arms if arm in found]
+        self.tell(seen)
+        return seen
+
+    def _by_launches(self, candidates: list[Arm], least: int) -> list[Arm]:
+        """A look at as many as leave time to confirm; the arms that were looked at."""
+        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
+        times = [launcher.expected_s(arm) for arm in candidates]
+        plan = plan_screening(times, baseline_s, launcher.budget.left(), least)
+        arms = candidates[: plan.candidates]
+        launcher.planned = launcher.done + plan.rounds * (len(arms) + 2) + 2 * FEWEST_PAIRS
+        for _ in range(plan.rounds):
+            # Time to confirm somebody is worth more than another look at everybody.
+            if not self._can_confirm_after(arms):
+                break
+            launcher.block(arms, "screen")
+            self.tell(arms)
+        return arms
+
+    def _screened(self, arm: Arm, phase: str) -> Screened:
+        """What a look at one arm said."""
+        found, other = self.evidence.ranked(arm, phase)
+        return Screened(
+            key=arm.key,
+            fix=arm.fixes[0][0],
+            differences=found,
+            other=other,
+            within=phase == PHASE,
+        )
+
+    def _can_confirm_after(self, arms: Sequence[Arm]) -> bool:
+        """Whether a round of screening leaves time for the fewest pairs of one finalist."""
+        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
+        times = [launcher.expected_s(arm) for arm in arms if arm.alive]
+        if not times:
+            return False
+        confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
+        return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
