@@ -13,6 +13,7 @@ from typing import Any
 
 from torchdoctor import __version__, catalogue
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.recording.trace_annotate import annotate
 from torchdoctor.recording.trace_ranks import RankTrace, read_ranks
 from torchdoctor.records import (
     Baseline,
@@ -39,17 +40,18 @@ _LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
 
-def trace_checkup(sources: Sequence[str]) -> Report:
+def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Report:
     """Diagnose existing Kineto traces.
 
     Args:
         sources: trace files, folders of traces (one per rank), or "-" for the standard input.
+        annotated: also write the trace that the figures are of here, with tracks of its own.
 
     Raises:
-        UsageError: one of them does not exist or is no trace.
+        UsageError: one of them does not exist or is no trace, or `annotated` cannot be written.
     """
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    ranks = read_ranks(sources)
+    ranks = read_ranks(sources, timelines=annotated is not None)
     chosen = slowest(ranks)
     trace = chosen.statistics
     command = ["torchdoctor", "diagnose", *sources]
@@ -64,6 +66,9 @@ def trace_checkup(sources: Sequence[str]) -> Report:
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
     if not trace.steps:
         diagnosis = _without_steps(diagnosis)
+    if annotated is not None and chosen.timeline is not None:
+        source = Path(trace.path)
+        annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
     return Report(
         torchdoctor_version=__version__,
         created=created,

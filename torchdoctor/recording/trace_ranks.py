@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.errors import UsageError
+from torchdoctor.recording.timeline import Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_files import trace_paths
@@ -35,13 +36,15 @@ class RankTrace:
     rank: int | None = None
     world_size: int | None = None
     start_us: float = 0.0  # of the first event, on the clock of its own machine
+    timeline: Timeline | None = None  # where it was asked for
 
 
-def read_ranks(sources: Sequence[str]) -> list[RankTrace]:
+def read_ranks(sources: Sequence[str], timelines: bool = False) -> list[RankTrace]:
     """Read traces, several at once where there are cores; those that name a rank in its order.
 
     Args:
         sources: files, folders of traces, or "-" for the standard input.
+        timelines: keep each one's timeline, to draw it.
 
     Raises:
         UsageError: one of them does not exist, is no trace, or is given twice.
@@ -53,40 +56,42 @@ def read_ranks(sources: Sequence[str]) -> list[RankTrace]:
     paths = [p for source in sources if source != STDIN for p in trace_paths(Path(source))]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("One trace is named twice: name each once.")
-    found = [_summary(read_trace(sys.stdin.buffer))] if STDIN in sources else []
-    found += _in_parallel(paths)
+    found = [_summary(read_trace(sys.stdin.buffer), timelines)] if STDIN in sources else []
+    found += _in_parallel(paths, timelines)
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0))
 
 
-def _in_parallel(paths: list[Path]) -> list[RankTrace]:
+def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace]:
     size = sum(path.stat().st_size for path in paths if path.is_file())
     workers = min(len(paths), len(os.sched_getaffinity(0)) if _HAS_AFFINITY else 1)
     if workers < 2 or size < _IN_PARALLEL_BYTES:
-        return [_read(path) for path in paths]
+        return [_read(path, timelines) for path in paths]
     # Spawned, not forked: forking a process that has threads (numpy's) may hang the child.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        return list(pool.map(_read, paths))
+        return list(pool.map(_read, paths, [timelines] * len(paths)))
 
 
 _HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
-def _read(path: Path) -> RankTrace:
-    return _summary(read_trace(path))
+def _read(path: Path, timelines: bool) -> RankTrace:
+    return _summary(read_trace(path), timelines)
 
 
-def _summary(trace: Trace) -> RankTrace:
+def _summary(trace: Trace, timelines: bool) -> RankTrace:
+    timeline = build_timeline(trace)
     distributed = _dictionary(trace.metadata.get("distributedInfo"))
     rank = _whole(distributed.get("rank"))
     if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):
         rank = int(match[1])
     return RankTrace(
-        statistics=summarise(trace),
+        statistics=summarise(trace, timeline),
         environment=_environment(trace),
         rank=rank,
         world_size=_whole(distributed.get("world_size")),
         start_us=trace.base_us,
+        timeline=timeline if timelines else None,
     )
 
 

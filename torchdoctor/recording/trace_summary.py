@@ -29,12 +29,15 @@ def read_and_summarise(paths: Iterable[Path]) -> list[TraceStatistics]:
     return [summarise(read_trace(file)) for path in paths for file in trace_paths(path)]
 
 
-def summarise(trace: Trace) -> TraceStatistics:
+def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
     """All figures of one trace; times are means per step.
+
+    Args:
+        timeline: the trace's own, where it was built before.
 
     Without step annotations the whole trace counts as one span, `steps` is 0, and a doubt says so.
     """
-    timeline = build_timeline(trace)
+    timeline = timeline or build_timeline(trace)
     steps = timeline.steps
     host = summarise_operators(trace, timeline)
     device: dict[str, Any] = {}
