@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.recording.product_sizes import PRODUCT_OPERATORS, ProductInputs
 from torchdoctor.recording.trace_events import Slice, SliceArgs
 
 Ints = NDArray[np.int64]
@@ -84,7 +85,8 @@ class Table:
 class Trace:
     """A whole trace as columns.
 
-    `operators` has column shapes (number into `shapes`, -1: none). `runtime` has column
+    `operators` has columns shapes and product (numbers into `shapes` and `products`, -1: none).
+    `runtime` has column
     correlation (-1: none). `device` has columns kind (KERNEL, MEMCPY, MEMSET), correlation,
     device, stream, bytes (-1: not recorded).
     """
@@ -94,6 +96,7 @@ class Trace:
     names: list[str]
     threads: list[tuple[int | str, int | str]]  # process, thread
     shapes: list[bytes]  # JSON of the inputs' sizes
+    products: list[ProductInputs]  # of matrix products, convolutions and attention
     operators: Table
     annotations: Table
     runtime: Table
@@ -116,6 +119,7 @@ class Columns:
         self.names: Names[str] = Names()
         self.threads: Names[tuple[int | str, int | str]] = Names()
         self.shapes: Names[bytes] = Names()
+        self.products: Names[ProductInputs] = Names()
         self.base_us: float | None = None
         self.events = 0
         self.untimed = 0
@@ -164,6 +168,7 @@ class Columns:
         args = [event.args or _NO_ARGS for event in events]
         if table == "operators":
             columns["shapes"] = self._shape_numbers(args)
+            columns["product"] = self._product_numbers(events, args)
         elif table == "runtime":
             columns["correlation"] = _whole_column([arg.correlation for arg in args])
         elif table in _DEVICE_KINDS:
@@ -176,6 +181,17 @@ class Columns:
         # bytes(): a Raw would keep its whole block alive
         texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
         return np.array([shapes[text] if text else -1 for text in texts], dtype=np.int32)
+
+    def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
+        found = np.full(len(events), -1, dtype=np.int32)
+        for row, event in enumerate(events):
+            if event.name in PRODUCT_OPERATORS:
+                arg = args[row]
+                dims = bytes(arg.dims) or bytes(arg.dims_2020)
+                more = arg.types, arg.strides, arg.concrete, arg.stack
+                inputs = ProductInputs(event.name, dims, *map(bytes, more))
+                found[row] = self.products[inputs]
+        return found
 
     def _device_columns(self, kind: int, args: list[SliceArgs]) -> dict[str, NDArray[Any]]:
         return {
@@ -209,6 +225,7 @@ class Columns:
             names=self.names.values_in_order(),
             threads=self.threads.values_in_order(),
             shapes=self.shapes.values_in_order(),
+            products=self.products.values_in_order(),
             doubts=doubts,
             **tables,
         )
@@ -223,7 +240,7 @@ class Columns:
     def _join(self, table: str, longest_us: float) -> tuple[Table, int]:
         parts = self._parts.pop(table, [])
         extra = {
-            "operators": ("shapes",),
+            "operators": ("shapes", "product"),
             "runtime": ("correlation",),
             "device": ("kind", "correlation", "device", "stream", "bytes"),
         }.get(table, ())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +18,7 @@ from torchdoctor.recording.timeline import Timeline, find_step_thread
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_nesting import nest
-from torchdoctor.records import PythonPlace
+from torchdoctor.records import Location, PythonPlace
 
 HOST_BRANCHES = ("runtime", "data_loader", "cpu", "other")
 _FUNCTION = re.compile(r"(?P<file>.+\.pyx?)\((?P<line>\d+)\): (?P<function>.+)")
@@ -79,6 +80,30 @@ def is_users(name: str) -> bool:
         return False
     first = path.partition("/")[0].removesuffix(".py")
     return first not in _LIBRARIES and first not in sys.stdlib_module_names
+
+
+def user_frame(trace: Trace, thread: int, time: int, stack: bytes) -> Location | None:
+    """The user's line that runs on a thread at a moment, by the trace's stacks; None: not known.
+
+    Args:
+        stack: JSON of the frames, innermost first, that the releases of 2021 wrote to an operator.
+    """
+    table = trace.python
+    names: list[str] = []
+    if len(table):
+        open_then = (table.thread == thread) & (table.start <= time) & (table.end > time)
+        rows = np.flatnonzero(open_then)
+        names = [trace.names[table.name[row]] for row in rows[np.argsort(-table.start[rows])]]
+    elif stack:
+        try:
+            names = str(msgspec.json.decode(stack)).split(";")
+        except msgspec.DecodeError:
+            return None
+    for name in names:
+        match = _FUNCTION.fullmatch(name)
+        if match is not None and is_users(name):
+            return Location(file=match["file"], line=int(match["line"]), function=match["function"])
+    return None
 
 
 def _owners(trace: Trace, table: Table, parent: Ints) -> Ints:

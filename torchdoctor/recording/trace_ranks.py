@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.timeline import Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_files import trace_paths
+from torchdoctor.recording.trace_gpus import dictionary, gpus, text, whole_number
 from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.records import Environment, Gpu, TraceStatistics
+from torchdoctor.records import Environment, TraceStatistics
 
 STDIN = "-"
 _IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
@@ -81,15 +79,15 @@ def _read(path: Path, timelines: bool) -> RankTrace:
 
 def _summary(trace: Trace, timelines: bool) -> RankTrace:
     timeline = build_timeline(trace)
-    distributed = _dictionary(trace.metadata.get("distributedInfo"))
-    rank = _whole(distributed.get("rank"))
+    distributed = dictionary(trace.metadata.get("distributedInfo"))
+    rank = whole_number(distributed.get("rank"))
     if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):
         rank = int(match[1])
     return RankTrace(
         statistics=summarise(trace, timeline),
         environment=_environment(trace),
         rank=rank,
-        world_size=_whole(distributed.get("world_size")),
+        world_size=whole_number(distributed.get("world_size")),
         start_us=trace.base_us,
         timeline=timeline if timelines else None,
     )
@@ -99,45 +97,9 @@ def _environment(trace: Trace) -> Environment:
     """What the trace itself says; nothing of the machine that reads it."""
     metadata = trace.metadata
     return Environment(
-        torch=_text(metadata.get("torch_version")),
-        cuda=_text(metadata.get("cuda_version")),
-        gpus=_gpus(trace),
+        torch=text(metadata.get("torch_version")),
+        cuda=text(metadata.get("cuda_version")),
+        gpus=gpus(trace),
         usable_cpus=0.0,  # not known
         cpu_cores=0,
     )
-
-
-def _gpus(trace: Trace) -> list[Gpu]:
-    """Of the GPUs that the trace lists (all of the node) those that did something in it."""
-    properties = trace.metadata.get("deviceProperties")
-    if not isinstance(properties, list):
-        return []
-    used = set(np.unique(trace.device["device"]).tolist()) if trace.has_device else set()
-    found = []
-    for entry in properties:
-        known = _dictionary(entry)
-        index = _whole(known.get("id"))
-        if index is None or index not in used:
-            continue
-        major, minor = _whole(known.get("computeMajor")), _whole(known.get("computeMinor"))
-        found.append(
-            Gpu(
-                index=index,
-                name=_text(known.get("name")) or "GPU",
-                memory_bytes=_whole(known.get("totalGlobalMem")),
-                compute_capability=None if major is None else f"{major}.{minor or 0}",
-            )
-        )
-    return found
-
-
-def _dictionary(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

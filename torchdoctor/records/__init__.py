@@ -4,6 +4,7 @@ Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means 
 never zero. Per-step data are columns in files; these types hold summaries and fit in JSON.
 """
 
+from torchdoctor.records.products import MatrixProduct, MatrixWork, UnevenSize
 from torchdoctor.records.program import (
     AppliedFix,
     Binding,
@@ -75,6 +76,8 @@ __all__ = [
     "LaunchTiming",
     "LoaderFacts",
     "Location",
+    "MatrixProduct",
+    "MatrixWork",
     "ModelFacts",
     "Operator",
     "OptimizerFacts",
@@ -98,6 +101,7 @@ __all__ = [
     "StepTime",
     "TraceStatistics",
     "Trial",
+    "UnevenSize",
     "WhatIf",
     "Workload",
     "WorkloadRecord",
