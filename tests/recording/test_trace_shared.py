@@ -209,3 +209,23 @@ def test_mfu_is_not_measured_where_graphs_hide_the_products(name: str) -> None:
 
 def test_no_sizes_no_arithmetic() -> None:
     assert statistics("a100_cpu_bound_ddp").matrix_work is None
+
+
+def test_the_residual_blocks_of_resnet50_are_chains() -> None:
+    """Each of 16 blocks ends with an addition and a ReLU, 15 of them have another after them."""
+    found = statistics("v100_resnet50_workers0").pointwise
+    assert found is not None
+    by_operators = {tuple(one.operators): one.times_per_step for one in found.costliest}
+    assert by_operators["aten::add_", "aten::clamp_min"] == 16
+    assert by_operators["aten::add", "aten::add_", "aten::threshold_backward"] == 15
+    assert 0 < found.saved_s < found.device_s == pytest.approx(0.0118, abs=0.0001)
+
+
+def test_an_activation_written_out_is_a_chain() -> None:
+    """x * sigmoid(1.702 x), in five batches of 36 layers."""
+    found = statistics("h100_owlv2_data_loader").pointwise
+    assert found is not None
+    first = found.costliest[0]
+    assert first.operators == ["aten::mul", "aten::sigmoid", "aten::mul"]
+    assert first.times_per_step == 180
+    assert first.location is not None

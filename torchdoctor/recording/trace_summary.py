@@ -15,6 +15,7 @@ from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
 from torchdoctor.recording.trace_files import trace_paths
 from torchdoctor.recording.trace_operators import summarise_operators
+from torchdoctor.recording.trace_pointwise import pointwise_chains
 from torchdoctor.recording.trace_products import matrix_work
 from torchdoctor.recording.trace_python import python_places
 from torchdoctor.recording.trace_what_if import what_if
@@ -63,6 +64,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         allocations_per_step=allocated[0] if allocated else None,
         allocation_s=allocated[1] if allocated else None,
         matrix_work=matrix_work(trace, timeline),
+        pointwise=pointwise_chains(trace, timeline),
         python_places=python_places(trace, timeline),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],

@@ -4,6 +4,7 @@ Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means 
 never zero. Per-step data are columns in files; these types hold summaries and fit in JSON.
 """
 
+from torchdoctor.records.pointwise import PointwiseChain, PointwiseChains
 from torchdoctor.records.products import MatrixProduct, MatrixWork, UnevenSize
 from torchdoctor.records.program import (
     AppliedFix,
@@ -83,6 +84,8 @@ __all__ = [
     "OptimizerFacts",
     "Overhead",
     "PatchTrial",
+    "PointwiseChain",
+    "PointwiseChains",
     "ProcessFacts",
     "ProgressEvent",
     "PythonPlace",

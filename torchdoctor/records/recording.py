@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchdoctor.records.pointwise import PointwiseChains
 from torchdoctor.records.products import MatrixWork
 from torchdoctor.records.program import AppliedFix, ProcessFacts
 from torchdoctor.records.what_if import WhatIf
@@ -256,6 +257,7 @@ class TraceStatistics:
     allocations_per_step: float | None = None  # calls that ask the driver for device memory
     allocation_s: float | None = None  # host time in them, per step
     matrix_work: MatrixWork | None = None  # None: no GPU, or no input sizes recorded
+    pointwise: PointwiseChains | None = None  # None: no GPU
     python_places: list[PythonPlace] = field(default_factory=list)  # by time, at most 5
     what_if: WhatIf | None = None  # None: nothing to replay
     doubts: list[str] = field(default_factory=list)

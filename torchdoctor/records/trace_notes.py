@@ -33,6 +33,7 @@ NOTES: dict[str, dict[str, str]] = {
         "allocations_per_step": "Calls per step that ask the driver for device memory or return it.",
         "allocation_s": "Host time per step in them.",
         "matrix_work": "Arithmetic of matrix products, convolutions and attention; null: no GPU, or no input sizes (record_shapes) in the trace.",
+        "pointwise": "Pointwise kernels that run in a row and could be one; null: no GPU.",
         "python_places": "The user's functions that take most exposed host time, at most 5; empty without stacks.",
         "doubts": "What of the trace cannot be trusted.",
         "what_if": "The trace replayed as it is, and without each of its costs; null: not replayed.",
@@ -72,6 +73,20 @@ NOTES: dict[str, dict[str, str]] = {
         "dimension": "Which: rows, inner, columns, input channels or output channels.",
         "size": "What it is.",
         "multiple": "What it should be a multiple of.",
+    },
+    "PointwiseChains": {
+        "chains": "Chains per step: two pointwise kernels and more in a row on a stream; optimizers left out.",
+        "kernels": "Kernels in them per step.",
+        "device_s": "Time per step in which they run and nothing else does on the device.",
+        "saved_s": "What of it one kernel for each chain would save at most.",
+        "costliest": "The chains of equal operators that take most, at most 3.",
+    },
+    "PointwiseChain": {
+        "operators": "The operators that launch its kernels, in order, the first 8.",
+        "kernels": "How many kernels it has.",
+        "times_per_step": "How often a step runs it.",
+        "device_s": "Time per step in which it runs and nothing else does on the device.",
+        "location": "The user's line that calls its first operator; null: no stacks in the trace, or a backward.",
     },
     "RuntimeCall": {
         "name": "Its name.",
