@@ -84,6 +84,26 @@ def test_driver_allocations_are_counted_in_the_steps_alone() -> None:
     assert found.allocation_s == pytest.approx(40e-6)
 
 
+def test_a_retry_of_the_allocator_is_told_from_an_emptied_cache() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.operator("aten::mm", 10, 300)
+    trace.operator("aten::empty", 20, 200)
+    for name, start in (
+        ("cudaMalloc", 30),
+        ("cudaFree", 60),
+        ("cudaFree", 90),
+        ("cudaMalloc", 120),
+    ):
+        trace.call(name, start, start + 20)
+    trace.operator("aten::empty", 310, 400)
+    trace.call("cudaMalloc", 320, 330)  # growth, not a retry
+    trace.call("cudaFree", 500, 600)  # torch.cuda.empty_cache()
+    found = summary(trace)
+    assert found.allocations_per_step == 6
+    assert (found.allocator_retries_per_step, found.releases_per_step) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("name", "users"),
     [

@@ -5,9 +5,10 @@ Times are int64 nanoseconds since `Trace.base_us`, so that differences are exact
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +20,7 @@ from torchdoctor.recording.trace_events import Slice, SliceArgs
 
 Ints = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
 
 # Category of Kineto (2020 spelling, today's, other vendors') -> table.
 _TABLE_OF = {
@@ -105,11 +107,26 @@ class Trace:
     python: Table  # frames of Python, where stacks were recorded
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
+    # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def has_device(self) -> bool:
         """Whether anything ran on a GPU while the profiler watched."""
         return len(self.device) > 0
+
+
+def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
+    """What several parts of the analysis ask of a trace is computed at the first question."""
+
+    @functools.wraps(function)
+    def answer(trace: Trace) -> Found:
+        if function.__name__ not in trace.known:
+            trace.known[function.__name__] = function(trace)
+        found: Found = trace.known[function.__name__]
+        return found
+
+    return answer
 
 
 class Columns:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torchdoctor.recording.intervals import exposed_in_order, union
 from torchdoctor.recording.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
 from torchdoctor.recording.timeline import Steps, Timeline, named
-from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, Ints, Table, Trace
+from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, Ints, Table, Trace, once
 
 SHORT_KERNEL_NS = 10_000
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
@@ -67,6 +67,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
     )
 
 
+@once
 def device_time(trace: Trace) -> Ints:
     """What each device event adds to the device's time; at most the time in which anything runs.
 

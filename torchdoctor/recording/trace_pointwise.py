@@ -11,7 +11,7 @@ from torchdoctor.recording.intervals import subtract, union
 from torchdoctor.recording.kernel_names import is_pointwise
 from torchdoctor.recording.timeline import Timeline, launch_rows, named
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
-from torchdoctor.recording.trace_nesting import innermost, nest
+from torchdoctor.recording.trace_nesting import innermost, operator_nesting
 from torchdoctor.recording.trace_python import user_frame
 from torchdoctor.records import Location, PointwiseChain, PointwiseChains
 
@@ -127,7 +127,10 @@ def _launching_operators(trace: Trace, call: Ints) -> Ints:
         return np.full(len(call), -1)
     operators = trace.operators
     inside = innermost(
-        operators, nest(operators), trace.runtime.thread[call], trace.runtime.start[call]
+        operators,
+        operator_nesting(trace),
+        trace.runtime.thread[call],
+        trace.runtime.start[call],
     )
     known = (call >= 0) & (inside >= 0)
     return np.where(known, operators.name[np.maximum(inside, 0)].astype(np.int64), -1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.timeline import Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_clocks import Collectives, collectives
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_files import trace_paths
 from torchdoctor.recording.trace_gpus import dictionary, gpus, text, whole_number
@@ -33,7 +34,8 @@ class RankTrace:
     environment: Environment
     rank: int | None = None
     world_size: int | None = None
-    start_us: float = 0.0  # of the first event, on the clock of its own machine
+    start_us: float = 0.0  # where the timeline's times begin, as the trace counts
+    collectives: Collectives
     timeline: Timeline | None = None  # where it was asked for
 
 
@@ -89,6 +91,7 @@ def _summary(trace: Trace, timelines: bool) -> RankTrace:
         rank=rank,
         world_size=whole_number(distributed.get("world_size")),
         start_us=trace.base_us,
+        collectives=collectives(trace, timeline),
         timeline=timeline if timelines else None,
     )
 

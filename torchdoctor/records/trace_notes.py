@@ -32,6 +32,8 @@ NOTES: dict[str, dict[str, str]] = {
         "runtime_calls": "Calls of the CUDA or HIP runtime and driver by host time, at most 8.",
         "allocations_per_step": "Calls per step that ask the driver for device memory or return it.",
         "allocation_s": "Host time per step in them.",
+        "allocator_retries_per_step": "Operators per step that returned device memory to the driver and asked again, because there was not enough.",
+        "releases_per_step": "Calls per step that return device memory outside of any operator, as torch.cuda.empty_cache() does.",
         "matrix_work": "Arithmetic of matrix products, convolutions and attention; null: no GPU, or no input sizes (record_shapes) in the trace.",
         "pointwise": "Pointwise kernels that run in a row and could be one; null: no GPU.",
         "python_places": "The user's functions that take most exposed host time, at most 5; empty without stacks.",
@@ -111,6 +113,9 @@ NOTES: dict[str, dict[str, str]] = {
         "communication_s": "Time in collectives per step, hidden or not.",
         "communication_exposed_s": "The part of it that no computing kernel hides.",
         "data_loader_s": "Exposed time per step that it waits for data.",
+        "wait_s": "Time per step that its collectives wait until the last rank has come, hidden or not; null: the ranks' clocks could not be aligned.",
+        "last_share": "Share of the collectives that it came to last; null: the same.",
+        "clock_offset_s": "How far its clock is ahead of the first rank's, by collectives that end together; null: the same.",
     },
     "WhatIf": {
         "steps": "Steps that were replayed, in a row; 0: steps unknown, the whole trace counts as one.",

@@ -21,7 +21,11 @@ def rank_lines(report: Report) -> list[str]:
     lines = []
     for one in report.ranks:
         exposed = one.communication_exposed_s or 0.0
-        parts = [f"own {seconds(one.step_s - exposed)}", f"waits for others {seconds(exposed)}"]
+        parts = [f"own {seconds(one.step_s - exposed)}", f"collectives {seconds(exposed)}"]
+        if one.wait_s is not None:
+            parts.append(f"waits for others in collectives {seconds(one.wait_s)}")
+        if one.last_share:
+            parts.append(f"comes last to {percent(one.last_share)} of them")
         if one.data_loader_s >= 0.01 * one.step_s:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
         lines.append(f"rank {one.rank}: step {seconds(one.step_s)} ({', '.join(parts)})")
