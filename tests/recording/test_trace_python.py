@@ -8,8 +8,8 @@ import pytest
 from synthetic_traces import LOADER, TraceBuilder
 
 from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_python import is_users
 from torchdoctor.recording.trace_summary import summarise
+from torchdoctor.recording.user_frames import is_users
 
 
 def summary(trace: TraceBuilder):
@@ -64,6 +64,16 @@ def test_without_stacks_there_are_no_places() -> None:
     trace.step(0, 0, 100)
     trace.operator("aten::mm", 10, 90)
     assert summary(trace).python_places == []
+
+
+def test_frames_of_libraries_take_no_memory() -> None:
+    """They outnumber everything else in a trace with stacks, and nobody asks for them."""
+    trace = one_step()
+    for number in range(500):
+        trace.slice("python_function", f"torch/nn/modules/module.py({number}): f", number, 990)
+    read = read_trace(io.BytesIO(trace.text()))
+    assert 0 < len(read.python) < 10
+    assert not any("module.py" in name for name in read.names)
 
 
 def test_other_threads_frames_are_not_the_loops() -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.product_sizes import PRODUCT_OPERATORS, ProductInputs
 from torchdoctor.recording.trace_events import Slice, SliceArgs
+from torchdoctor.recording.user_frames import is_users
 
 Ints = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
@@ -54,6 +55,14 @@ class Names(dict[Key, int], Generic[Key]):
     def values_in_order(self) -> list[Key]:
         """The values; each stands at its number."""
         return list(self)
+
+
+class _Users(dict[str, bool]):
+    """Whether the frame of a name is the user's; asked once a name."""
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = is_users(name)
+        return found
 
 
 @dataclass
@@ -104,7 +113,7 @@ class Trace:
     runtime: Table
     device: Table
     spans: Table
-    python: Table  # frames of Python, where stacks were recorded
+    python: Table  # the user's frames of Python, where stacks were recorded
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
@@ -142,6 +151,8 @@ class Columns:
         self.untimed = 0
         self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
         self._table_of: dict[str, str | None] = {}
+        # Frames outnumber all other events, and nobody asks for those of libraries.
+        self._users = _Users()
 
     def add(self, slices: Iterable[Slice]) -> None:
         """Takes over the columns of a block; the slices can go afterwards."""
@@ -151,6 +162,8 @@ class Columns:
         for category, events in by_category.items():
             self.events += len(events)
             table = self._table(category)
+            if table == "python_frames":
+                events = [event for event in events if self._users[event.name]]
             if table is not None:
                 self._add_events(table, events)
 
