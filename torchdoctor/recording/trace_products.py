@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -133,22 +134,22 @@ def _products(
     steps: int,
 ) -> list[MatrixProduct]:
     """Calls of one operator, sizes and precision together; the longest first."""
-    groups: dict[tuple[str, bytes, str | None, bool], list[int]] = defaultdict(list)
+    groups: dict[tuple[str, str, str | None, bool], list[int]] = defaultdict(list)
     for row, sizes in enumerate(calls.sizes):
         if sizes is not None:
             inputs = trace.products[calls.table["product"][row]]
             tensor = bool(calls.tensor_share[row] > 0.5)
             precision = precision_of(sizes.dtype, tensor, sheet)
-            groups[inputs.operator, inputs.dims, precision, tensor].append(row)
+            groups[inputs.operator, _written(inputs.dims), precision, tensor].append(row)
     found = []
-    for (operator, dims, precision, tensor), rows in groups.items():
+    for (operator, written, precision, tensor), rows in groups.items():
         every = [sizes for row in rows if (sizes := calls.sizes[row]) is not None]
         device_s = float(calls.device_ns[rows].sum()) / 1e9 / steps
         flops = sum(sizes.flops for sizes in every) / steps
         peak = sheet.peak(precision) if sheet and precision else None
         product = MatrixProduct(
             operator=operator,
-            sizes=_written(dims),
+            sizes=written,
             precision=precision,
             calls_per_step=len(rows) / steps,
             flops=flops,
@@ -200,6 +201,7 @@ def _capability(found: Sequence[Gpu]) -> tuple[int, int]:
     return min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
 
 
+@functools.lru_cache(1024)
 def _written(dims: bytes) -> str:
     """Sizes of the inputs that have any, as "[32, 64], [64, 10]"."""
     return ", ".join(str(size) for size in msgspec.json.decode(dims) if size)
