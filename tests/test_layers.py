@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "torchdoctor"
 ORDER = [
     "errors",
     "records",
+    "gpu_data_sheets",
     "probe",
     "edits",
     "fixes",

@@ -13,6 +13,8 @@ from typing import Any
 
 from torchdoctor import __version__, catalogue
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.recording.trace_annotate import annotate
+from torchdoctor.recording.trace_clocks import Alignment, align
 from torchdoctor.recording.trace_ranks import RankTrace, read_ranks
 from torchdoctor.records import (
     Baseline,
@@ -34,36 +36,41 @@ NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
 )
 _FEW_STEPS = 3
-_CLOCKS_APART_S = 3600.0
+_CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
 
-def trace_checkup(sources: Sequence[str]) -> Report:
+def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Report:
     """Diagnose existing Kineto traces.
 
     Args:
         sources: trace files, folders of traces (one per rank), or "-" for the standard input.
+        annotated: also write the trace that the figures are of here, with tracks of its own.
 
     Raises:
-        UsageError: one of them does not exist or is no trace.
+        UsageError: one of them does not exist or is no trace, or `annotated` cannot be written.
     """
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    ranks = read_ranks(sources)
+    ranks = read_ranks(sources, timelines=annotated is not None)
     chosen = slowest(ranks)
     trace = chosen.statistics
+    alignment = align([one.collectives for one in ranks], trace.step_s or 0.0)
     command = ["torchdoctor", "diagnose", *sources]
     recording = Recording(
         workload=Workload(command=command, cwd=str(Path.cwd())),
         environment=chosen.environment,
         trace=trace,
         shares=trace.shares,
-        ranks=rank_times(ranks),
+        ranks=rank_times(ranks, alignment),
     )
     fixes = catalogue.fixes()
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
     if not trace.steps:
         diagnosis = _without_steps(diagnosis)
+    if annotated is not None and chosen.timeline is not None:
+        source = Path(trace.path)
+        annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
     return Report(
         torchdoctor_version=__version__,
         created=created,
@@ -76,7 +83,7 @@ def trace_checkup(sources: Sequence[str]) -> Report:
         recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
-        doubts=[*_doubts(ranks, chosen), *_hidden(diagnosis, trace)],
+        doubts=[*_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
 
@@ -91,7 +98,7 @@ def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
     return max(ranks, key=own_s)
 
 
-def rank_times(ranks: Sequence[RankTrace]) -> list[RankTime]:
+def rank_times(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[RankTime]:
     """One row a rank; empty for a single trace."""
     if len(ranks) < 2:
         return []
@@ -108,6 +115,9 @@ def rank_times(ranks: Sequence[RankTrace]) -> list[RankTime]:
                 communication_s=figures.communication_s,
                 communication_exposed_s=figures.communication_exposed_s,
                 data_loader_s=step_s * (figures.shares.data_loader or 0.0),
+                wait_s=alignment.wait_s[number] if alignment else None,
+                last_share=alignment.last_share[number] if alignment else None,
+                clock_offset_s=alignment.offset_s[number] if alignment else None,
             )
         )
     return rows
@@ -183,7 +193,9 @@ def _hidden(diagnosis: Diagnosis, trace: TraceStatistics) -> list[str]:
     ]
 
 
-def _doubts(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
+def _doubts(
+    ranks: Sequence[RankTrace], chosen: RankTrace, alignment: Alignment | None
+) -> list[str]:
     trace = chosen.statistics
     doubts = list(trace.doubts)
     if 0 < trace.steps < _FEW_STEPS:
@@ -198,14 +210,28 @@ def _doubts(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     if len(ranks) > 1:
         name = chosen.rank if chosen.rank is not None else Path(trace.path).name
         doubts.append(f"The shares are of rank {name}, which the others wait for.")
-        starts = [one.start_us for one in ranks]
-        if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:
-            doubts.append(
-                "The ranks' clocks are over an hour apart, or the traces are of different runs: "
-                "their times are not compared with each other."
-            )
+        doubts += _clock_doubts(ranks, alignment)
         for one in ranks:
             if one is not chosen:
                 label = Path(one.statistics.path).name
                 doubts += [f"{label}: {doubt}" for doubt in one.statistics.doubts]
     return list(dict.fromkeys(doubts))
+
+
+def _clock_doubts(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[str]:
+    if alignment is not None:
+        apart_s = max(alignment.offset_s) - min(alignment.offset_s)
+        if apart_s < _CLOCKS_TOGETHER_S:
+            return []
+        return [
+            f"The ranks' clocks differ by up to {apart_s * 1e3:.3g} ms. They were aligned on "
+            f"{alignment.collectives} collectives that all ranks ran, whose ends then lie within "
+            f"{alignment.scatter_s * 1e6:.0f} us."
+        ]
+    starts = [one.collectives.base_us for one in ranks]
+    if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:
+        return [
+            "The ranks' clocks are over an hour apart, or the traces are of different runs: "
+            "their times are not compared with each other."
+        ]
+    return []

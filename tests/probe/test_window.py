@@ -173,6 +173,18 @@ print("end")
 
 LOOPS = {
     "plain": ("loader", "for _ in range(3):\n    for x, in loader: learn(x)"),
+    "batches that are tensors": (
+        "loader",
+        "loader = None\n"
+        "loader = torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4)\n"
+        "for x in loader: learn(x)",
+    ),
+    "batches that are mappings": (
+        "loader",
+        "rows = [{'name': 'x', 'x': torch.randn(4)} for _ in range(400)]\n"
+        "loader = torch.utils.data.DataLoader(rows, batch_size=4)\n"
+        "for x in loader: learn(x['x'])",
+    ),
     "validation between": (
         "loader",
         "other = torch.utils.data.DataLoader(data, batch_size=20)\n"
@@ -209,7 +221,7 @@ def test_a_launch_without_phases_measures_the_same(name: str, tmp_path: Path) ->
         folder = tmp_path / str(phases)
         folder.mkdir()
         plan = {
-            "ident": int("LBFGS" in loop),
+            "ident": int("LBFGS" in loop or "batches that" in name),
             "phases": phases,
             "seed": 0,
             "warmup_steps": 25,
@@ -217,7 +229,7 @@ def test_a_launch_without_phases_measures_the_same(name: str, tmp_path: Path) ->
         }
         run = run_loop(loop, folder, kind, **plan)
         assert run.said() == []
-        timings.append(launch_timing(run.channel, Boundary(kind=kind)))
+        timings.append(launch_timing(run.channel, Boundary(kind=kind, ident=plan["ident"])))
         events.append(len(run.events[run.main_pid]))
     whole, bare = timings
     assert bare.ended == whole.ended == "measured"

@@ -10,12 +10,18 @@ import pytest
 from synthetic_traces import every_branch
 
 from torchdoctor.errors import UsageError
+from torchdoctor.recording.timeline import build_timeline
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_annotate import annotate
 from torchdoctor.recording.trace_summary import summarise
 from torchdoctor.records import Finding
 
 FINDINGS = [Finding(check="pageable-copies", share_of_step=0.1, evidence=["One.", "Two."])]
+
+
+def write_annotated(source: Path, target: Path) -> None:
+    trace = read_trace(source)
+    annotate(source, target, build_timeline(trace), trace.base_us, FINDINGS)
 
 
 def annotated(folder: Path, root: str, target: str) -> tuple[list[dict], list[dict]]:
@@ -25,7 +31,7 @@ def annotated(folder: Path, root: str, target: str) -> tuple[list[dict], list[di
     content = json.dumps(document if root == "object" else before).encode()
     source = folder / "source.json"
     source.write_bytes(gzip.compress(content) if target.endswith(".gz") else content)
-    annotate(source, folder / target, FINDINGS)
+    write_annotated(source, folder / target)
     written = (folder / target).read_bytes()
     found = json.loads(gzip.decompress(written) if target.endswith(".gz") else written)
     if root == "object":
@@ -61,7 +67,7 @@ def test_what_a_step_is_in_fills_it_once(tmp_path: Path) -> None:
     for part in parts:
         by_label[part["name"]] = by_label.get(part["name"], 0.0) + part["dur"]
     total = sum(e["dur"] for e in steps)
-    assert by_label["kernels"] / total == pytest.approx(steps[0]["args"]["gpu"], abs=0.01)
+    assert by_label["GPU kernels"] / total == pytest.approx(steps[0]["args"]["gpu"], abs=0.01)
 
 
 def test_the_copy_is_diagnosed_as_the_original(tmp_path: Path) -> None:
@@ -74,5 +80,15 @@ def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
     annotated(tmp_path, "object", "out.json")
     missing = tmp_path / "no" / "out.json"
     with pytest.raises(UsageError, match="Cannot write"):
-        annotate(tmp_path / "source.json", missing, [])
+        write_annotated(tmp_path / "source.json", missing)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "source.json"]
+
+
+def test_a_compressed_trace_that_was_cut_off_is_copied_as_far_as_it_goes(tmp_path: Path) -> None:
+    whole = gzip.compress(every_branch(steps=40).text(), mtime=0)
+    source = tmp_path / "cut.json.gz"
+    source.write_bytes(whole[: len(whole) // 2])
+    write_annotated(source, tmp_path / "out.json")
+    text = (tmp_path / "out.json").read_text()
+    assert '"findings"' in text
+    assert "ampere_sgemm_128x64_nn" in text

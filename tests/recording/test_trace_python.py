@@ -8,8 +8,8 @@ import pytest
 from synthetic_traces import LOADER, TraceBuilder
 
 from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_python import is_users
 from torchdoctor.recording.trace_summary import summarise
+from torchdoctor.recording.user_frames import is_users
 
 
 def summary(trace: TraceBuilder):
@@ -66,6 +66,16 @@ def test_without_stacks_there_are_no_places() -> None:
     assert summary(trace).python_places == []
 
 
+def test_frames_of_libraries_take_no_memory() -> None:
+    """They outnumber everything else in a trace with stacks, and nobody asks for them."""
+    trace = one_step()
+    for number in range(500):
+        trace.slice("python_function", f"torch/nn/modules/module.py({number}): f", number, 990)
+    read = read_trace(io.BytesIO(trace.text()))
+    assert 0 < len(read.python) < 10
+    assert not any("module.py" in name for name in read.names)
+
+
 def test_other_threads_frames_are_not_the_loops() -> None:
     trace = one_step()
     trace.slice("python_function", "monitor.py(3): run", 0, 1000, tid=99)
@@ -82,6 +92,26 @@ def test_driver_allocations_are_counted_in_the_steps_alone() -> None:
     found = summary(trace)
     assert found.allocations_per_step == 2
     assert found.allocation_s == pytest.approx(40e-6)
+
+
+def test_a_retry_of_the_allocator_is_told_from_an_emptied_cache() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.operator("aten::mm", 10, 300)
+    trace.operator("aten::empty", 20, 200)
+    for name, start in (
+        ("cudaMalloc", 30),
+        ("cudaFree", 60),
+        ("cudaFree", 90),
+        ("cudaMalloc", 120),
+    ):
+        trace.call(name, start, start + 20)
+    trace.operator("aten::empty", 310, 400)
+    trace.call("cudaMalloc", 320, 330)  # growth, not a retry
+    trace.call("cudaFree", 500, 600)  # torch.cuda.empty_cache()
+    found = summary(trace)
+    assert found.allocations_per_step == 6
+    assert (found.allocator_retries_per_step, found.releases_per_step) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,10 @@ def rows(trace: Trace, table: str) -> list[tuple]:
     columns = getattr(trace, table)
     names = [trace.names[name] for name in columns.name]
     threads = [str(trace.threads[thread]) for thread in columns.thread]
-    others = [columns[key] for key in columns.columns if key != "shapes"]
+    others = [columns[key] for key in columns.columns if key not in ("shapes", "product")]
+    if table == "operators":
+        sizes = [trace.products[row].dims if row >= 0 else b"null" for row in columns["product"]]
+        others.append([str(json.loads(text or b"null")) for text in sizes])
     base = round(trace.base_us * 1000)
     start, end = columns.start + base, columns.end + base
     return sorted(zip(start, end, names, threads, *others, strict=True))

@@ -151,3 +151,81 @@ def test_the_known_bottleneck_is_where_the_gain_is(
     replayed = statistics(name).what_if
     assert replayed is not None
     assert low <= (replayed.speedup(branch) or 0) <= high
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("v100_resnet50_workers0", 0.279), ("v100_resnet50_workers4", 0.351)]
+)
+def test_resnet50_computes_what_is_known_of_it(name: str, share: float) -> None:
+    """4.09 G multiplications an image, three times less the first layer's gradient, batch 32."""
+    work = statistics(name).matrix_work
+    assert work is not None
+    expected = 2 * 32 * (3 * 4.089e9 - 0.118e9)
+    assert work.flops == pytest.approx(expected, rel=0.002)
+    assert (work.known_share, work.gpu) == (1.0, "V100 SXM2")
+    assert work.mfu == pytest.approx(share, abs=0.001)
+    assert 0.5 < (work.peak_share or 0) < 1.0
+    assert {one.precision for one in work.products} == {"float32"}
+    assert (work.compute_bound_s or 0) > 0.9 * work.device_s
+
+
+def test_the_oldest_traces_have_flops_and_no_gpu_name() -> None:
+    work = statistics("v100_resnet50_list_root").matrix_work
+    assert work is not None
+    assert work.flops == pytest.approx(777.6e9, rel=0.001)
+    assert work.mfu is None
+
+
+def test_sizes_that_forced_kernels_for_unaligned_rows() -> None:
+    """Their kernels are named ..._align1: 5185 tokens in the attention of owlv2."""
+    work = statistics("h100_owlv2_data_loader").matrix_work
+    assert work is not None
+    first, second = work.products[:2]
+    sizes = [[(one.dimension, one.size) for one in each.uneven] for each in (first, second)]
+    assert sizes == [[("columns", 5185)], [("inner", 5185)]]
+    assert first.device_s + second.device_s == pytest.approx(0.2293, abs=0.001)
+    assert max(first.peak_share or 1, second.peak_share or 1) < 0.07
+    assert all(not one.uneven for one in work.products if (one.peak_share or 0) > 0.5)
+    assert first.location is not None
+    assert first.location.file.endswith("pipeline/model.py")
+
+
+def test_a_vocabulary_that_is_no_multiple_of_eight() -> None:
+    """Its kernel is named ..._align2."""
+    work = statistics("h100_bert_launch_bound").matrix_work
+    assert work is not None
+    uneven = [size for one in work.products for size in one.uneven if size.multiple == 8]
+    assert [(one.dimension, one.size) for one in uneven] == [("columns", 30522)]
+
+
+@pytest.mark.parametrize("name", ["a100_blocking_memcpy", "v100_memcpy_second"])
+def test_mfu_is_not_measured_where_graphs_hide_the_products(name: str) -> None:
+    work = statistics(name).matrix_work
+    assert work is not None
+    assert work.known_share < 0.2
+    assert work.mfu is None
+    assert all((one.peak_share or 0) < 1.05 for one in work.products)
+
+
+def test_no_sizes_no_arithmetic() -> None:
+    assert statistics("a100_cpu_bound_ddp").matrix_work is None
+
+
+def test_the_residual_blocks_of_resnet50_are_chains() -> None:
+    """Each of 16 blocks ends with an addition and a ReLU, 15 of them have another after them."""
+    found = statistics("v100_resnet50_workers0").pointwise
+    assert found is not None
+    by_operators = {tuple(one.operators): one.times_per_step for one in found.costliest}
+    assert by_operators["aten::add_", "aten::clamp_min"] == 16
+    assert by_operators["aten::add", "aten::add_", "aten::threshold_backward"] == 15
+    assert 0 < found.saved_s < found.device_s == pytest.approx(0.0118, abs=0.0001)
+
+
+def test_an_activation_written_out_is_a_chain() -> None:
+    """x * sigmoid(1.702 x), in five batches of 36 layers."""
+    found = statistics("h100_owlv2_data_loader").pointwise
+    assert found is not None
+    first = found.costliest[0]
+    assert first.operators == ["aten::mul", "aten::sigmoid", "aten::mul"]
+    assert first.times_per_step == 180
+    assert first.location is not None

@@ -10,7 +10,8 @@ and `cudaMalloc` takes up to a millisecond.
 How it is measured
 ------------------
 Calls of cudaMalloc, cudaFree and their kin inside the steps of the trace, and the host's time in
-them. A warm program makes none.
+them. A warm program makes none. An operator that gives memory back and then asks for it is a retry:
+memory was full. Memory given back outside of any operator is `empty_cache()`.
 
 Not to be confused with
 -----------------------
@@ -22,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.records import Finding, Recording, TraceStatistics
 
 UNDER = "cpu"
 THRESHOLD = 0.02
@@ -46,16 +47,38 @@ def look(recording: Recording) -> list[Finding]:
             evidence=[
                 f"{trace.allocations_per_step:.1f} calls of cudaMalloc, cudaFree and their kin a "
                 f"step hold the host {share:.0%} of it.",
-                "Remove torch.cuda.empty_cache() from the loop; where sizes vary, set "
-                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+                *_causes(trace),
             ],
             severity="moderate",
         )
     ]
 
 
+def _causes(trace: TraceStatistics) -> list[str]:
+    """What the calls' places say, with what helps."""
+    retries, releases = trace.allocator_retries_per_step, trace.releases_per_step
+    found = []
+    if retries:
+        found.append(
+            f"{retries:.1f} operators a step found memory full and gave cached blocks back to get "
+            "theirs: use a smaller batch, checkpoint activations, or against fragmentation set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+        )
+    if releases:
+        found.append(
+            f"{releases:.1f} calls a step give memory back outside of any operator: remove "
+            "torch.cuda.empty_cache() from the loop."
+        )
+    return found or [
+        "Where sizes vary from step to step, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+    ]
+
+
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
 FIRES = [{"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.001}}]
+FIRES += [
+    {"trace": {**FIRES[0]["trace"], "allocator_retries_per_step": 2.0, "releases_per_step": 1.0}}
+]
 QUIET = [
     {"trace": {**_TRACE, "allocations_per_step": 0.2, "allocation_s": 0.001}},
     {"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.0001}},

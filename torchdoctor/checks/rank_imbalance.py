@@ -47,6 +47,8 @@ def look(recording: Recording) -> list[Finding]:
     ]
     if slowest.data_loader_s >= 0.2 * _own_s(slowest):
         evidence.append(f"{slowest.data_loader_s * 1e3:.1f} ms of that it waits for data.")
+    if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
+        evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
     return [
         Finding(
             check="rank-imbalance",

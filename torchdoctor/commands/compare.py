@@ -22,8 +22,6 @@ HELP = (
 )
 FORMATS = ("terminal", "markdown", "json")
 _HEAD_BYTES = 1 << 20
-_GZIP = b"\x1f\x8b"
-_TRACE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[|.*?(?<!\\)\"traceEvents\"\s*:", re.DOTALL)
 _REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
 
 
@@ -53,6 +51,7 @@ def compare(
 def _report(path: Path) -> Report:
     """The report of a file, told by content; a trace is diagnosed first."""
     from torchdoctor.record_files import REPORT_NAME, read_report
+    from torchdoctor.recording.trace_files import GZIP_MAGIC, events_start
     from torchdoctor.trace_checkup import trace_checkup
 
     if path.is_dir():
@@ -60,7 +59,7 @@ def _report(path: Path) -> Report:
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
-            is_trace = head.startswith(_GZIP) or _TRACE.match(head) is not None
+            is_trace = head.startswith(GZIP_MAGIC) or events_start(head) is not None
             is_report = not is_trace and _REPORT.search(head + file.read()) is not None
     except OSError as error:
         raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from error

@@ -45,12 +45,9 @@ def diagnose(
     if annotate is not None and "-" in traces:
         raise UsageError("--annotate copies a file: save the standard input to one first.")
     check_tensorboard(tensorboard)
-    report = trace_checkup(traces)
+    report = trace_checkup(traces, annotate)
     write(report, json, html)
     show(report)
     hand_to_tensorboard(report, tensorboard)
-    if annotate is not None and report.trace is not None:
-        from torchdoctor.recording.trace_annotate import annotate as write_annotated
-
-        write_annotated(Path(report.trace.path), annotate, report.diagnosis.findings)
+    if annotate is not None:
         typer.echo(f"To see it: open {annotate} in https://ui.perfetto.dev", err=True)

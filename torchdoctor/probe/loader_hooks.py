@@ -169,8 +169,9 @@ def _wrap_next(session, loaders, cls):
             first(ident & mask, batch, samples)
 
     def end(ident, known, batch):
+        lead = known.lead
         try:
-            samples = batch[known.lead].shape[0]
+            samples = batch_size(batch) if lead is None else batch[lead].shape[0]
         except Exception:
             samples = batch_size(batch)
         now = add(step_log.FETCH_END, ident, samples)

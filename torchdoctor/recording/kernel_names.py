@@ -39,6 +39,9 @@ _TENSOR_CORE = re.compile(
 )
 # The same families, computed in plain float32 or float64 arithmetic.
 _NO_TENSOR_CORE = re.compile(r"simt|ffma|_sgemm_(?!.*tf32)|dgemm", re.IGNORECASE)
+# PyTorch's loops over all elements; kernels that gather and scatter (index_elementwise_kernel) are
+# left out, as are those that a compiler or a foreach has fused already.
+_POINTWISE = re.compile(r"(?<!index_)elementwise_(?:kernel|grid_stride)")
 
 
 def is_communication(name: str) -> bool:
@@ -58,3 +61,8 @@ def is_matrix_work(name: str) -> bool:
 def uses_tensor_cores(name: str) -> bool:
     """A kernel that is known by its name to run on tensor cores (NVIDIA) or matrix cores (AMD)."""
     return _TENSOR_CORE.search(name) is not None and _NO_TENSOR_CORE.search(name) is None
+
+
+def is_pointwise(name: str) -> bool:
+    """A kernel that computes each element from the same place of its inputs, and is not fused."""
+    return _POINTWISE.search(name) is not None

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import EMPTY, Intervals, join, subtract, union
 from torchdoctor.recording.kernel_names import is_communication
-from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, MEMSET, Ints, Table, Trace
-from torchdoctor.recording.trace_nesting import nest
+from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, MEMSET, Ints, Table, Trace, once
+from torchdoctor.recording.trace_nesting import operator_nesting
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
@@ -139,6 +139,7 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
 
 
+@once
 def launch_rows(trace: Trace) -> Ints:
     """For every device event the row of the runtime call that launched it, or -1."""
     calls, device = trace.runtime["correlation"], trace.device["correlation"]
@@ -211,7 +212,7 @@ def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Int
     """Collectives where no operator computes and no loader waits."""
     if not len(collectives):
         return collectives
-    leaves = nest(trace.operators).leaves
+    leaves = operator_nesting(trace).leaves
     return subtract(collectives, join(loading, _rows(trace.operators, leaves)))
 
 

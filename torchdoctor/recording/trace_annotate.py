@@ -15,12 +15,11 @@ import msgspec
 import numpy as np
 
 from torchdoctor.errors import UsageError
-from torchdoctor.recording.timeline import build_timeline
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_exposed import exposed_intervals
-from torchdoctor.recording.trace_files import events_start
+from torchdoctor.recording.trace_files import events_start, plain_chunks
 from torchdoctor.records import Finding
+from torchdoctor.reports.content import SHARE_LABELS
 
 _PROCESS = 2_000_000_000  # no process id of a system
 _STEPS, _EXPOSED, _FINDINGS = 1, 2, 3
@@ -29,42 +28,33 @@ _TRACKS = {
     _EXPOSED: "what the step is in (exposed time)",
     _FINDINGS: "findings",
 }
-_LABELS = {
-    "gpu": "kernels",
-    "memcpy": "memory copies",
-    "memset": "memset",
-    "communication": "collectives",
-    "runtime": "driver calls",
-    "data_loader": "waiting for data",
-    "cpu": "operators on the CPU",
-    "other": "other",
-}
 _SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
-_BLOCK_BYTES = 1 << 20
 
 
-def annotate(source: Path, target: Path, findings: Sequence[Finding]) -> None:
+def annotate(
+    source: Path, target: Path, timeline: Timeline, base_us: float, findings: Sequence[Finding]
+) -> None:
     """Write `target`: the trace and our tracks; compressed where its name ends in .gz.
 
     Args:
-        source: the trace.
+        source: the trace; copied as far as it can be read.
         target: written whole or not at all.
+        timeline: of the trace, its times in nanoseconds after `base_us`.
+        base_us: microseconds, on the trace's clock.
         findings: one slice each, over the whole trace.
 
     Raises:
         UsageError: `source` is no trace, or `target` cannot be written.
     """
-    ours = b",\n".join(
-        msgspec.json.encode(event) for event in _events(read_trace(source), findings)
-    )
+    ours = b",\n".join(msgspec.json.encode(event) for event in _events(timeline, base_us, findings))
     part = target.with_name(target.name + ".part")
     try:
-        with _reading(source) as stream, _writing(part, target.name) as out:
-            head, rest = _head(stream, source)
-            out.write(head + b"\n" + ours + b",\n")
-            while rest:
-                out.write(rest)
-                rest = stream.read(_BLOCK_BYTES)
+        with source.open("rb") as stream, _writing(part, target.name) as out:
+            chunks = plain_chunks(stream, source.name, [])
+            head, rest = _head(chunks, source)
+            out.write(head + b"\n" + ours + b",\n" + rest)
+            for chunk in chunks:
+                out.write(chunk)
         part.replace(target)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -72,8 +62,9 @@ def annotate(source: Path, target: Path, findings: Sequence[Finding]) -> None:
         raise UsageError(f"Cannot write {target} ({error.strerror or error}).") from error
 
 
-def _events(trace: Trace, findings: Sequence[Finding]) -> Iterator[dict[str, Any]]:
-    timeline = build_timeline(trace)
+def _events(
+    timeline: Timeline, base_us: float, findings: Sequence[Finding]
+) -> Iterator[dict[str, Any]]:
     steps = timeline.steps
     name = {"ph": "M", "pid": _PROCESS, "name": "process_name"}
     yield {**name, "args": {"name": "torchdoctor"}}
@@ -83,7 +74,7 @@ def _events(trace: Trace, findings: Sequence[Finding]) -> Iterator[dict[str, Any
         yield {**name, "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}}
 
     def slice_(track: int, title: str, start: int, end: int, **args: Any) -> dict[str, Any]:
-        at_us = round(trace.base_us + start / 1000, 3)
+        at_us = round(base_us + start / 1000, 3)
         event = {"ph": "X", "cat": "torchdoctor", "name": title, "pid": _PROCESS, "tid": track}
         return {**event, "ts": at_us, "dur": (end - start) / 1000, "args": args}
 
@@ -97,7 +88,7 @@ def _events(trace: Trace, findings: Sequence[Finding]) -> Iterator[dict[str, Any
         yield slice_(_STEPS, f"step {number}" if steps.known else "the trace", start, end, **shares)
     for branch, found in exposed_intervals(timeline).items():
         for row in np.flatnonzero(found.end - found.start >= _SHORTEST_NS):
-            yield slice_(_EXPOSED, _LABELS[branch], int(found.start[row]), int(found.end[row]))
+            yield slice_(_EXPOSED, SHARE_LABELS[branch], int(found.start[row]), int(found.end[row]))
     for finding in findings:
         share = finding.share_of_step
         title = finding.check if share is None else f"{finding.check} {share:.0%}"
@@ -106,27 +97,15 @@ def _events(trace: Trace, findings: Sequence[Finding]) -> Iterator[dict[str, Any
         yield slice_(_FINDINGS, title, first, last, evidence=evidence)
 
 
-def _head(stream: IO[bytes], source: Path) -> tuple[bytes, bytes]:
+def _head(chunks: Iterator[bytes], source: Path) -> tuple[bytes, bytes]:
     """What stands up to the first event, and what was read beyond it."""
     buffer = b""
-    while block := stream.read(_BLOCK_BYTES):
-        buffer += block
+    for chunk in chunks:
+        buffer += chunk
         start = events_start(buffer)
         if start is not None:
             return buffer[:start], buffer[start:]
     raise UsageError(f"{source} is not a PyTorch profiler trace.")
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        if not packed:
-            yield raw
-            return
-        with gzip.open(raw, "rb") as stream:
-            yield cast(BinaryIO, stream)
 
 
 @contextlib.contextmanager

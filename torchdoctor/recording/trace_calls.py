@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
 from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_columns import Ints, Trace
-from torchdoctor.recording.trace_nesting import innermost, nest
+from torchdoctor.recording.trace_nesting import innermost, operator_nesting
 from torchdoctor.records import RuntimeCall
 
 # Memory of the device is asked of the driver, or given back to it: what a warm allocator avoids.
 _ALLOCATION = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
 )
+_GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
 _WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
 _AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
 _LISTED = 8
@@ -28,7 +30,7 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     rows = table.where(steps.index(table.start) >= 0)
     # Who launches a kernel is told by the operators; who waits is what is asked here.
     waits = np.array([_WAITS.match(name) is not None for name in trace.names], dtype=bool)
-    inside = innermost(trace.operators, nest(trace.operators), rows.thread, rows.start)
+    inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     names = len(trace.names)
     operator = np.where(waits[rows.name] & (inside >= 0), _names_of(trace, inside), names)
     key, group = np.unique(rows.name.astype(np.int64) * (names + 1) + operator, return_inverse=True)
@@ -56,12 +58,38 @@ def _names_of(trace: Trace, rows: Ints) -> Ints:
     return trace.operators.name[np.maximum(rows, 0)].astype(np.int64)
 
 
-def allocation(trace: Trace, timeline: Timeline) -> tuple[float, float] | None:
-    """Driver allocations: calls per step and host seconds per step; None without runtime calls."""
+@dataclass(frozen=True)
+class Allocation:
+    """Calls that ask the driver for device memory, or give it back; means per step.
+
+    `retries`: operators that gave memory back and asked again, because there was not enough.
+    `released`: memory given back outside of any operator, as `torch.cuda.empty_cache()` does.
+    """
+
+    calls: float
+    host_s: float
+    retries: float
+    released: float
+
+
+def allocation(trace: Trace, timeline: Timeline) -> Allocation | None:
+    """What the allocator asked of the driver in the steps; None without runtime calls."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return None
     wanted = np.array([_ALLOCATION.match(name) is not None for name in trace.names], dtype=bool)
+    frees = np.array([_GIVES_BACK.search(name) is not None for name in trace.names], dtype=bool)
     rows = table.where((steps.index(table.start) >= 0) & wanted[table.name])
-    spent = float((rows.end - rows.start).sum())
-    return len(rows) / len(steps), spent / len(steps) / 1e9
+    inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
+    gives_back = frees[rows.name]
+    last_asked: dict[int, int] = {}
+    for operator, start in zip(inside[~gives_back], rows.start[~gives_back], strict=True):
+        last_asked[int(operator)] = max(int(start), last_asked.get(int(operator), int(start)))
+    gave = zip(inside[gives_back].tolist(), rows.start[gives_back].tolist(), strict=True)
+    retries = {operator for operator, start in gave if start < last_asked.get(operator, start)}
+    return Allocation(
+        calls=len(rows) / len(steps),
+        host_s=float((rows.end - rows.start).sum()) / len(steps) / 1e9,
+        retries=len(retries - {-1}) / len(steps),
+        released=int((gives_back & (inside < 0)).sum()) / len(steps),
+    )

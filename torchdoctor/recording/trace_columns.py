@@ -5,19 +5,23 @@ Times are int64 nanoseconds since `Trace.base_us`, so that differences are exact
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torchdoctor.recording.product_sizes import PRODUCT_OPERATORS, ProductInputs
 from torchdoctor.recording.trace_events import Slice, SliceArgs
+from torchdoctor.recording.user_frames import is_users
 
 Ints = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
 
 # Category of Kineto (2020 spelling, today's, other vendors') -> table.
 _TABLE_OF = {
@@ -53,6 +57,14 @@ class Names(dict[Key, int], Generic[Key]):
         return list(self)
 
 
+class _Users(dict[str, bool]):
+    """Whether the frame of a name is the user's; asked once a name."""
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = is_users(name)
+        return found
+
+
 @dataclass
 class Table:
     """Columns of equal length. `name` and `thread` are numbers of interned values."""
@@ -84,7 +96,8 @@ class Table:
 class Trace:
     """A whole trace as columns.
 
-    `operators` has column shapes (number into `shapes`, -1: none). `runtime` has column
+    `operators` has columns shapes and product (numbers into `shapes` and `products`, -1: none).
+    `runtime` has column
     correlation (-1: none). `device` has columns kind (KERNEL, MEMCPY, MEMSET), correlation,
     device, stream, bytes (-1: not recorded).
     """
@@ -94,19 +107,35 @@ class Trace:
     names: list[str]
     threads: list[tuple[int | str, int | str]]  # process, thread
     shapes: list[bytes]  # JSON of the inputs' sizes
+    products: list[ProductInputs]  # of matrix products, convolutions and attention
     operators: Table
     annotations: Table
     runtime: Table
     device: Table
     spans: Table
-    python: Table  # frames of Python, where stacks were recorded
+    python: Table  # the user's frames of Python, where stacks were recorded
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
+    # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def has_device(self) -> bool:
         """Whether anything ran on a GPU while the profiler watched."""
         return len(self.device) > 0
+
+
+def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
+    """What several parts of the analysis ask of a trace is computed at the first question."""
+
+    @functools.wraps(function)
+    def answer(trace: Trace) -> Found:
+        if function.__name__ not in trace.known:
+            trace.known[function.__name__] = function(trace)
+        found: Found = trace.known[function.__name__]
+        return found
+
+    return answer
 
 
 class Columns:
@@ -116,11 +145,14 @@ class Columns:
         self.names: Names[str] = Names()
         self.threads: Names[tuple[int | str, int | str]] = Names()
         self.shapes: Names[bytes] = Names()
+        self.products: Names[ProductInputs] = Names()
         self.base_us: float | None = None
         self.events = 0
         self.untimed = 0
         self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
         self._table_of: dict[str, str | None] = {}
+        # Frames outnumber all other events, and nobody asks for those of libraries.
+        self._users = _Users()
 
     def add(self, slices: Iterable[Slice]) -> None:
         """Takes over the columns of a block; the slices can go afterwards."""
@@ -130,6 +162,8 @@ class Columns:
         for category, events in by_category.items():
             self.events += len(events)
             table = self._table(category)
+            if table == "python_frames":
+                events = [event for event in events if self._users[event.name]]
             if table is not None:
                 self._add_events(table, events)
 
@@ -164,6 +198,7 @@ class Columns:
         args = [event.args or _NO_ARGS for event in events]
         if table == "operators":
             columns["shapes"] = self._shape_numbers(args)
+            columns["product"] = self._product_numbers(events, args)
         elif table == "runtime":
             columns["correlation"] = _whole_column([arg.correlation for arg in args])
         elif table in _DEVICE_KINDS:
@@ -176,6 +211,17 @@ class Columns:
         # bytes(): a Raw would keep its whole block alive
         texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
         return np.array([shapes[text] if text else -1 for text in texts], dtype=np.int32)
+
+    def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
+        found = np.full(len(events), -1, dtype=np.int32)
+        for row, event in enumerate(events):
+            if event.name in PRODUCT_OPERATORS:
+                arg = args[row]
+                dims = bytes(arg.dims) or bytes(arg.dims_2020)
+                more = arg.types, arg.strides, arg.concrete, arg.stack
+                inputs = ProductInputs(event.name, dims, *map(bytes, more))
+                found[row] = self.products[inputs]
+        return found
 
     def _device_columns(self, kind: int, args: list[SliceArgs]) -> dict[str, NDArray[Any]]:
         return {
@@ -209,6 +255,7 @@ class Columns:
             names=self.names.values_in_order(),
             threads=self.threads.values_in_order(),
             shapes=self.shapes.values_in_order(),
+            products=self.products.values_in_order(),
             doubts=doubts,
             **tables,
         )
@@ -223,7 +270,7 @@ class Columns:
     def _join(self, table: str, longest_us: float) -> tuple[Table, int]:
         parts = self._parts.pop(table, [])
         extra = {
-            "operators": ("shapes",),
+            "operators": ("shapes", "product"),
             "runtime": ("correlation",),
             "device": ("kind", "correlation", "device", "stream", "bytes"),
         }.get(table, ())

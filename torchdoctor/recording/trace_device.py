@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.intervals import union
-from torchdoctor.recording.kernel_names import is_matrix_work, uses_tensor_cores
+from torchdoctor.recording.intervals import exposed_in_order, union
+from torchdoctor.recording.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
 from torchdoctor.recording.timeline import Steps, Timeline, named
-from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, Ints, Table, Trace
+from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, Ints, Table, Trace, once
 
 SHORT_KERNEL_NS = 10_000
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
@@ -65,6 +65,24 @@ def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
         syncs_per_step=len(waiting) / count,
         tensor_core_share=_tensor_core_share(trace, kernels),
     )
+
+
+@once
+def device_time(trace: Trace) -> Ints:
+    """What each device event adds to the device's time; at most the time in which anything runs.
+
+    Kernels that compute come first and collectives and copies below them, as in the shares: a
+    product that runs beside a collective takes its time all the same.
+    """
+    device = trace.device
+    collective = np.array([is_communication(name) for name in trace.names], dtype=bool)
+    computing = (device["kind"] == KERNEL) & ~named(trace, device, collective)
+    added = np.zeros(len(device), dtype=np.int64)
+    added[computing] = exposed_in_order(device.start[computing], device.end[computing])
+    start, end = device.start[~computing], device.end[~computing]
+    under = union(device.start[computing], device.end[computing]).covered(start, end)
+    added[~computing] = np.minimum(exposed_in_order(start, end), end - start - under)
+    return added
 
 
 def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[np.str_]]:

@@ -42,6 +42,10 @@ class SliceArgs(msgspec.Struct, gc=False):
     bytes: int | float | None = None
     dims: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Dims")
     dims_2020: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input dims")
+    types: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input type")
+    strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
+    concrete: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
+    stack: msgspec.Raw = msgspec.field(default=_ABSENT, name="Call stack")
 
 
 class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -171,6 +175,8 @@ def _typed_slice(event: _LooseEvent) -> Slice:
     """The event with what fits of its fields; a time that is no number becomes NaN."""
     args = event.args if isinstance(event.args, dict) else {}
     dims = args.get("Input Dims", args.get("Input dims"))
+    texts = {"types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs"}
+    texts["stack"] = "Call stack"
     return Slice(
         cat=event.cat if isinstance(event.cat, str) else "",
         name=str(event.name or ""),
@@ -183,9 +189,14 @@ def _typed_slice(event: _LooseEvent) -> Slice:
             stream=_whole(args.get("stream")),
             device=_whole(args.get("device")),
             bytes=_whole(args.get("bytes")),
-            dims=_ABSENT if dims is None else msgspec.Raw(msgspec.json.encode(dims)),
+            dims=_raw(dims),
+            **{name: _raw(args.get(key)) for name, key in texts.items()},
         ),
     )
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return _ABSENT if value is None else msgspec.Raw(msgspec.json.encode(value))
 
 
 def _number(value: Any, otherwise: float) -> float:

@@ -32,7 +32,7 @@ except ImportError:  # no wheel for this platform: the standard library reads th
 BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
 _LARGEST_HEAD = 64 << 20  # of what stands before the events
 _BORDER_WINDOW = 1 << 16
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 _LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
@@ -57,8 +57,7 @@ class TraceFile:
         self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
         self.doubts: list[str] = []
         self.damaged = 0
-        self._block_bytes = block_bytes
-        self._chunks = self._plain_chunks(stream)
+        self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
 
     def slices(self) -> Iterator[list[Slice]]:
         """The complete events, in blocks.
@@ -148,40 +147,53 @@ class TraceFile:
                 self.metadata.update(decoded)
             return
 
-    def _plain_chunks(self, stream: BinaryIO) -> Iterator[bytes]:
-        first = stream.read(self._block_bytes)
-        if first[:2] == _GZIP_MAGIC:
-            yield from self._unzipped_chunks(stream, first)
-            return
-        while first:
-            yield first
-            first = stream.read(self._block_bytes)
-
-    def _unzipped_chunks(self, stream: BinaryIO, data: bytes) -> Iterator[bytes]:
-        unzip = zlib.decompressobj(wbits=31)
-        while data:
-            try:
-                text = unzip.decompress(data, self._block_bytes)
-            except (zlib.error, OSError) as error:
-                self.doubts.append(f"{self.name} is damaged inside its compression ({error}).")
-                return
-            if text:
-                yield text
-            data = unzip.unconsumed_tail
-            if unzip.eof:
-                data = unzip.unused_data + stream.read(self._block_bytes >> 3)
-                if data[:2] != _GZIP_MAGIC:  # no further member: the end, or padding
-                    return
-                unzip = zlib.decompressobj(wbits=31)
-            elif not data:
-                data = stream.read(self._block_bytes >> 3)
-        self.doubts.append(f"{self.name} ends inside its compression: it was cut off.")
-
     def _no_trace(self) -> str:
         return (
             f"{self.name} is not a PyTorch profiler trace (JSON with traceEvents, or a list of "
             "events): pass a file that torch.profiler's export_chrome_trace wrote."
         )
+
+
+def plain_chunks(
+    stream: BinaryIO, name: str, doubts: list[str], block_bytes: int = BLOCK_BYTES
+) -> Iterator[bytes]:
+    """A trace's bytes in blocks, decompressed where they are gzip, as far as that goes.
+
+    Args:
+        stream: binary, at its start; only `read(n)` is used.
+        name: what doubts call it.
+        doubts: gets a sentence where the compression is damaged or cut off.
+    """
+    first = stream.read(block_bytes)
+    if first[:2] == GZIP_MAGIC:
+        yield from _unzipped_chunks(stream, first, name, doubts, block_bytes)
+        return
+    while first:
+        yield first
+        first = stream.read(block_bytes)
+
+
+def _unzipped_chunks(
+    stream: BinaryIO, data: bytes, name: str, doubts: list[str], block_bytes: int
+) -> Iterator[bytes]:
+    unzip = zlib.decompressobj(wbits=31)
+    while data:
+        try:
+            text = unzip.decompress(data, block_bytes)
+        except (zlib.error, OSError) as error:
+            doubts.append(f"{name} is damaged inside its compression ({error}).")
+            return
+        if text:
+            yield text
+        data = unzip.unconsumed_tail
+        if unzip.eof:
+            data = unzip.unused_data + stream.read(block_bytes >> 3)
+            if data[:2] != GZIP_MAGIC:  # no further member: the end, or padding
+                return
+            unzip = zlib.decompressobj(wbits=31)
+        elif not data:
+            data = stream.read(block_bytes >> 3)
+    doubts.append(f"{name} ends inside its compression: it was cut off.")
 
 
 def trace_paths(path: Path) -> list[Path]:

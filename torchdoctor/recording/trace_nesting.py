@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.trace_columns import Ints, Table
+from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,12 @@ def nest(table: Table) -> Nesting:
     leaves = np.ones(count, dtype=bool)
     leaves[owner] = False
     return Nesting(parent, self_ns, leaves, order)
+
+
+@once
+def operator_nesting(trace: Trace) -> Nesting:
+    """Nesting of all of a trace's operators."""
+    return nest(trace.operators)
 
 
 def _depths(table: Table, order: Ints) -> Ints:

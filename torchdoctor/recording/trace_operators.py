@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.intervals import Intervals, exposed_in_order, join, union
+from torchdoctor.recording.intervals import Intervals, join, union
 from torchdoctor.recording.timeline import Steps, Timeline, launch_rows
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
+from torchdoctor.recording.trace_device import device_time
 from torchdoctor.recording.trace_nesting import Nesting, innermost, nest
 from torchdoctor.records import Operator
 from torchdoctor.records.recording import LISTED_OPERATORS
@@ -148,7 +149,7 @@ def _device_time(
     device = trace.device
     if not trace.has_device:
         return None
-    added = exposed_in_order(device.start, device.end)
+    added = device_time(trace)
     call = launch_rows(trace)
     wanted = (call >= 0) & (timeline.steps.index(device.start) >= 0)
     call = call[wanted]

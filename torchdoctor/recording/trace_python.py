@@ -6,9 +6,7 @@ caller outside Python's own modules and the libraries that everybody uses: that 
 
 from __future__ import annotations
 
-import re
-import sys
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,18 +15,10 @@ from torchdoctor.recording.timeline import Timeline, find_step_thread
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_nesting import nest
-from torchdoctor.records import PythonPlace
+from torchdoctor.recording.user_frames import FRAME, is_users
+from torchdoctor.records import Location, PythonPlace
 
 HOST_BRANCHES = ("runtime", "data_loader", "cpu", "other")
-_FUNCTION = re.compile(r"(?P<file>.+\.pyx?)\((?P<line>\d+)\): (?P<function>.+)")
-_LIBRARIES = frozenset(
-    (
-        *("torch", "torchvision", "torchaudio", "functorch", "triton", "torchmetrics"),
-        *("numpy", "scipy", "pandas", "PIL", "cv2", "tqdm", "einops", "packaging", "IPython"),
-        *("transformers", "accelerate", "tokenizers", "datasets", "safetensors", "ignite"),
-        *("huggingface_hub", "lightning", "lightning_fabric", "pytorch_lightning", "timm"),
-    )
-)
 _LISTED = 5
 _WORTH = 0.01  # of the step
 
@@ -42,20 +32,18 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     if not len(table):
         return []
     parent = nest(table).parent
-    owner = _owners(trace, table, parent)
     names, steps = len(trace.names), len(timeline.steps)
     by_branch = {}
     intervals = exposed_intervals(timeline)
     for branch in HOST_BRANCHES:
         own = _own_time(table, parent, intervals[branch])
-        owned = owner >= 0
-        spent = np.bincount(table.name[owner[owned]], weights=own[owned], minlength=names)
+        spent = np.bincount(table.name, weights=own, minlength=names)
         by_branch[branch] = spent / steps / 1e9
     total = np.sum(list(by_branch.values()), axis=0)
     step_s = timeline.steps.total / steps / 1e9
     found = []
     for name in np.argsort(-total, kind="stable")[:_LISTED]:
-        match = _FUNCTION.fullmatch(trace.names[name])
+        match = FRAME.fullmatch(trace.names[name])
         if match is None or total[name] < _WORTH * step_s:
             continue
         found.append(
@@ -69,27 +57,28 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     return found
 
 
-def is_users(name: str) -> bool:
-    """Whether a frame ("train.py(12): main") is of neither Python nor a well-known library."""
-    match = _FUNCTION.fullmatch(name)
-    if match is None or name.startswith("<"):
-        return False
-    path = match["file"].replace("\\", "/")
-    if "site-packages/" in path or "dist-packages/" in path or "/lib/python3" in path:
-        return False
-    first = path.partition("/")[0].removesuffix(".py")
-    return first not in _LIBRARIES and first not in sys.stdlib_module_names
+def user_frame(trace: Trace, thread: int, time: int, stack: bytes) -> Location | None:
+    """The user's line that runs on a thread at a moment, by the trace's stacks; None: not known.
 
-
-def _owners(trace: Trace, table: Table, parent: Ints) -> Ints:
-    """For each frame the row of itself or its nearest caller that is the user's, or -1."""
-    users: NDArray[np.bool_] = np.array([is_users(name) for name in trace.names], dtype=bool)
-    owner = np.arange(len(table))
-    while True:  # as many rounds as there are libraries' frames above one another
-        foreign = (owner >= 0) & ~users[table.name[owner]]
-        if not foreign.any():
-            return owner
-        owner = np.where(foreign, parent[owner], owner)
+    Args:
+        stack: JSON of the frames, innermost first, that the releases of 2021 wrote to an operator.
+    """
+    table = trace.python
+    names: list[str] = []
+    if len(table):
+        open_then = (table.thread == thread) & (table.start <= time) & (table.end > time)
+        rows = np.flatnonzero(open_then)
+        names = [trace.names[table.name[row]] for row in rows[np.argsort(-table.start[rows])]]
+    elif stack:
+        try:
+            names = str(msgspec.json.decode(stack)).split(";")
+        except msgspec.DecodeError:
+            return None
+    for name in names:
+        match = FRAME.fullmatch(name)
+        if match is not None and is_users(name):
+            return Location(file=match["file"], line=int(match["line"]), function=match["function"])
+    return None
 
 
 def _own_time(table: Table, parent: Ints, exposed: Intervals) -> NDArray[np.float64]:

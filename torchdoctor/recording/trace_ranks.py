@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from torchdoctor.errors import UsageError
+from torchdoctor.recording.timeline import Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_clocks import Collectives, collectives
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_files import trace_paths
+from torchdoctor.recording.trace_gpus import dictionary, gpus, text, whole_number
 from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.records import Environment, Gpu, TraceStatistics
+from torchdoctor.records import Environment, TraceStatistics
 
 STDIN = "-"
 _IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
@@ -34,14 +34,17 @@ class RankTrace:
     environment: Environment
     rank: int | None = None
     world_size: int | None = None
-    start_us: float = 0.0  # of the first event, on the clock of its own machine
+    start_us: float = 0.0  # where the timeline's times begin, as the trace counts
+    collectives: Collectives
+    timeline: Timeline | None = None  # where it was asked for
 
 
-def read_ranks(sources: Sequence[str]) -> list[RankTrace]:
+def read_ranks(sources: Sequence[str], timelines: bool = False) -> list[RankTrace]:
     """Read traces, several at once where there are cores; those that name a rank in its order.
 
     Args:
         sources: files, folders of traces, or "-" for the standard input.
+        timelines: keep each one's timeline, to draw it.
 
     Raises:
         UsageError: one of them does not exist, is no trace, or is given twice.
@@ -53,40 +56,43 @@ def read_ranks(sources: Sequence[str]) -> list[RankTrace]:
     paths = [p for source in sources if source != STDIN for p in trace_paths(Path(source))]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("One trace is named twice: name each once.")
-    found = [_summary(read_trace(sys.stdin.buffer))] if STDIN in sources else []
-    found += _in_parallel(paths)
+    found = [_summary(read_trace(sys.stdin.buffer), timelines)] if STDIN in sources else []
+    found += _in_parallel(paths, timelines)
     return sorted(found, key=lambda one: (one.rank is None, one.rank or 0))
 
 
-def _in_parallel(paths: list[Path]) -> list[RankTrace]:
+def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace]:
     size = sum(path.stat().st_size for path in paths if path.is_file())
     workers = min(len(paths), len(os.sched_getaffinity(0)) if _HAS_AFFINITY else 1)
     if workers < 2 or size < _IN_PARALLEL_BYTES:
-        return [_read(path) for path in paths]
+        return [_read(path, timelines) for path in paths]
     # Spawned, not forked: forking a process that has threads (numpy's) may hang the child.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        return list(pool.map(_read, paths))
+        return list(pool.map(_read, paths, [timelines] * len(paths)))
 
 
 _HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
-def _read(path: Path) -> RankTrace:
-    return _summary(read_trace(path))
+def _read(path: Path, timelines: bool) -> RankTrace:
+    return _summary(read_trace(path), timelines)
 
 
-def _summary(trace: Trace) -> RankTrace:
-    distributed = _dictionary(trace.metadata.get("distributedInfo"))
-    rank = _whole(distributed.get("rank"))
+def _summary(trace: Trace, timelines: bool) -> RankTrace:
+    timeline = build_timeline(trace)
+    distributed = dictionary(trace.metadata.get("distributedInfo"))
+    rank = whole_number(distributed.get("rank"))
     if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):
         rank = int(match[1])
     return RankTrace(
-        statistics=summarise(trace),
+        statistics=summarise(trace, timeline),
         environment=_environment(trace),
         rank=rank,
-        world_size=_whole(distributed.get("world_size")),
+        world_size=whole_number(distributed.get("world_size")),
         start_us=trace.base_us,
+        collectives=collectives(trace, timeline),
+        timeline=timeline if timelines else None,
     )
 
 
@@ -94,45 +100,9 @@ def _environment(trace: Trace) -> Environment:
     """What the trace itself says; nothing of the machine that reads it."""
     metadata = trace.metadata
     return Environment(
-        torch=_text(metadata.get("torch_version")),
-        cuda=_text(metadata.get("cuda_version")),
-        gpus=_gpus(trace),
+        torch=text(metadata.get("torch_version")),
+        cuda=text(metadata.get("cuda_version")),
+        gpus=gpus(trace),
         usable_cpus=0.0,  # not known
         cpu_cores=0,
     )
-
-
-def _gpus(trace: Trace) -> list[Gpu]:
-    """Of the GPUs that the trace lists (all of the node) those that did something in it."""
-    properties = trace.metadata.get("deviceProperties")
-    if not isinstance(properties, list):
-        return []
-    used = set(np.unique(trace.device["device"]).tolist()) if trace.has_device else set()
-    found = []
-    for entry in properties:
-        known = _dictionary(entry)
-        index = _whole(known.get("id"))
-        if index is None or index not in used:
-            continue
-        major, minor = _whole(known.get("computeMajor")), _whole(known.get("computeMinor"))
-        found.append(
-            Gpu(
-                index=index,
-                name=_text(known.get("name")) or "GPU",
-                memory_bytes=_whole(known.get("totalGlobalMem")),
-                compute_capability=None if major is None else f"{major}.{minor or 0}",
-            )
-        )
-    return found
-
-
-def _dictionary(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

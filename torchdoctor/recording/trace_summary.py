@@ -15,6 +15,8 @@ from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
 from torchdoctor.recording.trace_files import trace_paths
 from torchdoctor.recording.trace_operators import summarise_operators
+from torchdoctor.recording.trace_pointwise import pointwise_chains
+from torchdoctor.recording.trace_products import matrix_work
 from torchdoctor.recording.trace_python import python_places
 from torchdoctor.recording.trace_what_if import what_if
 from torchdoctor.records import Shares, TraceStatistics
@@ -29,12 +31,15 @@ def read_and_summarise(paths: Iterable[Path]) -> list[TraceStatistics]:
     return [summarise(read_trace(file)) for path in paths for file in trace_paths(path)]
 
 
-def summarise(trace: Trace) -> TraceStatistics:
+def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
     """All figures of one trace; times are means per step.
+
+    Args:
+        timeline: the trace's own, where it was built before.
 
     Without step annotations the whole trace counts as one span, `steps` is 0, and a doubt says so.
     """
-    timeline = build_timeline(trace)
+    timeline = timeline or build_timeline(trace)
     steps = timeline.steps
     host = summarise_operators(trace, timeline)
     device: dict[str, Any] = {}
@@ -56,8 +61,12 @@ def summarise(trace: Trace) -> TraceStatistics:
         python_s=host.python_s,
         operators=host.operators,
         runtime_calls=runtime_calls(trace, timeline),
-        allocations_per_step=allocated[0] if allocated else None,
-        allocation_s=allocated[1] if allocated else None,
+        allocations_per_step=allocated.calls if allocated else None,
+        allocation_s=allocated.host_s if allocated else None,
+        allocator_retries_per_step=allocated.retries if allocated else None,
+        releases_per_step=allocated.released if allocated else None,
+        matrix_work=matrix_work(trace, timeline),
+        pointwise=pointwise_chains(trace, timeline),
         python_places=python_places(trace, timeline),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],

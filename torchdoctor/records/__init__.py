@@ -5,6 +5,8 @@ never zero. Per-step data are columns in files; these types hold summaries and f
 """
 
 from torchdoctor.records.launches import Block, LaunchTiming, SwitchedLaunch
+from torchdoctor.records.pointwise import PointwiseChain, PointwiseChains
+from torchdoctor.records.products import MatrixProduct, MatrixWork, UnevenSize
 from torchdoctor.records.program import (
     AppliedFix,
     Binding,
@@ -76,11 +78,15 @@ __all__ = [
     "LaunchTiming",
     "LoaderFacts",
     "Location",
+    "MatrixProduct",
+    "MatrixWork",
     "ModelFacts",
     "Operator",
     "OptimizerFacts",
     "Overhead",
     "PatchTrial",
+    "PointwiseChain",
+    "PointwiseChains",
     "ProcessFacts",
     "ProgressEvent",
     "PythonPlace",
@@ -100,6 +106,7 @@ __all__ = [
     "SwitchedLaunch",
     "TraceStatistics",
     "Trial",
+    "UnevenSize",
     "WhatIf",
     "Workload",
     "WorkloadRecord",

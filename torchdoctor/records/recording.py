@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchdoctor.records.pointwise import PointwiseChains
+from torchdoctor.records.products import MatrixWork
 from torchdoctor.records.program import ProcessFacts
 from torchdoctor.records.what_if import WhatIf
 
@@ -254,6 +256,10 @@ class TraceStatistics:
     runtime_calls: list[RuntimeCall] = field(default_factory=list)  # by host time, at most 8
     allocations_per_step: float | None = None  # calls that ask the driver for device memory
     allocation_s: float | None = None  # host time in them, per step
+    allocator_retries_per_step: float | None = None  # operators that found memory full
+    releases_per_step: float | None = None  # of memory to the driver, outside of any operator
+    matrix_work: MatrixWork | None = None  # None: no GPU, or no input sizes recorded
+    pointwise: PointwiseChains | None = None  # None: no GPU
     python_places: list[PythonPlace] = field(default_factory=list)  # by time, at most 5
     what_if: WhatIf | None = None  # None: nothing to replay
     doubts: list[str] = field(default_factory=list)
@@ -270,6 +276,9 @@ class RankTime:
     communication_s: float | None = None
     communication_exposed_s: float | None = None
     data_loader_s: float = 0.0
+    wait_s: float | None = None  # in collectives until the last rank came; None: clocks unaligned
+    last_share: float | None = None  # of the collectives, those that it came to last
+    clock_offset_s: float | None = None  # its clock is ahead of the first rank's by this much
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,7 @@ def render(report: Report) -> str:
         *_listed(traced.PLACES, traced.place_lines(report)),
         *_listed(traced.CALLS, traced.call_lines(report)),
         *_listed(traced.operators_title(report), traced.operator_lines(report)),
+        *_listed(traced.ARITHMETIC, traced.arithmetic_lines(report)),
         *_listed(what_if.TITLE, what_if.what_if_lines(report)),
         *_trials(report),
         *_not_measured(report),

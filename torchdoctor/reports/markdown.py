@@ -27,6 +27,7 @@ def render(report: Report) -> str:
         (traced.PLACES, traced.place_lines(report)),
         (traced.CALLS, traced.call_lines(report)),
         (traced.operators_title(report), traced.operator_lines(report)),
+        (traced.ARITHMETIC, traced.arithmetic_lines(report)),
         (what_if.TITLE, what_if.what_if_lines(report)),
     ):
         if found:

@@ -90,6 +90,7 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add(traced.PLACES, _listed(traced.place_lines(report)))
     add(traced.CALLS, _listed(traced.call_lines(report)))
     add(traced.operators_title(report), _listed(traced.operator_lines(report)))
+    add(traced.ARITHMETIC, _listed(traced.arithmetic_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))
     add("Not measured", _not_measured(report))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Operator, Report, RuntimeCall
+from torchdoctor.records import MatrixProduct, MatrixWork, Operator, Report, RuntimeCall
+from torchdoctor.records.products import KNOWN_ENOUGH
 from torchdoctor.reports.figures import clean, percent, seconds
 
 RANKS = "The ranks, per step"
@@ -10,6 +11,7 @@ OPERATORS = "The most expensive operators, per step"
 OPERATORS_OF_ALL = "The most expensive operators, in the whole trace"
 CALLS = "Driver calls that hold the host, per step"
 PLACES = "Where the host is while no device works, by the trace's Python stacks, per step"
+ARITHMETIC = "Arithmetic of the GPU, per step"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
 
@@ -19,7 +21,11 @@ def rank_lines(report: Report) -> list[str]:
     lines = []
     for one in report.ranks:
         exposed = one.communication_exposed_s or 0.0
-        parts = [f"own {seconds(one.step_s - exposed)}", f"waits for others {seconds(exposed)}"]
+        parts = [f"own {seconds(one.step_s - exposed)}", f"collectives {seconds(exposed)}"]
+        if one.wait_s is not None:
+            parts.append(f"waits for others in collectives {seconds(one.wait_s)}")
+        if one.last_share:
+            parts.append(f"comes last to {percent(one.last_share)} of them")
         if one.data_loader_s >= 0.01 * one.step_s:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
         lines.append(f"rank {one.rank}: step {seconds(one.step_s)} ({', '.join(parts)})")
@@ -90,3 +96,52 @@ def operator_lines(report: Report) -> list[str]:
         for one in ranked
         if cost_s(one) > 0
     ]
+
+
+def arithmetic_lines(report: Report) -> list[str]:
+    """FLOPs, MFU and the products that take most; why not, where they are not measured."""
+    trace = report.trace
+    if trace is None or not trace.has_device:
+        return []
+    work = trace.matrix_work
+    if work is None:
+        return [
+            "MFU: not measured (the trace has no matrix product with input sizes; record with "
+            "record_shapes=True)"
+        ]
+    return [
+        f"{_flops(work.flops)} in matrix products: {seconds(work.device_s)} of kernels",
+        f"MFU: {_mfu(report, work)}",
+        *[_product_line(one) for one in work.products[:_MOST] if one.device_s > 0],
+    ]
+
+
+def _mfu(report: Report, work: MatrixWork) -> str:
+    if work.mfu is not None:
+        reached = "" if work.peak_share is None else f"; {percent(work.peak_share)} while they run"
+        return f"{percent(work.mfu)} of the dense peak of the {work.gpu}{reached}"
+    if work.known_share < KNOWN_ENOUGH:
+        return (
+            f"not measured (only {percent(work.known_share)} of the matrix kernels' time is of "
+            "operators with recorded sizes; replayed CUDA graphs have none)"
+        )
+    names = sorted({clean(gpu.name) for gpu in report.environment.gpus})
+    missing = ", ".join(names) if names else "the GPU, which the trace does not name"
+    return f"not measured (no data sheet figures for {missing} in this precision)"
+
+
+def _product_line(one: MatrixProduct) -> str:
+    parts = [one.precision or "precision not known", _calls(one.calls_per_step)]
+    if one.peak_share is not None:
+        parts.append(f"{percent(one.peak_share)} of peak")
+    if one.compute_bound is not None:
+        parts.append("compute-bound" if one.compute_bound else "memory-bound")
+    name = clean(f"{one.operator} {one.sizes}")
+    return f"{name}: {seconds(one.device_s)} ({', '.join(parts)})"
+
+
+def _flops(value: float) -> str:
+    for unit, size in (("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e6:.3g} MFLOP"

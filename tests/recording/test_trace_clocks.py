@@ -1,0 +1,128 @@
+"""Clocks of ranks aligned on their collectives, on traces with known clocks and stragglers."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+
+import pytest
+from synthetic_traces import TraceBuilder
+
+from torchdoctor.recording.timeline import build_timeline
+from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_clocks import Alignment, Collectives, align, collectives
+from torchdoctor.trace_checkup import trace_checkup
+
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long)"
+STEP = 1000.0
+
+
+def rank_trace(
+    late: float,
+    clock: float = 0.0,
+    *,
+    first_step: int = 0,
+    steps: int = 4,
+    jitter: float = 0.0,
+    seed: int = 0,
+    kernel: str = REDUCE,
+) -> TraceBuilder:
+    """Steps with two all-reduces that end together; `late` us after the others it comes to them."""
+    chance = random.Random(seed)
+    trace = TraceBuilder()
+    for number in range(first_step, first_step + steps):
+        at = STEP * number + clock
+        trace.step(number, at, at + STEP)
+        for place, reduce_ends in enumerate((500.0, 950.0)):
+            start = at + 450 * place + 20
+            came = at + reduce_ends - 150 + late
+            launch = trace.call("cudaLaunchKernel", start, start + 5)
+            trace.kernel("ampere_sgemm_128x64_nn", start + 10, came, launch)
+            call = trace.call("cudaLaunchKernel", start + 6, start + 9)
+            end = at + reduce_ends + chance.uniform(-jitter, jitter)
+            trace.kernel(kernel, came, end, call, stream=20)
+    return trace
+
+
+def of(trace: TraceBuilder) -> Collectives:
+    read = read_trace(io.BytesIO(trace.text()))
+    return collectives(read, build_timeline(read))
+
+
+def aligned(*traces: TraceBuilder) -> Alignment | None:
+    return align([of(trace) for trace in traces], STEP / 1e6)
+
+
+def test_offset_waits_and_who_comes_last() -> None:
+    found = aligned(rank_trace(0), rank_trace(100, clock=5_000_000.0), rank_trace(20, clock=-300.0))
+    assert found is not None
+    assert found.collectives == 8
+    assert found.offset_s == pytest.approx([0, 5.0, -300e-6], abs=1e-6)
+    assert found.wait_s == pytest.approx([200e-6, 0, 160e-6], abs=1e-6)  # two a step
+    assert found.last_share == [0, 1, 0]
+    assert found.scatter_s < 1e-6
+
+
+def test_ends_that_scatter_a_little_still_align() -> None:
+    found = aligned(rank_trace(0), rank_trace(50, clock=7e6, jitter=20.0, seed=1, steps=20))
+    assert found is not None
+    assert found.offset_s[1] == pytest.approx(7.0, abs=15e-6)
+    assert 0 < found.scatter_s < 20e-6
+
+
+def test_only_steps_that_all_recorded_count() -> None:
+    found = aligned(rank_trace(0, steps=6), rank_trace(0, first_step=4, steps=6, clock=900.0))
+    assert found is not None
+    assert found.collectives == 4
+    assert found.offset_s[1] == pytest.approx(900e-6, abs=1e-6)
+
+
+def test_traces_that_do_not_belong_together_are_not_aligned() -> None:
+    assert aligned(rank_trace(0)) is None
+    assert aligned(rank_trace(0), rank_trace(0, first_step=100)) is None
+    assert aligned(rank_trace(0), rank_trace(0, kernel=REDUCE.replace("f32", "bf16"))) is None
+    assert aligned(rank_trace(0), rank_trace(0, jitter=140.0, seed=3)) is None
+    broadcast = "ncclDevKernel_Broadcast_RING_LL(x)"  # may end on one rank long before the other
+    assert aligned(rank_trace(0, kernel=broadcast), rank_trace(0, kernel=broadcast)) is None
+
+
+def test_without_steps_nothing_is_aligned() -> None:
+    trace = rank_trace(0)
+    trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]
+    assert len(of(trace).step) == 0
+
+
+def test_relative_times_count_from_their_own_base() -> None:
+    traces = []
+    for base_ns in (1_700_000_000_000_000_000, 1_700_000_002_000_000_000):
+        trace = rank_trace(0)
+        text = trace.text(baseTimeNanoseconds=base_ns)
+        read = read_trace(io.BytesIO(text))
+        traces.append(collectives(read, build_timeline(read)))
+    found = align(traces, STEP / 1e6)
+    assert found is not None
+    assert found.offset_s[1] == pytest.approx(2.0, abs=1e-5)
+
+
+def test_the_report_says_how_clocks_differ_and_who_comes_last(tmp_path: Path) -> None:
+    for rank, (late, clock) in enumerate(((0, 0), (140, 3_000.0))):
+        information = {"backend": "nccl", "rank": rank, "world_size": 2}
+        text = rank_trace(late, clock).text(distributedInfo=information)
+        (tmp_path / f"rank{rank}.json").write_bytes(text)
+    report = trace_checkup([str(tmp_path)])
+    assert [row.clock_offset_s for row in report.ranks] == pytest.approx([0, 3e-3], abs=1e-6)
+    assert [row.last_share for row in report.ranks] == [0, 1]
+    assert [row.wait_s for row in report.ranks] == pytest.approx([280e-6, 0], abs=1e-6)
+    [doubt] = [doubt for doubt in report.doubts if "clocks" in doubt]
+    assert "up to 3 ms" in doubt
+    assert "8 collectives" in doubt
+    [finding] = [f for f in report.diagnosis.findings if f.check == "rank-imbalance"]
+    assert "last to 100%" in " ".join(finding.evidence)
+
+
+def test_clocks_that_agree_are_no_doubt(tmp_path: Path) -> None:
+    for rank in range(2):
+        text = rank_trace(0).text(distributedInfo={"rank": rank, "world_size": 2})
+        (tmp_path / f"rank{rank}.json").write_bytes(text)
+    assert not any("clock" in doubt for doubt in trace_checkup([str(tmp_path)]).doubts)

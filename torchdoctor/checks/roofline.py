@@ -1,0 +1,91 @@
+"""What limits the GPU while it works: its arithmetic, or its memory's bandwidth.
+
+What it means
+-------------
+A kernel can be as fast as the GPU computes or as fast as it moves the data, whichever takes longer
+(the roofline). Compute-bound work gains from lower precision and from a GPU with more arithmetic;
+memory-bound work from fused kernels, larger batches and smaller types. MFU (model FLOPs
+utilisation) is the time that the step's matrix products would take at the data sheet's dense peak,
+over the step.
+
+How it is measured
+------------------
+FLOPs and bytes of matrix products, convolutions and attention from their recorded input sizes,
+against the dense peak of the precision they ran in and the memory bandwidth of the data sheet. Each
+product counts by its own sizes; all other kernels (normalisation, pointwise, softmax, reductions)
+count as moving memory. Not measured without input sizes (record_shapes=True), for kernels in CUDA
+graphs, and for GPUs that are not in the table.
+
+Not to be confused with
+-----------------------
+The GPU's utilization, which is high as soon as any kernel runs. Work that is done twice (activation
+checkpointing) is counted twice here, so this MFU is then too high.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "gpu"
+THRESHOLD = 0.1
+THRESHOLD_SOURCE = "torchdoctor: of the step in matrix products, below which MFU says little"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding wherever it was measured and there is enough of it."""
+    from torchdoctor.records import Finding
+
+    trace = recording.trace
+    work = trace.matrix_work if trace is not None else None
+    if trace is None or work is None or work.mfu is None or not trace.step_s:
+        return []
+    share = min(work.device_s / trace.step_s, 1.0)
+    by_compute, by_memory = work.compute_bound_s or 0.0, work.memory_bound_s or 0.0
+    kernels_s = max((trace.shares.gpu or 0.0) * trace.step_s, work.device_s)
+    if share < THRESHOLD or not by_compute + by_memory:
+        return []
+    bound = "compute-bound" if by_compute >= 0.5 * kernels_s else "memory-bound"
+    reached = (
+        "" if work.peak_share is None else f"; while they run they reach {work.peak_share:.0%}"
+    )
+    return [
+        Finding(
+            check="roofline",
+            share_of_step=share,
+            evidence=[
+                f"The GPU's work is {bound}: of its kernel time, {by_compute / kernels_s:.0%} are "
+                f"products that arithmetic limits on a {work.gpu}, {by_memory / kernels_s:.0%} "
+                "products that memory bandwidth limits by their sizes, and "
+                f"{max(1 - (by_compute + by_memory) / kernels_s, 0.0):.0%} other kernels, which "
+                "move memory.",
+                f"MFU {work.mfu:.1%}: {work.flops / 1e9:.0f} GFLOP a step, against the dense peak "
+                f"of their precision{reached} ({work.source}).",
+            ],
+            severity="advice",
+        )
+    ]
+
+
+def _recording(**work: Any) -> dict[str, Any]:
+    known = {
+        "flops": 7.8e11,
+        "device_s": 0.067,
+        "known_share": 1.0,
+        "gpu": "V100 SXM2",
+        "source": "https://example.org/sheet.pdf",
+        "mfu": 0.28,
+        "peak_share": 0.74,
+        "compute_bound_s": 0.066,
+        "memory_bound_s": 0.001,
+        **work,
+    }
+    shares = {"gpu": 0.55, "cpu": 0.45}
+    trace = {"path": "t", "steps": 6, "step_s": 0.177, "has_device": True, "shares": shares}
+    return {"trace": {**trace, "matrix_work": known}}
+
+
+FIRES = [_recording(), _recording(compute_bound_s=0.01, memory_bound_s=0.057)]
+QUIET = [_recording(mfu=None), _recording(device_s=0.001)]

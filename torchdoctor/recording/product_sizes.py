@@ -1,0 +1,234 @@
+"""Recorded input sizes of one call of a matrix operator -> its arithmetic, bytes and dimensions.
+
+Counted as in torch.utils.flop_counter: two operations per multiplication and addition, attention
+without regard to a causal mask, five products in the backward of fused attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+Shape = tuple[int, ...]
+_FUSED = ("flash", "efficient", "cudnn")
+# Where input, gradient of the output, and weight stand.
+_BACKWARD_INPUTS = {
+    "aten::convolution_backward": (1, 0, 2),
+    "aten::cudnn_convolution_backward": (0, 1, 2),
+}
+
+
+class ProductInputs(NamedTuple):
+    """What the trace says of one call, as JSON texts; b"" where it says nothing."""
+
+    operator: str
+    dims: bytes
+    types: bytes
+    strides: bytes
+    concrete: bytes
+    stack: bytes
+
+
+@dataclass(frozen=True)
+class ProductSizes:
+    """`flops` and `elements` (read and written at least) of one call.
+
+    `dimensions`: those whose length decides which kernels can run. `dtype`: as the trace names it.
+    """
+
+    flops: float
+    elements: float
+    dimensions: dict[str, int]
+    dtype: str | None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """Decoded `ProductInputs`. `outputs`: of convolutions whose backward was seen, by inputs."""
+
+    shapes: list[Shape]
+    types: list[str]
+    strides: list[Shape]
+    concrete: list[str]
+    gradients: int  # how many a backward computes; 0: not known
+    outputs: dict[tuple[Shape, Shape], Shape]
+
+    def dtype(self, index: int) -> str | None:
+        return (self.types[index] or None) if index < len(self.types) else None
+
+    def transposed(self, index: int) -> bool:
+        """Whether a matrix lies in memory column by column."""
+        strides = self.strides[index] if index < len(self.strides) else ()
+        return len(strides) > 1 and strides[-2] == 1 and strides[-1] != 1
+
+    def numbers(self, index: int) -> list[int] | None:
+        """An argument that is a list of numbers, such as a stride."""
+        try:
+            found = msgspec.json.decode(self.concrete[index].encode())
+        except (IndexError, msgspec.DecodeError):
+            return None
+        whole = isinstance(found, list) and all(isinstance(value, int) for value in found)
+        return found if whole else None
+
+
+def product_sizes(
+    inputs: ProductInputs, gradients: int, outputs: dict[tuple[Shape, Shape], Shape]
+) -> ProductSizes | None:
+    """The arithmetic of one call; None: the trace does not say enough.
+
+    Args:
+        gradients: what a convolution's backward computes, where the trace shows it; else 0.
+        outputs: sizes of convolutions' outputs by (input, weight), from `convolution_output`.
+    """
+    call = _Call(
+        shapes=[_shape(entry) for entry in _entries(inputs.dims)],
+        types=[str(entry) for entry in _entries(inputs.types)],
+        strides=[_shape(entry) for entry in _entries(inputs.strides)],
+        concrete=[str(entry) for entry in _entries(inputs.concrete)],
+        gradients=gradients,
+        outputs=outputs,
+    )
+    try:
+        return PRODUCT_OPERATORS[inputs.operator](call)
+    except (IndexError, ValueError, TypeError):
+        return None
+
+
+def convolution_output(inputs: ProductInputs) -> tuple[tuple[Shape, Shape], Shape] | None:
+    """((input, weight), output) sizes, which the backward of a convolution names."""
+    place = _BACKWARD_INPUTS.get(inputs.operator)
+    if place is None:
+        return None
+    shapes = [_shape(entry) for entry in _entries(inputs.dims)]
+    if len(shapes) < 3:
+        return None
+    image, output, weight = (shapes[index] for index in place)
+    return (image, weight), output
+
+
+def _entries(text: bytes) -> list[Any]:
+    try:
+        found = msgspec.json.decode(text) if text else []
+    except msgspec.DecodeError:
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _shape(entry: Any) -> Shape:
+    whole = isinstance(entry, list) and all(isinstance(size, int) for size in entry)
+    return tuple(entry) if whole else ()
+
+
+def _product(
+    left: Shape, right: Shape, dtype: str | None, turned: tuple[bool, bool] = (False, True)
+) -> ProductSizes | None:
+    """Batches of [rows, inner] by [inner, columns]. `turned`: which lies column by column."""
+    *batch, rows, inner = left
+    columns, many = right[-1], math.prod(batch)
+    if right[-2] != inner or not min(rows, inner, columns, many):
+        return None
+    elements = many * (rows * inner + inner * columns + rows * columns)
+    # The sizes that cuBLAS documents for its tensor core kernels: those along which factors and
+    # result lie in memory.
+    sizes = {"rows": rows} if turned[0] else {}
+    if not turned[0] or turned[1]:
+        sizes["inner"] = inner
+    sizes["columns"] = columns
+    return ProductSizes(2.0 * many * rows * inner * columns, float(elements), sizes, dtype)
+
+
+def _at(first: int) -> Callable[[_Call], ProductSizes | None]:
+    """A product whose left factor is input `first`, its right one the next."""
+
+    def sizes(call: _Call) -> ProductSizes | None:
+        turned = call.transposed(first), call.transposed(first + 1)
+        return _product(call.shapes[first], call.shapes[first + 1], call.dtype(first), turned)
+
+    return sizes
+
+
+def _linear(call: _Call) -> ProductSizes | None:
+    image, weight = call.shapes[:2]
+    return _product((math.prod(image[:-1]), image[-1]), (weight[1], weight[0]), call.dtype(0))
+
+
+def _convolution(call: _Call) -> ProductSizes | None:
+    image, weight = call.shapes[:2]
+    if call.concrete[6:7] == ["True"]:  # transposed: every input meets every weight of its channel
+        return _convolved(image, image, weight, 1, call.dtype(0))
+    output = call.outputs.get((image, weight)) or _output(call, image, weight)
+    return _convolved(image, output, weight, 1, call.dtype(0)) if output else None
+
+
+def _output(call: _Call, image: Shape, weight: Shape) -> Shape | None:
+    stride, padding, dilation = (call.numbers(index) for index in (3, 4, 5))
+    if stride is None or padding is None or dilation is None:
+        return None
+    sizes = []
+    for axis, (size, kernel) in enumerate(zip(image[2:], weight[2:], strict=True)):
+        step, pad, apart = (each[min(axis, len(each) - 1)] for each in (stride, padding, dilation))
+        sizes.append((size + 2 * pad - apart * (kernel - 1) - 1) // step + 1)
+    return (image[0], weight[0], *sizes)
+
+
+def _convolved(
+    image: Shape, output: Shape, weight: Shape, times: int, dtype: str | None
+) -> ProductSizes | None:
+    if len(weight) < 3 or len(image) != len(weight) or len(output) != len(weight):
+        return None
+    flops = 2.0 * output[0] * math.prod(output[2:]) * math.prod(weight)
+    elements = math.prod(image) + math.prod(weight) + math.prod(output)
+    grouped = weight[1] != image[1]  # then channels are few by intention
+    sizes = {} if grouped else {"input channels": image[1], "output channels": weight[0]}
+    return ProductSizes(times * flops, float(times * elements), sizes, dtype) if flops else None
+
+
+def _convolution_backward(call: _Call) -> ProductSizes | None:
+    output, image, weight = call.shapes[:3]
+    times = call.gradients
+    if len(call.concrete) > 10:
+        times = call.concrete[10].strip("[]").split(", ")[:2].count("True")
+    transposed = call.concrete[7:8] == ["True"]
+    return _convolved(image, image if transposed else output, weight, times or 2, call.dtype(0))
+
+
+def _cudnn_convolution_backward(call: _Call) -> ProductSizes | None:
+    image, output, weight = call.shapes[:3]
+    return _convolved(image, output, weight, call.gradients or 2, call.dtype(0))
+
+
+def _attention(first: int, products: float) -> Callable[[_Call], ProductSizes | None]:
+    """Fused attention whose query is input `first`; `products`: 1 for each of the forward's two."""
+
+    def sizes(call: _Call) -> ProductSizes | None:
+        query, key, value = call.shapes[first : first + 3]
+        if len(query) < 3 or not math.prod(query):
+            return None
+        scores = math.prod(query[:-1]) * key[-2]
+        flops = 2.0 * scores * (query[-1] + value[-1]) * products
+        moved = 2 * math.prod(query) + math.prod(key) + math.prod(value)
+        return ProductSizes(flops, products * moved, {}, call.dtype(first))
+
+    return sizes
+
+
+# An operator that calls another one of these is left to it: autocast and dispatch lie between.
+PRODUCT_OPERATORS: dict[str, Callable[[_Call], ProductSizes | None]] = {
+    "aten::mm": _at(0),
+    "aten::bmm": _at(0),
+    "aten::_scaled_mm": _at(0),
+    "aten::addmm": _at(1),
+    "aten::baddbmm": _at(1),
+    "aten::addbmm": _at(1),
+    "aten::linear": _linear,
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "aten::cudnn_convolution_backward": _cudnn_convolution_backward,
+    "aten::scaled_dot_product_attention": _attention(0, 1.0),
+    **{f"aten::_scaled_dot_product_{how}_attention": _attention(0, 1.0) for how in _FUSED},
+    **{f"aten::_scaled_dot_product_{how}_attention_backward": _attention(1, 2.5) for how in _FUSED},
+}
