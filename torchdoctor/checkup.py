@@ -13,7 +13,8 @@ from torchdoctor.diagnosis import diagnose
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
-from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.shares import share_doubts, shares, with_inline_preparation

@@ -17,7 +17,8 @@ from torchdoctor.gate.decision import FIRST_LOOK, SECOND_LOOK, look
 from torchdoctor.gate.figures import SideTimings, metrics, sentence
 from torchdoctor.gate.versions import Reference
 from torchdoctor.recording.environment import environment
-from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder, writing
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window, choose_window

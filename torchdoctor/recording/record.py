@@ -10,7 +10,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from torchdoctor.recording.evaluation import evaluates_training_loader
 from torchdoctor.recording.events import read_channel
 from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
+from torchdoctor.recording.launch_plan import Fix, launch_plan, plan_entries
 from torchdoctor.recording.launch_timing import launch_timing
+from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.observation_ending import (
     check_usable,
     step_start_s,
@@ -38,30 +40,12 @@ from torchdoctor.records import (
     Boundary,
     LaunchTiming,
     ProcessFacts,
-    SensorStatistics,
-    StepStatistics,
     SwitchedLaunch,
     TraceStatistics,
     Workload,
 )
 
 _PROFILED_STEPS = 4
-
-Fix = tuple[str, Path, dict[str, Any]]  # id, file, settings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """What the first launch showed."""
-
-    found: StepsFound
-    steps: StepStatistics
-    processes: list[ProcessFacts]  # trainers first, the main one at 0
-    sensors: SensorStatistics
-    wall_s: float
-    start_s: float  # until the first boundary
-    doubts: list[str] = field(default_factory=list)
-    interrupted: bool = False  # by Ctrl-C; what was seen until then counts
 
 
 class Recorder:
@@ -229,7 +213,7 @@ class Recorder:
             max_window_s=window.max_window_s,
             # Freezing one of several independent trainers would give the others its cores.
             after="continue" if trainers > 1 else "freeze",
-            fixes=_entries(fixes),
+            fixes=plan_entries(fixes),
             seed_offset=seed_offset,
             fingerprint_batches=min(window.warmup_steps, 10),
         )
@@ -268,7 +252,7 @@ class Recorder:
             boundary=boundary,
             warmup_steps=warmup_steps,
             switch={
-                "arms": [_entries(arm) for arm in arms],
+                "arms": [plan_entries(arm) for arm in arms],
                 "rounds": rounds,
                 "block_steps": blocks.block_steps,
                 "discard_steps": blocks.discard_steps,
@@ -290,30 +274,7 @@ class Recorder:
         return folder
 
     def _plan(self, folder: Path, purpose: str, **more: Any) -> dict[str, Any]:
-        boundary: Boundary | None = more.pop("boundary", None)
-        plan: dict[str, Any] = {
-            "channel": str((folder / "channel").absolute()),
-            "purpose": purpose,
-            "boundary": None,
-            "fixes": [],
-            "seed": self.seed,
-            "seed_offset": 0,
-            "phases": True,
-            "profile": None,
-            "sample_stacks": False,
-            "stack_interval_s": 0.005,
-            "fingerprint_batches": 0,
-            "after": "freeze",
-            "max_window_s": None,
-            "redirect": None,
-        }
-        if boundary is not None:
-            plan["boundary"] = {
-                "kind": boundary.kind,
-                "ident": boundary.ident,
-                "every": boundary.every,
-            }
-        return {**plan, **more}
+        return launch_plan(folder / "channel", purpose, seed=self.seed, **more)
 
     def _launch(
         self,
@@ -340,7 +301,3 @@ class Recorder:
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result
-
-
-def _entries(fixes: Sequence[Fix]) -> list[dict[str, Any]]:
-    return [{"id": i, "file": str(f), "settings": s} for i, f, s in fixes]

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor import catalogue
-from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
 from torchdoctor.recording.window import Window
 from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.recording.record import Observation, Recorder
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Contents
 from torchdoctor.recording.window import Window
 from torchdoctor.records import AppliedFix, LaunchTiming, Recording

@@ -1,0 +1,22 @@
+"""What the first launch showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchdoctor.recording.step_finding import StepsFound
+from torchdoctor.records import ProcessFacts, SensorStatistics, StepStatistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What the first launch showed."""
+
+    found: StepsFound
+    steps: StepStatistics
+    processes: list[ProcessFacts]  # trainers first, the main one at 0
+    sensors: SensorStatistics
+    wall_s: float
+    start_s: float  # until the first boundary
+    doubts: list[str] = field(default_factory=list)
+    interrupted: bool = False  # by Ctrl-C; what was seen until then counts
