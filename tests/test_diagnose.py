@@ -283,3 +283,18 @@ def test_what_is_offered_suits_the_gpu_and_the_program() -> None:
     )
     assert "channels-last" in v100 and not {"tf32", "mixed-precision"} & set(v100)
     assert bert[0] == "torch-compile" and "fused-optimizer" not in bert
+
+
+def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
+    cards = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0}]
+    known = diagnose(str(write(tmp_path, "known.json", deviceProperties=cards))).stdout.decode()
+    assert "of the dense peak of the A100 80GB SXM" in known
+    cards[0]["name"] = "NVIDIA Unheard-of"
+    other = diagnose(str(write(tmp_path, "other.json", deviceProperties=cards))).stdout.decode()
+    assert "no data sheet figures for NVIDIA Unheard-of" in " ".join(other.split())
+    trace = synthetic.every_branch()
+    for event in trace.events:
+        event.get("args", {}).pop("Input Dims", None)
+    bare = diagnose(str(write(tmp_path, "bare.json", trace))).stdout.decode()
+    assert "MFU: not measured" in " ".join(bare.split())
+    assert "record_shapes=True" in bare
