@@ -53,11 +53,13 @@ from torchdoctor.records.report import (
     Trial,
     WorkloadRecord,
 )
+from torchdoctor.records.storage import SLOW_KINDS, MountReads, StagingPlace, StorageFacts
 from torchdoctor.records.what_if import BranchReplay, WhatIf
 
 __all__ = [
     "BRANCHES",
     "SCHEMA_VERSION",
+    "SLOW_KINDS",
     "AppliedFix",
     "Baseline",
     "Binding",
@@ -76,6 +78,7 @@ __all__ = [
     "LoaderFacts",
     "Location",
     "ModelFacts",
+    "MountReads",
     "Operator",
     "OptimizerFacts",
     "Overhead",
@@ -94,8 +97,10 @@ __all__ = [
     "SensorStatistics",
     "Shares",
     "StackSample",
+    "StagingPlace",
     "StepStatistics",
     "StepTime",
+    "StorageFacts",
     "TraceStatistics",
     "Trial",
     "WhatIf",

@@ -1,0 +1,197 @@
+"""The files that an observing launch read: where they lie and how fast that storage is.
+
+Looked at from outside the sandbox, where the real mounts are seen and not the layers over them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from torchdoctor.probe import file_reads
+from torchdoctor.recording.mounts import kind_of, mount_of
+from torchdoctor.recording.read_speed import ReadSpeed, measure
+from torchdoctor.recording.sandbox_plan import Mount, read_mounts
+from torchdoctor.records.storage import MountReads, StagingPlace, StorageFacts
+
+_MEASURE_S = 1.0  # for each mount
+_MEASURED_MOUNTS = 3
+_MEASURED_FILES = 64
+_NAMED = 4
+_TRIED_BYTES = 4 * 1024 * 1024
+_SHARED_MEMORY = Path("/dev/shm")
+_IN_LOOP = (file_reads.LOADER, file_reads.WORKER)
+
+
+@dataclass(kw_only=True)
+class _Read:
+    """One file: how often it was opened in each phase, and its size."""
+
+    phases: Counter[str] = field(default_factory=Counter)
+    size: int = 0
+
+
+def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
+    """What the launch of this channel read in its training loop; None: nothing was seen.
+
+    Args:
+        channel: with `files-<pid>.log`.
+        run_folder: its disk is where files could be staged; the paths read are listed in its
+            `files-read.txt`, one a line in the order of first reading.
+    """
+    reads, readers = _logged(channel)
+    loop = _of_the_loop(reads)
+    if not loop and not readers:
+        return None
+    _stat_all(loop)
+    listed = run_folder / "files-read.txt"
+    with suppress(OSError):
+        listed.write_bytes(b"".join(os.fsencode(path) + b"\n" for path in loop))
+    mounts = _all_mounts()
+    groups: dict[str, dict[str, _Read]] = defaultdict(dict)
+    by_path = {mount.path: mount for mount in mounts}
+    for path, read in loop.items():
+        mount = mount_of(os.path.realpath(path), mounts)
+        if mount is not None:
+            groups[mount.path][path] = read
+    ranked = sorted(groups, key=lambda name: -_weight(groups[name]))
+    found = [
+        _mount_reads(by_path[name], groups[name], measured=number < _MEASURED_MOUNTS)
+        for number, name in enumerate(ranked)
+    ]
+    places = _places(run_folder, mounts) if found else []
+    return StorageFacts(
+        mounts=found,
+        places=places,
+        c_readers=sorted(readers),
+        memory_bytes=psutil.virtual_memory().available,
+    )
+
+
+def _logged(channel: Path) -> tuple[dict[str, _Read], set[str]]:
+    """Files by path, in the order of their first row, and the libraries that read in C."""
+    reads: dict[str, _Read] = {}
+    readers = set()
+    for log in sorted(channel.glob("files-*.log")):
+        with log.open("rb") as file:
+            for row in file:
+                phase, tab, name = os.fsdecode(row.rstrip(b"\n")).partition("\t")
+                if not tab:
+                    continue
+                if phase == file_reads.C_READER:
+                    readers.add(name)
+                else:
+                    reads.setdefault(name, _Read()).phases[phase] += 1
+    return reads, readers
+
+
+def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:
+    """Files opened by the loader, or kept open; where no loader reads, by the training loop."""
+    by_loader = any(read.phases[phase] for read in reads.values() for phase in _IN_LOOP)
+    wanted = [*_IN_LOOP, file_reads.HELD]
+    if not by_loader:
+        wanted.append(file_reads.TRAINING)
+    return {
+        path: read for path, read in reads.items() if any(read.phases[phase] for phase in wanted)
+    }
+
+
+def _stat_all(reads: dict[str, _Read]) -> None:
+    """Sizes; what is no regular file outside (a pipe, what the launch itself wrote) is left out."""
+    for path in list(reads):
+        try:
+            status = Path(path).stat()
+        except OSError:
+            del reads[path]
+            continue
+        if stat.S_ISREG(status.st_mode):
+            reads[path].size = status.st_size
+        else:
+            del reads[path]
+
+
+def _opens(read: _Read) -> int:
+    return sum(read.phases[p] for p in (*_IN_LOOP, file_reads.TRAINING))
+
+
+def _weight(reads: dict[str, _Read]) -> int:
+    return sum(_opens(read) + read.phases[file_reads.HELD] for read in reads.values())
+
+
+def _mount_reads(mount: Mount, reads: dict[str, _Read], *, measured: bool) -> MountReads:
+    kind, disk = kind_of(mount)
+    speed = None
+    if measured and kind != "memory":
+        sample = sorted(reads)
+        random.Random(0).shuffle(sample)
+        speed = measure(sample[:_MEASURED_FILES], _MEASURE_S)
+    held = [read for read in reads.values() if read.phases[file_reads.HELD]]
+    sizes = sum(read.size for read in reads.values())
+    folders = Counter(str(Path(path).parent) for path in reads)
+    endings = Counter(Path(path).suffix.lower() for path in reads)
+    return MountReads(
+        path=mount.path,
+        file_system=mount.kind,
+        source=mount.source,
+        device=disk,
+        kind=kind,
+        files=len(reads),
+        file_bytes=sizes,
+        opens=sum(map(_opens, reads.values())),
+        held=len(held),
+        opened_in_c=sum(set(read.phases) == {file_reads.HELD} for read in held),
+        folders=[name for name, _ in folders.most_common(_NAMED)],
+        endings=[name for name, _ in endings.most_common(_NAMED)],
+        **(_speeds(speed, sizes / len(reads)) if speed else {}),
+    )
+
+
+def _speeds(speed: ReadSpeed, mean_bytes: float) -> dict[str, float | None]:
+    return {
+        "cold_bytes_per_s": speed.cold.bytes_per_s(),
+        "warm_bytes_per_s": speed.warm.bytes_per_s(),
+        "cold_file_s": speed.cold.file_s(mean_bytes),
+        "warm_file_s": speed.warm.file_s(mean_bytes),
+        "latency_s": speed.cold.latency_s(),
+        "cached_share": speed.cached_share,
+    }
+
+
+def _all_mounts() -> Sequence[Mount]:
+    try:
+        return read_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    except OSError:
+        return []
+
+
+def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
+    """Memory and the run folder's disk, with their room."""
+    found = []
+    available = psutil.virtual_memory().available
+    if _SHARED_MEMORY.is_dir():
+        room = min(shutil.disk_usage(_SHARED_MEMORY).free, available)
+        found.append(StagingPlace(place="memory", kind="memory", free_bytes=room))
+    mount = mount_of(str(run_folder.resolve()), mounts)
+    if mount is None:
+        return found
+    tried = run_folder / "read-speed.tmp"
+    speed = None
+    with suppress(OSError):
+        tried.write_bytes(random.Random(0).randbytes(_TRIED_BYTES))
+        with tried.open("rb") as file:
+            os.fsync(file.fileno())  # what is not yet on the disk cannot be dropped
+        speed = measure([str(tried)], _MEASURE_S).cold.bytes_per_s()
+    tried.unlink(missing_ok=True)
+    free = shutil.disk_usage(run_folder).free
+    kind = kind_of(mount)[0]
+    found.append(StagingPlace(place="disk", kind=kind, free_bytes=free, cold_bytes_per_s=speed))
+    return found
