@@ -1,6 +1,7 @@
 """What a fix may do to the running program: what `apply(torch, settings, program)` is handed."""
 
 import functools
+import os
 
 
 class Refusal(Exception):
@@ -13,11 +14,15 @@ class Program:
     Args:
         torch: the user's torch module.
         fix: the fix's id.
+        plan: the launch's plan.
     """
 
-    def __init__(self, torch, fix):
+    def __init__(self, torch, fix, plan=None):
+        plan = plan or {}
         self.torch = torch
         self.fix = fix
+        self.folder = plan.get("channel")  # of this launch: what lies in `staged` there is removed
+        self.files_read = plan.get("files_read")  # the files that the observed loop read
         self.state = "pending"
         self.reason = None
         self.details = {}
@@ -70,6 +75,23 @@ class Program:
         """function() once, after the user's set-up: to overrule switches that the script set."""
         self.first_batch_functions.append(function)
 
+    def redirect_reads(self, function):
+        """function(path: str) -> the file to read instead of that absolute path, or None."""
+        from . import read_redirect
+
+        read_redirect.add(self, function)
+
+    def read_before(self):
+        """Files that the loop of the observed launch read, in that order; [] where none is known.
+
+        Absolute paths; those that only a later launch will read are not among them.
+        """
+        try:
+            with open(self.files_read or "", "rb") as file:
+                return [os.fsdecode(line) for line in file.read().split(b"\n") if line]
+        except OSError:
+            return []
+
     def replace(self, owner, name, make):
         """Set owner.name to make(old), which keeps old's name, documentation and signature."""
         old = getattr(owner, name)
@@ -111,13 +133,13 @@ class Program:
         }
 
 
-def load_fixes(torch, entries):
+def load_fixes(torch, entries, plan=None):
     """Load each fix of the plan by its path and apply it; a list of `Program`."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     programs = []
     for entry in entries:
-        program = Program(torch, entry["id"])
+        program = Program(torch, entry["id"], plan)
         programs.append(program)
         name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
 

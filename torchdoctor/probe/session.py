@@ -52,7 +52,7 @@ class Session:
 
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
-        self.programs = load_fixes(self.torch, self.plan.get("fixes") or [])
+        self.programs = load_fixes(self.torch, self.plan.get("fixes") or [], self.plan)
 
     def after_fork(self):
         """A forked child logs to files of its own; a loader worker logs nothing."""

@@ -298,6 +298,7 @@ class Recorder:
                 compile_cache=self._compile_cache,
                 contents={**self.contents, **(contents or {})},
             )
+        shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result

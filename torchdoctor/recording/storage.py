@@ -25,7 +25,7 @@ from torchdoctor.records.storage import MountReads, StagingPlace, StorageFacts
 
 _MEASURE_S = 1.0  # for each mount
 _MEASURED_MOUNTS = 3
-_MEASURED_FILES = 64
+_MEASURED_FILES = 256
 _NAMED = 4
 _TRIED_BYTES = 4 * 1024 * 1024
 _SHARED_MEMORY = Path("/dev/shm")
