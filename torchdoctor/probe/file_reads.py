@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 
-from . import step_log
+from . import library_reads, step_log
 
 LOADER, WORKER, TRAINING, SETUP, HELD, C_READER = "l", "w", "t", "s", "h", "c"
 
@@ -62,7 +62,7 @@ class FileReads:
             if isinstance(path, (str, bytes, os.PathLike)) and not (flags or 0) & _WRITING:
                 name = os.path.abspath(os.fsdecode(path))
                 if self._is_data(name):
-                    self._write(self._phase(), name)
+                    self.note(self.phase(), name)
         except Exception as error:
             self._session.fail("files", error)
         finally:
@@ -75,14 +75,17 @@ class FileReads:
             return {}
         self._busy = True
         try:
+            if not self._held:
+                for name in library_reads.available():
+                    self.note(library_reads.AVAILABLE, name)
             for name in _open_or_mapped() - self._held:
                 self._held.add(name)
                 if self._is_data(name):
-                    self._write(HELD, name)
+                    self.note(HELD, name)
             for name in _C_READERS:
                 if name in sys.modules and name not in self._held:
                     self._held.add(name)
-                    self._write(C_READER, name)
+                    self.note(C_READER, name)
         finally:
             self._busy = False
         return {}
@@ -92,13 +95,21 @@ class FileReads:
             not name.startswith(self._foreign) and not name.endswith(_CODE) and ".so." not in name
         )
 
-    def _phase(self):
+    def phase(self):
+        """The letter of what the program does now."""
         session = self._session
         if session.is_loader_worker():
             return WORKER
         if session.log.last_code in _IN_LOADER:
             return LOADER
         return TRAINING if session.learned else SETUP
+
+    def note(self, letter, text):
+        """Append a row; never raises."""
+        try:
+            self._write(letter, text)
+        except Exception as error:
+            self._session.fail("files", error)
 
     def _write(self, phase, name):
         if self._rows >= _MOST_ROWS or "\n" in name:
@@ -142,11 +153,12 @@ def _is_written(path):
     return False
 
 
-def install(session):
-    """Listen, where the plan wants it."""
+def install(session, watch):
+    """Listen, where the plan wants it; `watch` calls back when a library is imported."""
     if not session.plan.get("watch_files"):
         return
     reads = FileReads(session)
     session.registries.append(reads)
     session.forget.append(reads.forget)
     sys.addaudithook(reads.hook)
+    library_reads.install(reads, watch)

@@ -81,6 +81,12 @@ class Program:
 
         read_redirect.add(self, function)
 
+    def sample_cache(self, limit_bytes, on_use, on_off):
+        """A `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
+        from . import sample_cache
+
+        return sample_cache.SampleCache(self.torch, limit_bytes, on_use, on_off)
+
     def read_before(self):
         """Files that the loop of the observed launch read, in that order; [] where none is known.
 

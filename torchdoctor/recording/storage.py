@@ -17,11 +17,17 @@ from pathlib import Path
 
 import psutil
 
-from torchdoctor.probe import file_reads
+from torchdoctor.probe import file_reads, library_reads
 from torchdoctor.recording.mounts import kind_of, mount_of
 from torchdoctor.recording.read_speed import ReadSpeed, measure
 from torchdoctor.recording.sandbox_plan import Mount, read_mounts
-from torchdoctor.records.storage import MountReads, StagingPlace, StorageFacts
+from torchdoctor.records.storage import (
+    MountReads,
+    RemoteReads,
+    StagingPlace,
+    StorageFacts,
+    TableReads,
+)
 
 _MEASURE_S = 1.0  # for each mount
 _MEASURED_MOUNTS = 3
@@ -48,9 +54,9 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
         run_folder: its disk is where files could be staged; the paths read are listed in its
             `files-read.txt`, one a line in the order of first reading.
     """
-    reads, readers = _logged(channel)
-    loop = _of_the_loop(reads)
-    if not loop and not readers:
+    logged = _logged(channel)
+    loop = _of_the_loop(logged.files)
+    if not (loop or logged.c_readers or logged.remote or logged.tables):
         return None
     _stat_all(loop)
     listed = run_folder / "files-read.txt"
@@ -72,26 +78,74 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
     return StorageFacts(
         mounts=found,
         places=places,
-        c_readers=sorted(readers),
+        remote=_remote(logged.remote),
+        tables=_tables(logged.tables),
+        available=sorted(logged.available),
+        alluxio_workers=os.environ.get("ALLUXIO_WORKER_HOSTS"),
+        c_readers=sorted(logged.c_readers),
         memory_bytes=psutil.virtual_memory().available,
     )
 
 
-def _logged(channel: Path) -> tuple[dict[str, _Read], set[str]]:
-    """Files by path, in the order of their first row, and the libraries that read in C."""
-    reads: dict[str, _Read] = {}
-    readers = set()
+@dataclass(kw_only=True)
+class _Logged:
+    """Rows of all processes; files in the order of their first row."""
+
+    files: dict[str, _Read] = field(default_factory=dict)
+    c_readers: set[str] = field(default_factory=set)
+    available: set[str] = field(default_factory=set)
+    remote: list[list[str]] = field(default_factory=list)  # protocol, path
+    tables: list[list[str]] = field(default_factory=list)  # function, seconds, path
+
+
+def _logged(channel: Path) -> _Logged:
+    logged = _Logged()
     for log in sorted(channel.glob("files-*.log")):
         with log.open("rb") as file:
             for row in file:
-                phase, tab, name = os.fsdecode(row.rstrip(b"\n")).partition("\t")
-                if not tab:
-                    continue
-                if phase == file_reads.C_READER:
-                    readers.add(name)
-                else:
-                    reads.setdefault(name, _Read()).phases[phase] += 1
-    return reads, readers
+                letter, tab, text = os.fsdecode(row.rstrip(b"\n")).partition("\t")
+                if tab:
+                    _sort(logged, letter, text)
+    return logged
+
+
+def _sort(logged: _Logged, letter: str, text: str) -> None:
+    if letter == file_reads.C_READER:
+        logged.c_readers.add(text)
+    elif letter == library_reads.AVAILABLE:
+        logged.available.add(text)
+    elif letter in (library_reads.REMOTE, library_reads.TABLE):
+        phase, *row = text.split(" ", 2 if letter == library_reads.REMOTE else 3)
+        rows = logged.remote if letter == library_reads.REMOTE else logged.tables
+        if phase != file_reads.SETUP:
+            rows.append(row)
+    else:
+        logged.files.setdefault(text, _Read()).phases[letter] += 1
+
+
+def _remote(rows: list[list[str]]) -> list[RemoteReads]:
+    paths: dict[str, Counter[str]] = defaultdict(Counter)
+    for protocol, path in rows:
+        paths[protocol][path] += 1
+    return [
+        RemoteReads(protocol=name, files=len(found), opens=found.total())
+        for name, found in paths.items()
+    ]
+
+
+def _tables(rows: list[list[str]]) -> list[TableReads]:
+    by_function: dict[str, list[list[str]]] = defaultdict(list)
+    for function, *row in rows:
+        by_function[function].append(row)
+    return [
+        TableReads(
+            function=name,
+            calls=len(found),
+            files=len({path for _, path in found}),
+            total_s=sum(float(seconds) for seconds, _ in found),
+        )
+        for name, found in by_function.items()
+    ]
 
 
 def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:

@@ -53,7 +53,14 @@ from torchdoctor.records.report import (
     Trial,
     WorkloadRecord,
 )
-from torchdoctor.records.storage import SLOW_KINDS, MountReads, StagingPlace, StorageFacts
+from torchdoctor.records.storage import (
+    SLOW_KINDS,
+    MountReads,
+    RemoteReads,
+    StagingPlace,
+    StorageFacts,
+    TableReads,
+)
 from torchdoctor.records.what_if import BranchReplay, WhatIf
 
 __all__ = [
@@ -92,6 +99,7 @@ __all__ = [
     "RecommendedFix",
     "Recording",
     "Refused",
+    "RemoteReads",
     "Report",
     "RuntimeCall",
     "SensorStatistics",
@@ -101,6 +109,7 @@ __all__ = [
     "StepStatistics",
     "StepTime",
     "StorageFacts",
+    "TableReads",
     "TraceStatistics",
     "Trial",
     "WhatIf",

@@ -47,10 +47,33 @@ class StagingPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoteReads:
+    """Files that the loop opened through fsspec, by protocol ("s3", "https")."""
+
+    protocol: str
+    files: int = 0
+    opens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReads:
+    """Calls of one of pandas' readers of text ("read_csv") in the loop."""
+
+    function: str
+    calls: int = 0
+    files: int = 0
+    total_s: float = 0.0  # all calls together, those of workers too
+
+
+@dataclass(frozen=True, kw_only=True)
 class StorageFacts:
     """What the loop reads. `c_readers`: loaded libraries whose reads Python does not see."""
 
     mounts: list[MountReads] = field(default_factory=list)  # by opens, descending
+    remote: list[RemoteReads] = field(default_factory=list)
+    tables: list[TableReads] = field(default_factory=list)
+    available: list[str] = field(default_factory=list)  # of fsspec, pyarrow, alluxiofs
+    alluxio_workers: str | None = None  # ALLUXIO_WORKER_HOSTS: "host:port,host:port"
     places: list[StagingPlace] = field(default_factory=list)  # fastest first
     c_readers: list[str] = field(default_factory=list)
     memory_bytes: int | None = None  # free for the page cache and for copies
