@@ -51,7 +51,8 @@ for name, read in reads.items():
     for table in tables:
         pandas.testing.assert_frame_equal(table, expected, check_exact=True)
         assert list(map(type, table.iloc[:, -1])) == list(map(type, expected.iloc[:, -1])), name
-        table.iloc[0, 0] = table.iloc[1, 0]  # each caller has a table of its own
+        if name != "none":
+            table.iloc[0, 0] = table.iloc[1, 0]  # each caller has a table of its own
     print(name)
 """
 

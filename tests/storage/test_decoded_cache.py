@@ -141,8 +141,9 @@ def collate(samples):
         sample.label.clear()
     return torch.ones(3)
 
+dataset = Kinds()
 for epoch in range(3):
-    for x in DataLoader(Kinds(), batch_size=4, collate_fn=collate):
+    for x in DataLoader(dataset, batch_size=4, collate_fn=collate):
         model(x).sum().backward()
 print(Kinds.made, file=sys.stderr)
 """
@@ -212,6 +213,26 @@ import sys; print(int(dataset.made), file=sys.stderr)
     temporary = program.replace("persistent_workers=True", "persistent_workers=False")
     ran = _run(tmp_path / "short", probed, temporary, True)
     assert "end with each epoch" in ran.main["fixes"][0]["reason"]
+
+
+@pytest.mark.slow
+def test_a_data_set_made_anew_each_epoch_takes_its_memory_with_it(tmp_path, probed):
+    program = """
+import gc, weakref
+class Same(Base):
+    def __getitem__(self, index):
+        return torch.full((3,), float(index))
+gone = []
+for epoch in range(3):
+    dataset = Same()
+    gone.append(weakref.ref(dataset))
+    train(dataset, epochs=1)
+    del dataset
+gc.collect()
+print([one() is None for one in gone])
+"""
+    *_, fix = _both(tmp_path, probed, program)
+    assert "No sample was used twice" in fix["reason"]
 
 
 LOADER = {

@@ -123,9 +123,9 @@ class _Tables:
         return self._read(path)
 
     def _read(self, path: str) -> Any:
-        # Not mapped: its arrays could not be written to.
         with self._pyarrow.OSFile(path, "rb") as file:
-            return self._pyarrow.ipc.open_file(file).read_all().to_pandas()
+            table = self._pyarrow.ipc.open_file(file).read_all().to_pandas()
+        return table.copy()  # Arrow's own memory could not be written to
 
     def keep(self, key: str, table: Any) -> bool:
         """Write a table, read it back, and keep the copy where it is equal; whether it was."""

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import math
 import re
+import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class _Cached:
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Put a cache between the fetchers of the chosen loaders and their data sets."""
     only, limit = settings.get("loader"), int(settings["limit_bytes"])
-    chosen: dict[int, tuple[Any, Any]] = {}  # the data set is held: its id stays its own
+    chosen: dict[int, tuple[Any, Any]] = {}  # by id of the data set, as long as that lives
 
     def on_use() -> None:
         program.details["answered"] = program.details.get("answered", 0) + 1
@@ -153,8 +154,14 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         if workers and not arguments["persistent_workers"]:
             program.set_reason("Its workers end with each epoch, and their caches with them.")
             return
+        key = id(dataset)
+        try:
+            alive = weakref.ref(dataset, lambda _: chosen.pop(key, None))
+        except TypeError:
+            program.set_reason("The data set is a list or the like: there is nothing to save.")
+            return
         cache = program.sample_cache(limit // max(workers, 1), on_use, on_off)
-        chosen[id(dataset)] = dataset, cache
+        chosen[key] = alive, cache
         if workers:
             program.applied(in_workers=workers)  # what happens there is not seen from here
 
