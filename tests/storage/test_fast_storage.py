@@ -61,7 +61,7 @@ def _run(tmp_path: Path, probed, program: str, *arguments: str, **settings):
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.said() == []
-    assert not (tmp_path / "channel/staged").exists(), "copies are removed"
+    assert not (tmp_path / "channel/staged/copies").exists(), "copies are removed"
     assert not list(Path("/dev/shm").glob("torchdoctor-staged_*"))
     return ran
 

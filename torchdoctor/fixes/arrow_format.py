@@ -49,7 +49,6 @@ _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")
 _FIRST = ("filepath_or_buffer", "path_or_buf", "io")  # the file, where it is given by name
 _PLAIN = (str, int, float, bool, bytes, type(None))
-_FOLDER = "TORCHDOCTOR_ARROW"
 
 
 def refuses(recording: Recording) -> str | None:
@@ -206,7 +205,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         import pyarrow.ipc
     except ImportError as error:
         program.refuse(f"{error.name} is not installed in the program's environment.")
-    tables = _Tables(_folder(program), pandas, pyarrow)
+    tables = _Tables(program.shared_folder("arrow"), pandas, pyarrow)
     program.set_reason("pandas read no file twice.")
     for name in _READERS:
         program.replace(pandas, name, _reader(tables, name, pandas, program))
@@ -249,14 +248,6 @@ def _key(tables: _Tables, name: str, args: tuple[Any, ...], kwargs: dict[str, An
         return tables.key(name, os.fspath(path), args, rest)
     except (OSError, ValueError):
         return None  # a URL, or no such file: pandas says so itself
-
-
-def _folder(program: Any) -> str:
-    """Where copies lie: removed with the launch."""
-    folder = os.environ.get(_FOLDER) or os.path.join(program.folder, "staged", "arrow")
-    os.makedirs(folder, exist_ok=True)
-    os.environ[_FOLDER] = folder
-    return folder
 
 
 def location(recording: Recording) -> Location | None:

@@ -49,12 +49,6 @@ PHASES = ("data_wait_s", "loader_start_s", "before_forward_s")
 WHEN = "launch"
 
 _REMOTE_KINDS = ("network", "FUSE")
-_LOCAL = frozenset(
-    (
-        *("", "abstract", "file", "local", "memory", "data", "dir", "zip", "tar", "libarchive"),
-        *("reference", "cached", "blockcache", "filecache", "simplecache", "generic", "alluxiofs"),
-    )
-)
 _VERSION = (
     "size",
     "mtime",
@@ -66,7 +60,6 @@ _VERSION = (
     "generation",
     "md5Hash",
 )
-_FOLDER = "TORCHDOCTOR_CACHED"
 _KERNELS = ("/proc", "/sys", "/dev", "/run")
 
 
@@ -122,10 +115,10 @@ class _Layers:
     """
 
     def __init__(self, folder: str, fsspec: Any, settings: dict[str, Any]) -> None:
-        self._folder, self._fsspec, self._settings = folder, fsspec, settings
+        self.folder, self._fsspec, self._settings = folder, fsspec, settings
         self._layers: dict[int, tuple[Any, Any]] = {}
         self._lock = threading.RLock()
-        self.busy = threading.local()
+        self.busy = threading.local()  # its own reads are not redirected again
 
     def open(self, filesystem: Any, path: str) -> Any:
         """A file in binary mode, from the layer over `filesystem`."""
@@ -138,7 +131,7 @@ class _Layers:
                 # Whole files appear in the shared folder at once; each process downloads to its
                 # own, and nobody ever sees half of one.
                 opened = layer.open(path, "rb")
-                shared = os.path.join(self._folder, os.path.basename(opened.name))
+                shared = os.path.join(self.folder, os.path.basename(opened.name))
                 if not os.path.exists(shared):
                     os.replace(opened.name, shared)
                 return opened
@@ -153,11 +146,11 @@ class _Layers:
             hosts = self._settings["worker_hosts"]
             layer = self._fsspec.filesystem("alluxiofs", fs=filesystem, worker_hosts=hosts)
         else:
-            own = os.path.join(self._folder, "of-%d" % os.getpid())  # noqa: UP031
+            own = os.path.join(self.folder, "of-%d" % os.getpid())  # noqa: UP031
             layer = self._fsspec.filesystem(
                 "simplecache",
                 fs=filesystem,
-                cache_storage=[self._folder, own],
+                cache_storage=[self.folder, own],
                 cache_mapper=functools.partial(_version, filesystem),
                 skip_instance_cache=True,
             )
@@ -193,7 +186,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             fsspec.register_implementation("alluxiofs", alluxiofs.AlluxioFileSystem, clobber=True)
         except ImportError:
             program.refuse("alluxiofs is not installed in the program's environment.")
-    layers = _Layers(_folder(program), fsspec, settings)
+    layers = _Layers(program.shared_folder("cached"), fsspec, settings)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=layers.forget)
     program.set_reason("No remote file was read through Python.")
@@ -208,9 +201,9 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 def _redirect_fsspec(fsspec: Any, layers: _Layers, settings: dict[str, Any], program: Any) -> None:
     def make(old: Any) -> Any:
         def open(self: Any, path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
-            protocol = self.protocol if isinstance(self.protocol, str) else self.protocol[0]
+            protocol = program.remote_protocol(self)
             whole = mode == "rb" and not kwargs.get("compression")
-            if protocol in _LOCAL or not whole or getattr(layers.busy, "on", False):
+            if protocol is None or not whole or getattr(layers.busy, "on", False):
                 return old(self, path, mode, *args, **kwargs)
             try:
                 opened = layers.open(self, self._strip_protocol(path))
@@ -243,17 +236,9 @@ def _of_mount(mount: str, local: Any, layers: _Layers, program: Any) -> Any:
                 name = os.path.basename(file.name)
         except OSError:
             return None  # no room, or not readable: the program sees for itself
-        return os.path.join(layers._folder, name)
+        return os.path.join(layers.folder, name)
 
     return instead
-
-
-def _folder(program: Any) -> str:
-    """Where cached files lie: removed with the launch."""
-    folder = os.environ.get(_FOLDER) or os.path.join(program.folder, "staged", "cached")
-    os.makedirs(folder, exist_ok=True)
-    os.environ[_FOLDER] = folder
-    return folder
 
 
 def location(recording: Recording) -> Location | None:

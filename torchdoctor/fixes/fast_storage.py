@@ -212,8 +212,7 @@ def _folder(place: str, program: Any) -> tuple[str, bool]:
     if place == "memory":
         folder = tempfile.mkdtemp(prefix=f"torchdoctor-staged_{os.getpid()}_", dir="/dev/shm")
     else:
-        folder = os.path.join(program.folder, "staged")
-        os.makedirs(folder)
+        folder = program.shared_folder("copies")
     with open(os.path.join(folder, "used"), "wb"):
         pass
     os.environ[_FOLDER] = folder

@@ -81,6 +81,19 @@ class Program:
 
         read_redirect.add(self, function)
 
+    def shared_folder(self, name):
+        """A folder for files that all processes of the launch use; removed with the launch."""
+        folder = os.path.join(self.folder, "staged", name)
+        os.makedirs(folder, exist_ok=True)
+        return folder
+
+    def remote_protocol(self, filesystem):
+        """ "s3", "https" of an fsspec file system; None for one whose files are local."""
+        from . import library_reads
+
+        protocol = library_reads.protocol_of(filesystem)
+        return None if protocol in library_reads.LOCAL_PROTOCOLS else protocol
+
     def sample_cache(self, limit_bytes, on_use, on_off):
         """A `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
         from . import sample_cache

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import stat
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from torchdoctor.records.storage import (
     TableReads,
 )
 
+_STAT_S = 2.0
 _MEASURE_S = 1.0  # for each mount
 _MEASURED_MOUNTS = 3
 _MEASURED_FILES = 256
@@ -65,9 +67,12 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
     mounts = _all_mounts()
     groups: dict[str, dict[str, _Read]] = defaultdict(dict)
     by_path = {mount.path: mount for mount in mounts}
+    of_folder: dict[str, Mount | None] = {}
     for path, read in loop.items():
-        mount = mount_of(os.path.realpath(path), mounts)
-        if mount is not None:
+        folder = os.path.dirname(path)  # noqa: PTH120
+        if folder not in of_folder:
+            of_folder[folder] = mount_of(os.path.realpath(folder), mounts)
+        if mount := of_folder[folder]:
             groups[mount.path][path] = read
     ranked = sorted(groups, key=lambda name: -_weight(groups[name]))
     found = [
@@ -160,8 +165,19 @@ def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:
 
 
 def _stat_all(reads: dict[str, _Read]) -> None:
-    """Sizes; what is no regular file outside (a pipe, what the launch itself wrote) is left out."""
-    for path in list(reads):
+    """Sizes; what is no regular file outside (a pipe, what the launch itself wrote) is left out.
+
+    On slow storage this takes long too: files that it has no time for get the mean size.
+    """
+    until = time.monotonic() + _STAT_S
+    paths = list(reads)
+    known: list[int] = []
+    random.Random(0).shuffle(paths)
+    for number, path in enumerate(paths):
+        if time.monotonic() > until:
+            for left in paths[number:]:
+                reads[left].size = sum(known) // max(len(known), 1)
+            return
         try:
             status = Path(path).stat()
         except OSError:
@@ -169,6 +185,7 @@ def _stat_all(reads: dict[str, _Read]) -> None:
             continue
         if stat.S_ISREG(status.st_mode):
             reads[path].size = status.st_size
+            known.append(status.st_size)
         else:
             del reads[path]
 
