@@ -23,6 +23,7 @@ _PHASES = {
         ("data-wait", "loader-cpu-bound", "loader-io-bound", "worker-count", "slow-sample"),
         ("data_wait_s", "loader_start_s"),
     ),
+    "slow-storage": ("data_wait_s", "loader_start_s", "before_forward_s"),
     "workers-respawned": ("data_wait_s", "loader_start_s"),
     "single-tensor-optimizer": ("optimizer_s",),
     "optimizer-share": ("optimizer_s",),

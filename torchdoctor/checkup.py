@@ -168,7 +168,9 @@ class _Checkup:
             ),
         )
         if not seen.interrupted:
-            self._recording = replace(self._recording, trace=self._profile(seen))
+            self._recording = replace(
+                self._recording, storage=self._recorder.storage(seen), trace=self._profile(seen)
+            )
         self._recording = with_inline_preparation(
             replace(self._recording, shares=shares(self._recording.steps, self._recording.trace))
         )

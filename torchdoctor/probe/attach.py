@@ -8,6 +8,7 @@ import sys
 from . import (
     backward_hooks,
     copy_hooks,
+    file_reads,
     flag_hooks,
     gc_pauses,
     loader_hooks,
@@ -48,6 +49,7 @@ def attach(torch, watch):
         ("copies", lambda: copy_hooks.install(session)),
         ("gc", lambda: gc_pauses.install(session)),
         ("stacks", lambda: stacks.install(session)),
+        ("files", lambda: file_reads.install(session, watch)),
         ("trackers", lambda: trackers.install(session, watch)),
     )
     for name, install in parts:

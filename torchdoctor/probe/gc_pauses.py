@@ -14,9 +14,12 @@ def install(session):
     def callback(phase, info):
         if phase == "start":
             began[0] = step_log.perf_counter_ns()
-        elif session.on and step_log.perf_counter_ns() - began[0] >= _LEAST_NS:
+            return
+        ended = step_log.perf_counter_ns()
+        if session.on and ended - began[0] >= _LEAST_NS:
             generation = info.get("generation", 0)
+            # Not `add`: what the collector interrupted (a fetch, a forward) goes on as that.
             session.log.add_at(step_log.GC_BEGIN, 0, began[0], generation)
-            session.log.add(step_log.GC_END, 0, generation)
+            session.log.add_at(step_log.GC_END, 0, ended, generation)
 
     gc.callbacks.append(session.guarded(callback))

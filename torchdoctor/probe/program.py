@@ -1,6 +1,7 @@
 """What a fix may do to the running program: what `apply(torch, settings, program)` is handed."""
 
 import functools
+import os
 
 
 class Refusal(Exception):
@@ -13,13 +14,17 @@ class Program:
     Args:
         torch: the user's torch module.
         fix: the fix's id.
+        plan: the launch's plan.
         switched: it is switched on and off while the program runs; off at first.
         optimizers: a function that lists the program's optimizers.
     """
 
-    def __init__(self, torch, fix, switched=False, optimizers=list):
+    def __init__(self, torch, fix, plan=None, switched=False, optimizers=list):
+        plan = plan or {}
         self.torch = torch
         self.fix = fix
+        self.folder = plan.get("channel")  # of this launch: what lies in `staged` there is removed
+        self.files_read = plan.get("files_read")  # the files that the observed loop read
         self.switched = switched
         self.on = not switched
         self.optimizers = optimizers
@@ -94,6 +99,42 @@ class Program:
         if undo is None:
             self._only_from_the_start()
         self.first_batch_functions.append((function, undo))
+
+    def redirect_reads(self, function):
+        """function(path: str) -> the file to read instead of that absolute path, or None."""
+        from . import read_redirect
+
+        read_redirect.add(self, function)
+
+    def shared_folder(self, name):
+        """A folder for files that all processes of the launch use; removed with the launch."""
+        folder = os.path.join(self.folder, "staged", name)
+        os.makedirs(folder, exist_ok=True)
+        return folder
+
+    def remote_protocol(self, filesystem):
+        """ "s3", "https" of an fsspec file system; None for one whose files are local."""
+        from . import library_reads
+
+        protocol = library_reads.protocol_of(filesystem)
+        return None if protocol in library_reads.LOCAL_PROTOCOLS else protocol
+
+    def sample_cache(self, limit_bytes, on_use, on_off):
+        """A `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
+        from . import sample_cache
+
+        return sample_cache.SampleCache(self.torch, limit_bytes, on_use, on_off)
+
+    def read_before(self):
+        """Files that the loop of the observed launch read, in that order; [] where none is known.
+
+        Absolute paths; those that only a later launch will read are not among them.
+        """
+        try:
+            with open(self.files_read or "", "rb") as file:
+                return [os.fsdecode(line) for line in file.read().split(b"\n") if line]
+        except OSError:
+            return []
 
     def replace(self, owner, name, make):
         """Set owner.name to make(old), which keeps old's name, documentation and signature."""
@@ -180,16 +221,16 @@ class Program:
         }
 
 
-def load_fixes(torch, entries, switched=False, optimizers=list):
+def load_fixes(torch, entries, plan=None, switched=False, optimizers=list):
     """Load each fix of the plan by its path and apply it; a list of `Program`.
 
-    The last two as in `Program`.
+    The last three as in `Program`.
     """
     from importlib.util import module_from_spec, spec_from_file_location
 
     programs = []
     for entry in entries:
-        program = Program(torch, entry["id"], switched, optimizers)
+        program = Program(torch, entry["id"], plan, switched, optimizers)
         programs.append(program)
         name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
 

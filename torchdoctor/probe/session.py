@@ -55,9 +55,11 @@ class Session:
 
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
-        self.programs = load_fixes(self.torch, self.plan.get("fixes") or [])
+        self.programs = load_fixes(self.torch, self.plan.get("fixes") or [], self.plan)
         for entries in (self.plan.get("switch") or {}).get("arms", ()):
-            self.arms.append(load_fixes(self.torch, entries, True, self._live_optimizers))
+            self.arms.append(
+                load_fixes(self.torch, entries, self.plan, True, self._live_optimizers)
+            )
 
     def _live_optimizers(self):
         return self.optimizers.alive()

@@ -38,6 +38,8 @@ def launch_plan(
         "after": "freeze",
         "max_window_s": None,
         "redirect": None,
+        "watch_files": False,
+        "files_read": None,
     }
     if boundary is not None:
         plan["boundary"] = {

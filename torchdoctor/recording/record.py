@@ -33,6 +33,7 @@ from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.sensors import Sensors
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.recording.steps import step_statistics, window_ns
+from torchdoctor.recording.storage import storage_facts
 from torchdoctor.recording.switch_blocks import Blocks
 from torchdoctor.recording.switch_timing import switched_launch
 from torchdoctor.recording.window import Window
@@ -40,12 +41,14 @@ from torchdoctor.records import (
     Boundary,
     LaunchTiming,
     ProcessFacts,
+    StorageFacts,
     SwitchedLaunch,
     TraceStatistics,
     Workload,
 )
 
 _PROFILED_STEPS = 4
+_WAITS = 0.01  # share of the step spent on its input, from which on storage is looked at
 
 
 class Recorder:
@@ -84,6 +87,7 @@ class Recorder:
         # where samples of training and of evaluation could not be told apart without.
         self.logs_phases = False
         self._launches = 0
+        self._observed: Path | None = None
         self._compile_cache = folder / "compile-cache"
         with writing(folder):
             self._compile_cache.mkdir(parents=True, exist_ok=True)
@@ -107,7 +111,7 @@ class Recorder:
             ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
         """
         folder = self._new_folder("observe")
-        plan = self._plan(folder, "observe", sample_stacks=True)
+        plan = self._plan(folder, "observe", sample_stacks=True, watch_files=True)
         wait_s = min(self.timeout_s, budget_s)
         watch = ObservationWatch(step_on, enough_s, most_s, wait_s)
         sensors = Sensors()
@@ -115,7 +119,8 @@ class Recorder:
         if watch.gave_up:
             result = replace(result, ended="timed-out")
         columns = sensors.stop()
-        events, facts, doubts = read_channel(folder / "channel")
+        self._observed = folder / "channel"
+        events, facts, doubts = read_channel(self._observed)
         found = find_boundary(events, facts, step_on)
         interrupted = result.ended == "interrupted"
         if interrupted and isinstance(found, NoSteps):
@@ -152,6 +157,17 @@ class Recorder:
             doubts=doubts,
             interrupted=interrupted,
         )
+
+    def storage(self, seen: Observation) -> StorageFacts | None:
+        """Where the files lie that the observed loop waited for; None: it waits for none.
+
+        Reads some of them again: up to some seconds.
+        """
+        steps = seen.steps
+        waits_s = steps.data_wait_s + steps.loader_start_s + steps.before_forward_s
+        if self._observed is None or waits_s < _WAITS * steps.mean_s:
+            return None
+        return storage_facts(self._observed, self.folder)
 
     def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> TraceStatistics:
         """A torch.profiler window of a few steps, in a launch that is never timed.
@@ -274,6 +290,7 @@ class Recorder:
         return folder
 
     def _plan(self, folder: Path, purpose: str, **more: Any) -> dict[str, Any]:
+        more.setdefault("files_read", str((self.folder / "files-read.txt").absolute()))
         return launch_plan(folder / "channel", purpose, seed=self.seed, **more)
 
     def _launch(
@@ -298,6 +315,7 @@ class Recorder:
                 compile_cache=self._compile_cache,
                 contents={**self.contents, **(contents or {})},
             )
+        shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result

@@ -71,6 +71,8 @@ class Mount:
     kind: str
     options: tuple[str, ...] = ()
     is_file: bool = False
+    source: str = ""  # a device, "host:/export", whatever the file system calls it
+    device: str = ""  # "major:minor"
 
     @property
     def takes_writes(self) -> bool:
@@ -93,6 +95,8 @@ def read_mounts(text: str) -> list[Mount]:
             path=path,
             kind=right.split(" ")[0],
             options=tuple(left.split(" ")[5].split(",")),
+            source=_unescape(right.split(" ")[1]),
+            device=left.split(" ")[2],
             is_file=path != "/" and not os.path.isdir(path),  # noqa: PTH112 - no permission: False
         )
     return sorted(mounts.values(), key=lambda mount: mount.path)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path("/dev/shm")
 SHOWN_AT_MOST = 100
-# torch_<pid>_..., POSIX semaphores, multiprocessing.shared_memory, NCCL.
-_OURS = re.compile(r"^(torch_(?P<pid>\d+)_|sem\.|psm_|nccl-)")
+# torch_<pid>_..., files staged by a fix, POSIX semaphores, multiprocessing.shared_memory, NCCL.
+_OURS = re.compile(r"^((torch|torchdoctor-staged)_(?P<pid>\d+)_|sem\.|psm_|nccl-)")
 
 
 def private_steps() -> list[list[Any]]:
@@ -57,7 +58,10 @@ def remove_left(before: set[str], pids: Iterable[int]) -> list[str]:
         left |= others - _mapped()
     for name in left:
         with contextlib.suppress(OSError):
-            (FOLDER / name).unlink()
+            if (FOLDER / name).is_dir():
+                shutil.rmtree(FOLDER / name)
+            else:
+                (FOLDER / name).unlink()
     return sorted(left)
 
 

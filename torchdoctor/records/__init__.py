@@ -55,11 +55,20 @@ from torchdoctor.records.report import (
     Trial,
     WorkloadRecord,
 )
+from torchdoctor.records.storage import (
+    SLOW_KINDS,
+    MountReads,
+    RemoteReads,
+    StagingPlace,
+    StorageFacts,
+    TableReads,
+)
 from torchdoctor.records.what_if import BranchReplay, WhatIf
 
 __all__ = [
     "BRANCHES",
     "SCHEMA_VERSION",
+    "SLOW_KINDS",
     "AppliedFix",
     "Baseline",
     "Binding",
@@ -81,6 +90,7 @@ __all__ = [
     "MatrixProduct",
     "MatrixWork",
     "ModelFacts",
+    "MountReads",
     "Operator",
     "OptimizerFacts",
     "Overhead",
@@ -96,14 +106,18 @@ __all__ = [
     "RecommendedFix",
     "Recording",
     "Refused",
+    "RemoteReads",
     "Report",
     "RuntimeCall",
     "SensorStatistics",
     "Shares",
     "StackSample",
+    "StagingPlace",
     "StepStatistics",
     "StepTime",
+    "StorageFacts",
     "SwitchedLaunch",
+    "TableReads",
     "TraceStatistics",
     "Trial",
     "UnevenSize",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from torchdoctor.records.pointwise import PointwiseChains
 from torchdoctor.records.products import MatrixWork
 from torchdoctor.records.program import ProcessFacts
+from torchdoctor.records.storage import StorageFacts
 from torchdoctor.records.what_if import WhatIf
 
 
@@ -293,6 +294,7 @@ class Recording:
     trace: TraceStatistics | None = None
     shares: Shares = field(default_factory=Shares)
     ranks: list[RankTime] = field(default_factory=list)  # where there are several
+    storage: StorageFacts | None = None  # None: not looked at, or no read was seen
     folder: str | None = None
     doubts: list[str] = field(default_factory=list)
 

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).parent.parent / name) for name in ("probe", "fixes")]
+
+
+@pytest.fixture
+def probed():
+    """Runs a script under the real probe."""
+    from probed import run_probed
+
+    return run_probed

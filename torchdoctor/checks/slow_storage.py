@@ -1,0 +1,126 @@
+"""The files that the loader reads lie on slow storage.
+
+What it means
+-------------
+Opening and reading the data files takes a good part of the step: they lie on a network file
+system, an object store behind FUSE, a rotating disk, or a cloud disk that the page cache does
+not hide.
+
+How it is measured
+------------------
+An audit hook notes which files the loader and its workers open (in the observing launch only).
+Their mount and device come from /proc/self/mountinfo and /sys. After the launch torchdoctor
+reads some of these files itself, first with their pages dropped from the page cache (cold), then
+again (warm), and multiplies the time for one with the files opened per step. Where a warm read
+is far faster and the files fit into memory, the warm time counts, because after the first epoch
+nothing else is paid. Files that are kept open (memory maps, archives) are not opened per step:
+for them the finding has no share, and needs a network, FUSE or rotating disk and a loader that
+waits.
+
+Not to be confused with
+-----------------------
+A loader that waits for something else (a service, a lock): then no slow file is seen. Files
+that a C library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) raise no audit event; only those
+that are kept open are seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, MountReads, Recording
+
+UNDER = "data_loader"
+THRESHOLD = 0.05
+THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding for each mount whose reads the step waits for."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.records.slow_reads import slow_mounts
+
+    loaders = training_loaders(recording)
+    return [
+        Finding(
+            check="slow-storage",
+            share_of_step=share,
+            evidence=_evidence(mount, share),
+            location=loaders[0].location if loaders else None,
+            severity="high" if share is not None and share >= 0.2 else "moderate",
+        )
+        for mount, share in slow_mounts(recording)
+    ]
+
+
+def _evidence(mount: MountReads, share: float | None) -> list[str]:
+    device = f" on {mount.device}" if mount.device else ""
+    found = [
+        f"{mount.files} files of {mount.file_bytes / 1e6:.1f} MB were read from {mount.path} "
+        f"({mount.file_system} from {mount.source or '?'}{device}: {mount.kind}), "
+        f"with {mount.opens} opens."
+    ]
+    if mount.cold_bytes_per_s is not None and mount.cold_file_s and mount.latency_s is not None:
+        found.append(
+            f"Read cold, it gives {mount.cold_bytes_per_s / 1e6:.2f} MB/s and "
+            f"{1 / mount.cold_file_s:.0f} files/s, {mount.latency_s * 1e3:.2f} ms to the first "
+            "bytes of a file."
+        )
+    if mount.warm_file_s is not None and mount.cold_file_s:
+        times = (
+            f"a file takes {mount.cold_file_s * 1e3:.2f} ms at first and "
+            f"{mount.warm_file_s * 1e3:.2f} ms again"
+        )
+        found.append(
+            f"The page cache does not hide it: {times}."
+            if mount.cold_file_s < 3 * mount.warm_file_s
+            else f"The page cache would help ({times}), had memory room for the files."
+        )
+    if share is None:
+        found.append(f"{mount.held} of the files are kept open or mapped while training.")
+    return found
+
+
+_MOUNT = {
+    "path": "/mnt/data",
+    "file_system": "nfs4",
+    "source": "server:/data",
+    "kind": "network",
+    "files": 880,
+    "file_bytes": 88_000_000,
+    "opens": 880,
+    "cold_bytes_per_s": 2e7,
+    "cold_file_s": 0.0008,
+    "warm_file_s": 0.0007,
+    "latency_s": 0.0005,
+}
+_WAITS = {
+    "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+    "shares": {"data_loader": 0.8, "cpu": 0.2},
+    "processes": [
+        {
+            "pid": 1,
+            "loaders": [{"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}],
+        }
+    ],
+}
+FIRES = [
+    {**_WAITS, "storage": {"mounts": [_MOUNT], "memory_bytes": 2**34}},
+    # The cache would hide it, had it room for all the files.
+    {
+        **_WAITS,
+        "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**26},
+    },
+    {**_WAITS, "storage": {"mounts": [{**_MOUNT, "opens": 0, "held": 1}]}},
+]
+QUIET = [
+    {
+        **_WAITS,
+        "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**34},
+    },
+    {**_WAITS, "storage": {"mounts": [{**_MOUNT, "kind": "memory"}]}},
+    {**_WAITS, "storage": {"mounts": [{**_MOUNT, "cold_file_s": 1e-5}]}},
+    {"shares": {"data_loader": 0.01}, "storage": {"mounts": [_MOUNT]}},
+]

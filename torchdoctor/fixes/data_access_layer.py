@@ -1,0 +1,300 @@
+"""Read remote files through a cache: fsspec's, or Alluxio's.
+
+What it does
+------------
+Files that the program opens through fsspec from an object store or a server (`s3://`, `gs://`,
+`https://`) are answered by an fsspec cache on the local disk, which downloads each file once. Files
+of a network or FUSE mount that are read with `open` go through the same cache. Where `alluxiofs`
+is installed and ALLUXIO_WORKER_HOSTS names workers, reads from object stores go through Alluxio's
+own fsspec client instead.
+
+Why it helps
+------------
+From the second epoch on, a file costs one question to the server (has it changed?) in place of
+its download.
+
+Risks
+-----
+None for the result: the same bytes; each read asks for size, time, ETag or generation of the file,
+and a changed one is downloaded anew (a web server that says none of these is taken at its word
+that a file of the same size is the same). The first read of a file downloads all of it, which is
+more than a program needs that reads a small part of a large file. The cache takes disk. Readers in
+C (`pyarrow.fs`, `h5py`) and fsspec's `cat`, `get` and asynchronous methods are not redirected.
+
+Make it permanent
+-----------------
+    fsspec.open("simplecache::s3://bucket/key", simplecache={"cache_storage": "/local/cache"})
+
+Sources
+-------
+- fsspec documentation, "Caching Files Locally":
+  https://filesystem-spec.readthedocs.io/en/latest/features.html#caching-files-locally
+- Alluxio's fsspec client: https://github.com/fsspec/alluxiofs
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Location, Recording
+
+TREATS = ("slow-storage", "loader-io-bound", "data-wait")
+KEEPS_RESULTS = "exactly"
+PHASES = ("data_wait_s", "loader_start_s", "before_forward_s")
+WHEN = "launch"
+
+_REMOTE_KINDS = ("network", "FUSE")
+_VERSION = (
+    "size",
+    "mtime",
+    "created",  # of a local file: the time of its last change of any kind
+    "ETag",
+    "etag",
+    "LastModified",
+    "last_modified",
+    "generation",
+    "md5Hash",
+)
+_KERNELS = ("/proc", "/sys", "/dev", "/run")
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why a cache cannot apply or cannot gain."""
+    from torchdoctor.records.slow_reads import LEAST_WAIT, wait_share, why_not_slow
+
+    storage = recording.storage
+    wait = wait_share(recording)
+    if wait is not None and wait < LEAST_WAIT:
+        return f"The step waits for data only {100 * wait:.1f} % of its time."
+    if storage is None or not (storage.remote or _mount(recording)):
+        if storage is not None and any(one.kind in _REMOTE_KINDS for one in storage.mounts):
+            return why_not_slow(recording)
+        return (
+            "No file was seen being read in the training loop from an object store (through "
+            "fsspec), a network file system or FUSE."
+        )
+    if "fsspec" not in storage.available:
+        return "fsspec is not installed in the program's environment (pip install fsspec)."
+    return None
+
+
+def _mount(recording: Recording) -> str | None:
+    """The slow remote mount that Python reads files from."""
+    from torchdoctor.records.slow_reads import slow_mounts
+
+    for mount, _ in slow_mounts(recording):
+        if mount.kind in _REMOTE_KINDS and mount.opens:
+            return mount.path
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """Alluxio where the user has it, and fsspec's cache."""
+    storage = recording.storage
+    if storage is None:
+        return []
+    found: list[dict[str, Any]] = []
+    if storage.remote and storage.alluxio_workers and "alluxiofs" in storage.available:
+        found.append({"layer": "alluxio", "worker_hosts": storage.alluxio_workers})
+    mount = _mount(recording)
+    found.append({"layer": "simplecache", **({"mount": mount} if mount else {})})
+    return found
+
+
+class _Layers:
+    """The cache of each file system that the program uses, in one process.
+
+    Args:
+        folder: for cached files, shared by all processes of the program.
+        fsspec: the user's module.
+    """
+
+    def __init__(self, folder: str, fsspec: Any, settings: dict[str, Any]) -> None:
+        self.folder, self._fsspec, self._settings = folder, fsspec, settings
+        self._layers: dict[int, tuple[Any, Any]] = {}
+        self._lock = threading.RLock()
+        self.busy = threading.local()  # its own reads are not redirected again
+
+    def open(self, filesystem: Any, path: str) -> Any:
+        """A file in binary mode, from the layer over `filesystem`."""
+        self.busy.on = True
+        try:
+            with self._lock:
+                layer = self._layer(filesystem)
+                if self._settings["layer"] == "alluxio":
+                    return layer.open(path, "rb")
+                # Whole files appear in the shared folder at once; each process downloads to its
+                # own, and nobody ever sees half of one.
+                opened = layer.open(path, "rb")
+                shared = os.path.join(self.folder, os.path.basename(opened.name))
+                if not os.path.exists(shared):
+                    os.replace(opened.name, shared)
+                return opened
+        finally:
+            self.busy.on = False
+
+    def _layer(self, filesystem: Any) -> Any:
+        known = self._layers.get(id(filesystem))
+        if known is not None:
+            return known[1]
+        if self._settings["layer"] == "alluxio":
+            hosts = self._settings["worker_hosts"]
+            layer = self._fsspec.filesystem("alluxiofs", fs=filesystem, worker_hosts=hosts)
+        else:
+            own = os.path.join(self.folder, "of-%d" % os.getpid())  # noqa: UP031
+            layer = self._fsspec.filesystem(
+                "simplecache",
+                fs=filesystem,
+                cache_storage=[self.folder, own],
+                cache_mapper=functools.partial(_version, filesystem),
+                skip_instance_cache=True,
+            )
+        self._layers[id(filesystem)] = filesystem, layer
+        return layer
+
+    def forget(self) -> None:
+        """A forked child downloads to a folder of its own."""
+        self._layers.clear()
+        self._lock = threading.RLock()
+
+
+def _version(filesystem: Any, path: str) -> str:
+    """The name of a cached file: what it is, and in which state it is now."""
+    info = filesystem.info(path)
+    state = [(key, str(info[key])) for key in _VERSION if key in info]
+    # Not its token, which differs in each process.
+    options = (filesystem.storage_args, sorted(filesystem.storage_options.items()))
+    text = repr((type(filesystem).__name__, options, path, state))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Answer fsspec's remote reads, and those from the mount, from the layer."""
+    try:
+        import fsspec
+    except ImportError:
+        program.refuse("fsspec is not installed in the program's environment.")
+    if settings["layer"] == "alluxio":
+        try:
+            import alluxiofs
+
+            fsspec.register_implementation("alluxiofs", alluxiofs.AlluxioFileSystem, clobber=True)
+        except ImportError:
+            program.refuse("alluxiofs is not installed in the program's environment.")
+    layers = _Layers(program.shared_folder("cached"), fsspec, settings)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=layers.forget)
+    program.set_reason("No remote file was read through Python.")
+    _redirect_fsspec(fsspec, layers, settings, program)
+    mount = settings.get("mount")
+    if mount:
+        local = fsspec.filesystem("file", skip_instance_cache=True)
+        program.redirect_reads(_of_mount(mount, local, layers, program))
+        program.applied(mount=mount)
+
+
+def _redirect_fsspec(fsspec: Any, layers: _Layers, settings: dict[str, Any], program: Any) -> None:
+    def make(old: Any) -> Any:
+        def open(self: Any, path: Any, mode: str = "rb", *args: Any, **kwargs: Any) -> Any:
+            protocol = program.remote_protocol(self)
+            whole = mode == "rb" and not kwargs.get("compression")
+            if protocol is None or not whole or getattr(layers.busy, "on", False):
+                return old(self, path, mode, *args, **kwargs)
+            try:
+                opened = layers.open(self, self._strip_protocol(path))
+            except Exception as error:
+                # The program gets its file, or the error that it would have got, in the old way.
+                program.details["misses"] = program.details.get("misses", 0) + 1
+                program.details["last_miss"] = f"{type(error).__name__}: {error}"
+                return old(self, path, mode, *args, **kwargs)
+            program.applied(layer=settings["layer"], protocol=protocol)
+            return opened
+
+        return open
+
+    program.replace(fsspec.AbstractFileSystem, "open", make)
+
+
+def _of_mount(mount: str, local: Any, layers: _Layers, program: Any) -> Any:
+    prefix = mount.rstrip(os.sep) + os.sep
+    within: dict[str, bool] = {}
+
+    def instead(path: str) -> str | None:
+        folder = os.path.dirname(path)
+        if folder not in within:
+            real = os.path.realpath(folder) + os.sep
+            within[folder] = real.startswith(prefix) and not real.startswith(_KERNELS)
+        if not within[folder] or not os.path.isfile(path):
+            return None
+        try:
+            with layers.open(local, path) as file:
+                name = os.path.basename(file.name)
+        except OSError:
+            return None  # no room, or not readable: the program sees for itself
+        return os.path.join(layers.folder, name)
+
+    return instead
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """How to name the layer where files are opened."""
+    if settings["layer"] == "alluxio":
+        return (
+            'fs = fsspec.filesystem("alluxiofs", target_protocol=..., '
+            f"worker_hosts={settings['worker_hosts']!r})"
+        )
+    storage = recording.storage
+    remote = storage.remote[0].protocol if storage is not None and storage.remote else None
+    url = (
+        f"simplecache::{remote}://..." if remote else f"simplecache::file://{settings['mount']}/..."
+    )
+    return f'fsspec.open("{url}", simplecache={{"cache_storage": "/path/on/a/local/disk"}})'
+
+
+EXAMPLE = """
+import os, tempfile
+import fsspec
+import torch
+from fsspec.implementations.local import LocalFileSystem
+
+
+class Store(LocalFileSystem):  # stands for s3, gs, https
+    protocol = "store"
+    downloads = 0
+
+    def _open(self, path, *args, **kwargs):
+        Store.downloads += 1
+        return super()._open(path, *args, **kwargs)
+
+    def get_file(self, path, *args, **kwargs):
+        Store.downloads += 1
+        return super().get_file(path, *args, **kwargs)
+
+
+fsspec.register_implementation("store", Store)
+path = os.path.join(tempfile.mkdtemp(), "0.bin")
+with open(path, "wb") as file:
+    file.write(b"abcd")
+model = torch.nn.Linear(4, 1)
+for epoch in range(3):
+    with fsspec.open(f"store://{path}", "rb") as file:
+        x = torch.tensor(list(file.read())).float()
+    model(x).sum().backward()
+print(x.tolist(), "downloads:", Store.downloads)
+"""
+EXAMPLE_SETTINGS = {"layer": "simplecache"}
+EXAMPLE_NEEDS = "fsspec"
+EXAMPLE_WITHOUT = "[97.0, 98.0, 99.0, 100.0] downloads: 3"
+EXAMPLE_WITH = "[97.0, 98.0, 99.0, 100.0] downloads: 1"

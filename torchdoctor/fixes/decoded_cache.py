@@ -1,0 +1,237 @@
+"""Keep decoded samples in memory after their first use.
+
+What it does
+------------
+The first time that an index of the training data set is asked for, its sample is made as before
+and a copy of it is kept; the next time it is answered from memory, as a fresh copy. In the
+training process, or in each persistent worker. Never for samples that differ from one use to the
+next: the first eight are made twice and compared byte by byte, a data set that draws random
+numbers (from Python, NumPy or torch, or from a generator that it holds) is left alone, and in
+each further epoch four samples are made again and compared before any is answered from memory.
+
+Why it helps
+------------
+Reading, decoding and resizing give the same result in each epoch. Where the decoded samples fit
+into memory, that work is needed once.
+
+Risks
+-----
+None for the samples: what is kept is what the data set gave, bit for bit, and where a comparison
+fails the cache is switched off for good. The checks ask the data set for eight samples once more
+than training would (random states are put back), which a data set that counts its calls would
+notice. Memory: the decoded samples, up to the limit given, divided among the workers. Samples may
+hold tensors, arrays, images, numbers and texts in lists, tuples and dictionaries; others are not
+kept. A data set with random augmentation gains nothing here: cache before the augmentation.
+
+Make it permanent
+-----------------
+    def __getitem__(self, index):
+        if index not in self.samples:              # self.samples = {} in __init__
+            self.samples[index] = self.decode(index)
+        return self.samples[index]
+
+Sources
+-------
+- PyTorch documentation, torch.utils.data, "Map-style datasets":
+  https://docs.pytorch.org/docs/stable/data.html#map-style-datasets
+- TensorFlow's guide has the same as `dataset.cache()`:
+  https://www.tensorflow.org/guide/data_performance#caching
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import LoaderFacts, Location, Recording
+
+TREATS = ("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample")
+KEEPS_RESULTS = "exactly"
+PHASES = ("data_wait_s", "loader_start_s")
+WHEN = "launch"
+
+_NOTHING_TO_GAIN = 0.01
+_MOST_OF_MEMORY = 0.25
+_SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why a cache cannot apply or cannot gain."""
+    from torchdoctor.records.lookup import data_wait_share, training_loaders
+
+    loaders = training_loaders(recording)
+    if not loaders:
+        return "The training loop uses no torch DataLoader, so there are no samples to keep."
+    loader = loaders[0]
+    if loader.iterable:
+        return "The data set is an IterableDataset: its samples have no index to keep them by."
+    if loader.num_workers and not loader.persistent_workers:
+        return (
+            "The loader's workers end with each epoch, and with them what they would keep: it "
+            "needs persistent-workers first."
+        )
+    share = data_wait_share(recording)
+    if share is not None and share < _NOTHING_TO_GAIN:
+        return f"The step waits for data only {100 * share:.1f} % of its time."
+    length = loader.dataset_length
+    passes = sum(one.iterators for one in loaders)
+    if passes < 2 and (length is None or loader.samples <= length):
+        return "While it was observed no sample was used twice: the first epoch did not end."
+    needed, limit = _needed_bytes(loader), _limit_bytes(recording)
+    if needed is not None and limit is not None and needed > limit:
+        return (
+            f"All decoded samples would take about {needed / 1e9:.2f} GB, more than a quarter of "
+            f"the memory ({limit / 1e9:.2f} GB)."
+        )
+    return None
+
+
+def _needed_bytes(loader: LoaderFacts) -> float | None:
+    """Memory of all samples, from the shape of a batch such as "32x3x64x64 float32, 32 int64"."""
+    if not loader.batch_shapes or not loader.dataset_length or not loader.batch_size:
+        return None
+    total = 0.0
+    for part in loader.batch_shapes[0].split(", "):
+        match = _SHAPE.match(part)
+        if match is None:
+            return None
+        width = int(match[3]) // 8 if match[3] else 1
+        total += math.prod(map(int, match[1].split("x"))) * max(width, 1)
+    return total / loader.batch_size * loader.dataset_length
+
+
+def _limit_bytes(recording: Recording) -> int | None:
+    seen = recording.environment
+    known = [x for x in (seen.memory_bytes, seen.container.memory_bytes) if x is not None]
+    return int(_MOST_OF_MEMORY * min(known)) if known else None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """One: as much as fits into a quarter of the memory."""
+    from torchdoctor.records.lookup import loader_target
+
+    limit = _limit_bytes(recording) or 2**30
+    return [{"limit_bytes": limit, **loader_target(recording)}]
+
+
+class _Cached:
+    """What a loader's fetcher asks in place of the data set."""
+
+    def __init__(self, dataset: Any, cache: Any) -> None:
+        self._dataset, self._cache = dataset, cache
+        cache.new_pass()
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._cache.get(self._dataset, index)
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Put a cache between the fetchers of the chosen loaders and their data sets."""
+    only, limit = settings.get("loader"), int(settings["limit_bytes"])
+    chosen: dict[int, tuple[Any, Any]] = {}  # by id of the data set, as long as that lives
+
+    def on_use() -> None:
+        program.details["answered"] = program.details.get("answered", 0) + 1
+        if program.details["answered"] == 1:
+            program.applied()
+
+    def on_off(reason: str) -> None:
+        program.state, program.reason = "refused", reason
+
+    def choose(arguments: dict[str, Any], ident: int) -> None:
+        dataset, workers = arguments["dataset"], int(arguments["num_workers"] or 0)
+        if only is not None and ident != only:
+            return
+        if isinstance(dataset, torch.utils.data.IterableDataset) or id(dataset) in chosen:
+            return
+        if hasattr(dataset, "__getitems__"):
+            program.set_reason("The data set makes whole batches at once (__getitems__).")
+            return
+        if workers and not arguments["persistent_workers"]:
+            program.set_reason("Its workers end with each epoch, and their caches with them.")
+            return
+        key = id(dataset)
+        try:
+            alive = weakref.ref(dataset, lambda _: chosen.pop(key, None))
+        except TypeError:
+            program.set_reason("The data set is a list or the like: there is nothing to save.")
+            return
+        cache = program.sample_cache(limit // max(workers, 1), on_use, on_off)
+        chosen[key] = alive, cache
+        if workers:
+            program.applied(in_workers=workers)  # what happens there is not seen from here
+
+    def make(old: Any) -> Any:
+        def __init__(self: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            old(self, dataset, *args, **kwargs)
+            known = chosen.get(id(dataset))
+            if known is not None and known[1].on:
+                self.dataset = _Cached(dataset, known[1])
+
+        return __init__
+
+    program.set_reason("No sample was used twice.")
+    program.before_loader(choose)
+    program.replace(torch.utils.data._utils.fetch._MapDatasetFetcher, "__init__", make)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to keep, and where."""
+    from torchdoctor.records.lookup import training_loaders
+
+    loaders = training_loaders(recording)
+    cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")[2] or "the data set"
+    return (
+        f"# in {cls}, with self.samples = {{}} in __init__ and decode() for what it does now:\n"
+        "def __getitem__(self, index):\n"
+        "    if index not in self.samples:\n"
+        "        self.samples[index] = self.decode(index)\n"
+        "    return self.samples[index]"
+    )
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """None: what belongs before an augmentation and what after it, only the author knows."""
+    return []
+
+
+EXAMPLE = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Decoded(Dataset):
+    made = 0
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        Decoded.made += 1
+        return torch.full((4,), float(index)), index % 2
+
+
+loader = DataLoader(Decoded(), batch_size=5, shuffle=True)
+model = torch.nn.Linear(4, 1)
+seen = 0.0
+for epoch in range(5):
+    for x, label in loader:
+        seen += x.sum().item()
+        model(x).sum().backward()
+print("seen", seen, "made", Decoded.made, "of 100")
+"""
+EXAMPLE_SETTINGS = {"limit_bytes": 10**6}
+EXAMPLE_WITHOUT = "seen 3800.0 made 100 of 100"
+# Twenty once, eight of them twice, and four more in each of the four later epochs.
+EXAMPLE_WITH = "seen 3800.0 made 44 of 100"

@@ -1,0 +1,110 @@
+"""Lets a fix answer the program's reads from other files: `Program.redirect_reads`.
+
+Python's `open`, `io.open` and `os.open` are wrapped, and with them all that goes through them
+(`pathlib`, `numpy.load`, `numpy.memmap`, `PIL.Image.open`, `torch.load`, `zipfile`). A library that
+opens files in C gets past this. A file opened for writing, by an `opener`, by number, or from a
+folder's descriptor is never touched.
+"""
+
+import _io
+import builtins
+import functools
+import io
+import os
+import sys
+import threading
+
+_busy = threading.local()
+_functions: list = []  # (program, function)
+_NOT_READING = (
+    os.O_WRONLY
+    | os.O_RDWR
+    | os.O_CREAT
+    | os.O_TRUNC
+    | os.O_APPEND
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_PATH", 0)
+)
+
+
+def add(program, function):
+    """Ask function(path: str) for the file to open instead of an absolute path, or None."""
+    if not _functions:
+        _install()
+    _functions.append((program, function))
+
+
+def _instead(path):
+    """The file to open instead; None: the one that was asked for."""
+    if getattr(_busy, "depth", 0) or not isinstance(path, (str, bytes, os.PathLike)):
+        return None
+    _busy.depth = 1
+    try:
+        full = os.path.abspath(os.fsdecode(path))
+        for program, function in _functions:
+            if program.state in ("failed", "refused"):
+                continue
+            found = program.guarded(function, full)
+            if found is not None:
+                return found
+    except Exception:
+        return None  # a path that no file can have: the real `open` says what is wrong with it
+    finally:
+        _busy.depth = 0
+    return None
+
+
+def _install():
+    real_open, real_os_open = io.open, os.open
+
+    @functools.wraps(real_open)
+    def open(file, mode="r", *args, **kwargs):
+        read = isinstance(mode, str) and not any(letter in mode for letter in "wax+")
+        opener = kwargs.get("opener") or (len(args) > 5 and args[5])
+        other = _instead(file) if read and not opener else None
+        if other is not None:
+            try:
+                opened = real_open(other, mode, *args, **kwargs)
+            except OSError:
+                pass  # it is gone: the file itself is still there
+            else:
+                _name_as_asked(opened, file)
+                return opened
+        return real_open(file, mode, *args, **kwargs)
+
+    @functools.wraps(real_os_open)
+    def os_open(path, flags, *args, **kwargs):
+        other = None
+        if not flags & _NOT_READING and kwargs.get("dir_fd") is None and len(args) < 2:
+            other = _instead(path)
+        if other is not None:
+            try:
+                return real_os_open(other, flags, *args, **kwargs)
+            except OSError:
+                pass
+        return real_os_open(path, flags, *args, **kwargs)
+
+    # `_io` too: a pickled `open` is looked up there.
+    for owner in (io, builtins, _io):
+        owner.open = open
+    os.open = os_open
+    for known in (os.supports_dir_fd, os.supports_fd):
+        if real_os_open in known:
+            known.add(os_open)
+    tarfile = sys.modules.get("tarfile")
+    if tarfile is not None:
+        tarfile.bltn_open = open
+    # Before Python 3.11 pathlib keeps the function that it found.
+    accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
+    if accessor is not None and hasattr(accessor, "open"):
+        accessor.open = staticmethod(open)
+
+
+def _name_as_asked(opened, path):
+    """`file.name` is what the program asked for."""
+    raw = getattr(opened, "buffer", opened)
+    raw = getattr(raw, "raw", raw)
+    try:
+        raw.name = path
+    except AttributeError:
+        pass
