@@ -246,3 +246,82 @@ def test_every_fix_between_steps_can_be_switched(tmp_path: Path) -> None:
     assert ran.stopped_by == "done" and ran.said() == []
     for fix in ran.main["fixes"]:
         assert fix["state"] != "failed", fix
+
+
+LOADER = """
+import sys, time, torch
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 400
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((3,), float(index))
+net = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-9)
+loader = torch.utils.data.DataLoader(Slow(), batch_size=4)
+for epoch in range(9):
+    for x in loader:
+        print(int(x[0, 0]), flush=True)
+        IN_PLACE
+        net(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if epoch == 0 and x[0, 0] == 96: print("evaluated", sum(len(y) for y in loader), flush=True)
+"""
+
+
+def without_loader(tmp_path: Path, in_place: str = "pass", **wanted: Any) -> Probed:
+    """The loop above; batches of an iteration are told by their first sample."""
+    (tmp_path / "train.py").write_text(LOADER.replace("IN_PLACE", in_place))
+    module = catalogue.ceilings()["data_loader"]
+    ceiling = [{"id": "ceiling", "file": str(module.__file__), "settings": {"loader": 0}}]
+    switch = {"arms": [ceiling], "rounds": 2, "block_steps": 6, "discard_steps": 2, "seed": 3}
+    return run_probed(
+        ["train.py"],
+        tmp_path,
+        tmp_path,
+        purpose="time",
+        boundary={"kind": "loader", "ident": 0, "every": 1},
+        warmup_steps=3,
+        switch={**switch, **wanted},
+        timeout=90,
+    )
+
+
+def test_the_loop_without_its_loader(tmp_path: Path) -> None:
+    ran = without_loader(tmp_path, rounds=3)
+    assert ran.said() == [] and ran.main["fixes"][0]["state"] == "applied"
+    on = on_in_iterations(ran)
+    seen = [int(line) for line in ran.stdout.splitlines() if line.isdigit()]
+    first = on.index(1)
+    kept = seen[first : first + 2]
+    fetched = []
+    for number, (arm, batch) in enumerate(zip(on, seen, strict=False)):
+        if arm == 1 and number >= first + 2:
+            assert batch in kept, "answered from memory"
+        else:
+            fetched.append(batch)
+    # The loader was left alone meanwhile: no batch of the training was lost or came twice.
+    assert fetched == [4 * n % 400 for n in range(len(fetched))]
+    assert "evaluated 400" in ran.stdout or len(fetched) < 25
+    rows = {one: [] for one in (0, 1)}
+    log = ran.events[ran.main_pid]
+    for one, _, iterations in blocks(ran):
+        at = log[(log[:, 0] == step_log.BOUNDARY) & (log[:, 3] == iterations[0])][0, 2]
+        end = log[(log[:, 0] == step_log.BOUNDARY) & (log[:, 3] == iterations[-1])][0, 2]
+        rows[one].append(end - at)
+    assert min(rows[0]) >= 6 * 4 * 2_000_000, "every sample takes 2 ms"
+    assert min(rows[1]) < min(rows[0])
+
+
+def test_an_evaluation_over_the_training_loader_comes_to_its_end(tmp_path: Path) -> None:
+    """It learns nothing, so it is not answered from memory."""
+    ran = without_loader(tmp_path, block_steps=60, rounds=1)
+    assert "evaluated 400" in ran.stdout and ran.stopped_by == "done"
+
+
+def test_batches_that_the_program_changes_are_not_replayed(tmp_path: Path) -> None:
+    ran = without_loader(tmp_path, in_place="x.add_(0.25)")
+    fix = ran.main["fixes"][0]
+    assert (fix["state"], fix["reason"]) == ("refused", "The program changes its batches in place.")
+    seen = [int(line) for line in ran.stdout.splitlines() if line.isdigit()]
+    assert seen == [4 * n % 400 for n in range(len(seen))]

@@ -12,6 +12,7 @@ from torchdoctor.records import Candidate
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.switching import CeilingTrial
 
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}
@@ -203,3 +204,38 @@ def test_with_little_time_a_promising_fix_that_must_be_launched_is_not_forgotten
             switching=switching,
         )
         assert len(switching.launched) == 1 and recommended(results) == [(first, {})]
+
+
+def with_ceiling(program: Simulated, names: list[str], budget_s: float | None = None) -> Any:
+    return try_all(
+        program,
+        names,
+        budget_s,
+        facts=SWITCHED,
+        switching=SimulatedSwitching(program),
+        ceilings=[CeilingTrial(branch="data_loader", fixes=[("no-loader", {})])],
+    )
+
+
+def test_a_ceiling_is_measured_beside_the_fixes_and_never_recommended() -> None:
+    program = Simulated(gains={**GAINS, "no-loader": 3.0})
+    results = with_ceiling(program, NAMES)
+    ceiling = results.ceilings["data_loader"]
+    assert ceiling.low < 3.0 < ceiling.high and ceiling.low > 2.8
+    assert sum("no-loader" in name for name, _ in program.launched) == 1
+    assert recommended(results) == [("workers", {"n": 4}), ("amp", {}), ("threads", {"n": 2})]
+    assert all(one.fix != "no-loader" for one in results.trials)
+
+
+def test_a_ceiling_alone_gets_a_launch_only_where_the_budget_is_large() -> None:
+    for budget_s, launched in ((60.0, 0), (300.0, 1), (None, 1)):
+        program = Simulated(gains={"workers": 1.5, "no-loader": 1.0})
+        results = with_ceiling(program, ["workers n=2"], budget_s)
+        assert sum("switching" in name for name, _ in program.launched) == launched
+        assert (results.ceilings["data_loader"] is not None) == bool(launched)
+        assert recommended(results) == [("workers", {"n": 2})]
+
+
+def test_a_ceiling_that_the_program_refuses_has_no_figure() -> None:
+    program = Simulated(gains=GAINS, states={"no-loader": "refused"})
+    assert with_ceiling(program, NAMES).ceilings == {"data_loader": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import content, traced, what_if, wording
+from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.not_measured import not_measured
 
 _STYLE = """
@@ -45,6 +45,7 @@ def render(report: Report) -> str:
         *_listed(traced.CALLS, traced.call_lines(report)),
         *_listed(traced.operators_title(report), traced.operator_lines(report)),
         *_listed(traced.ARITHMETIC, traced.arithmetic_lines(report)),
+        *_listed(ceilings.TITLE, ceilings.ceiling_lines(report)),
         *_listed(what_if.TITLE, what_if.what_if_lines(report)),
         *_trials(report),
         *_not_measured(report),

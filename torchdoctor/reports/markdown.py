@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import content, traced, what_if, wording
+from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.not_measured import not_measured
 
 
@@ -28,6 +28,7 @@ def render(report: Report) -> str:
         (traced.CALLS, traced.call_lines(report)),
         (traced.operators_title(report), traced.operator_lines(report)),
         (traced.ARITHMETIC, traced.arithmetic_lines(report)),
+        (ceilings.TITLE, ceilings.ceiling_lines(report)),
         (what_if.TITLE, what_if.what_if_lines(report)),
     ):
         if found:

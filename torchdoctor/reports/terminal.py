@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import content, traced, what_if, wording
+from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import not_measured
 
@@ -91,6 +91,7 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add(traced.CALLS, _listed(traced.call_lines(report)))
     add(traced.operators_title(report), _listed(traced.operator_lines(report)))
     add(traced.ARITHMETIC, _listed(traced.arithmetic_lines(report)))
+    add(ceilings.TITLE, _listed(ceilings.ceiling_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))
     add("Not measured", _not_measured(report))
