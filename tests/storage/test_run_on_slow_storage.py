@@ -18,6 +18,7 @@ TRAINS = PROGRAM.replace("if __name__", "EPOCHS = 200\nif __name__").replace(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.xdist_group("trials")
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
@@ -25,17 +26,17 @@ def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / f"data/{number}").write_bytes(os.urandom(20_000))
     (tmp_path / "train.py").write_text(TRAINS)
-    with slow_mount(tmp_path / "data", bytes_per_s=1_000_000) as folder:
+    with slow_mount(tmp_path / "data", bytes_per_s=2_000_000) as folder:
         ran = subprocess.run(
             [
-                *(sys.executable, "-m", "torchdoctor.cli", "run", "--budget", "60s"),
+                *(sys.executable, "-m", "torchdoctor.cli", "run", "--budget", "150s"),
                 *("--fixes", "fast-storage", "--output", str(tmp_path / "out")),
                 *("--json", str(tmp_path / "report.json"), "train.py", str(folder), "0"),
             ],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=580,
         )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     report = json.loads((tmp_path / "report.json").read_text())
@@ -45,6 +46,6 @@ def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
     assert "FUSE" in evidence
     assert str(folder) in evidence
     tried = [one for one in report["trials"] if one["fix"] == "fast-storage"]
-    assert any(one["verdict"] not in ("failed", "refused") for one in tried), report["trials"]
+    assert any(one["verdict"] not in ("failed", "refused") for one in tried), ran.stdout
     assert not list(Path("/dev/shm").glob("torchdoctor-staged_*"))
     assert not list((tmp_path / "out").glob("**/staged"))
