@@ -56,6 +56,14 @@ class Observation:
     interrupted: bool = False  # by Ctrl-C; what was seen until then counts
 
 
+@dataclass(frozen=True, kw_only=True)
+class Profiled:
+    """What the profiled launch showed: its trace, and what the hooks saw after the trace."""
+
+    trace: TraceStatistics
+    analysed: ProcessFacts | None = None  # None: the program ended before
+
+
 class Recorder:
     """Starts the workload again and again, each launch in a folder of its own.
 
@@ -156,8 +164,9 @@ class Recorder:
             interrupted=interrupted,
         )
 
-    def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> TraceStatistics:
-        """A torch.profiler window of a few steps, in a launch that is never timed.
+    def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> Profiled:
+        """A torch.profiler window of a few steps, in a launch that is never timed, and after it a
+        few steps with hooks on what copies, moves and waits.
 
         Raises:
             ProgramFailed: where no trace came of it.
@@ -172,7 +181,7 @@ class Recorder:
             boundary=boundary,
             warmup_steps=warmup_steps,
             measure_steps=10**9,
-            profile={**window, "with_stack": False, "record_shapes": True},
+            profile={**window, "with_stack": False, "record_shapes": True, "analyse": True},
         )
         result = self._launch(plan, folder, timeout_s)
         if result.ended == "interrupted":
@@ -184,11 +193,15 @@ class Recorder:
             )
         largest = max(traces, key=lambda path: path.stat().st_size)
         try:
-            return read_and_summarise([largest])[0]
+            trace = read_and_summarise([largest])[0]
         except UsageError as error:
             raise ProgramFailed(
                 f"The profiler window gave no trace that can be read: {error}"
             ) from error
+        facts = read_channel(folder / "channel")[1]
+        own = facts.get(int(largest.name.split("-")[1].split(".")[0]))
+        analysed = own if own is not None and own.analysed_steps else None
+        return Profiled(trace=trace, analysed=analysed)
 
     def time(
         self,

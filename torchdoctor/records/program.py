@@ -153,6 +153,41 @@ class StackSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorCall:
+    """Calls of one line that copy, move or wait, per step of the analysed window.
+
+    kind: "array-copy" (`torch.tensor` of an array), "arrays-copy" (of a list of arrays),
+    "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same unchanged
+    tensor as in the step before), "wait" (the host waits for a device tensor's value).
+    """
+
+    kind: str
+    name: str  # of the function: "tensor", "zeros", "item"
+    location: Location
+    text: str = ""  # the source line
+    calls_per_step: float = 0.0
+    bytes_per_step: float = 0.0
+    host_s: float = 0.0  # per step
+    # "array-copy": nobody else held the array; "made-then-moved": its values are the same on any
+    # device; "moved-again", "wait": the line itself makes the call, not a library that it calls.
+    sure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptGraph:
+    """Autograd graphs of steps long over that a name still leads to.
+
+    kind: "sum" (one tensor that each step adds to), "collection" (a list or dictionary), "unknown".
+    """
+
+    kind: str
+    name: str | None = None  # in the training loop
+    location: Location | None = None  # the line that keeps them
+    text: str = ""
+    nodes_per_step: float = 0.0  # nodes of the graph that stay
+
+
+@dataclass(frozen=True, kw_only=True)
 class AppliedFix:
     """What became of one fix in one process."""
 
@@ -188,6 +223,9 @@ class ProcessFacts:
     models: list[ModelFacts] = field(default_factory=list)
     flags: Flags = field(default_factory=Flags)
     stacks: list[StackSample] = field(default_factory=list)
+    analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
+    tensor_calls: list[TensorCall] = field(default_factory=list)
+    kept_graphs: list[KeptGraph] = field(default_factory=list)
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
     seeded_by_program: bool = False  # the program itself called torch.manual_seed
