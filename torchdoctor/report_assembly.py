@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchdoctor import __version__
+from torchdoctor.candidates import advises_training
 from torchdoctor.catalogue import RISKS
 from torchdoctor.edits.diff import unified_diff
 from torchdoctor.records import (
@@ -233,4 +234,15 @@ def _offered(
             offered.append(
                 _with_instruction(RecommendedFix(fix=ident, settings=settings), recording, fixes)
             )
-    return offered
+    return [*offered, *_advice(seen, recording, fixes)]
+
+
+def _advice(
+    seen: Collection[str], recording: Recording, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Advice on training itself: not about speed, and only where it was not refused."""
+    return [
+        _with_instruction(RecommendedFix(fix=ident, aim="training"), recording, fixes)
+        for ident, module in fixes.items()
+        if advises_training(module) and ident not in seen and not module.refuses(recording)
+    ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
 from torchdoctor.recording.events import Events, read_channel
-from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
+from torchdoctor.recording.launch import LaunchResult, RunningLaunch, Variables, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_timing import launch_timing
 from torchdoctor.recording.observation_ending import check_usable
@@ -213,10 +213,12 @@ class Recorder:
         seed_offset: int = 0,
         trainers: int = 1,
         contents: Contents | None = None,
+        variables: Variables | None = None,
     ) -> LaunchTiming:
         """One timed launch with these fixes: one sample of a trial. A failure is a value.
 
         `contents`: of the program's own files in place of theirs (a patch under trial).
+        `variables`: of the environment, that fixes set or (None) take away.
         """
         folder = self._new_folder(name)
         plan = self._plan(
@@ -233,7 +235,7 @@ class Recorder:
             fingerprint_batches=min(window.warmup_steps, 10),
         )
         sensors = Sensors(interval_s=0.5)
-        result = self._launch(plan, folder, timeout_s, None, sensors, contents)
+        result = self._launch(plan, folder, timeout_s, None, sensors, contents, variables)
         columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
         return with_ending(timing, result, columns.peak_memory_bytes())
@@ -279,6 +281,7 @@ class Recorder:
         poll: Callable[[RunningLaunch], bool] | None = None,
         sensors: Sensors | None = None,
         contents: Contents | None = None,
+        variables: Variables | None = None,
     ) -> LaunchResult:
         with writing(self.folder):
             result = launch(
@@ -292,6 +295,7 @@ class Recorder:
                 sensors=sensors,
                 compile_cache=self._compile_cache,
                 contents={**self.contents, **(contents or {})},
+                variables=variables,
             )
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]

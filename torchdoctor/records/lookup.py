@@ -264,3 +264,26 @@ def has_bfloat16(recording: Recording) -> bool:
     if recording.has_gpu:
         return (compute_capability(recording) or (0, 0)) >= (8, 0)
     return bool(has_bf16_instructions(recording))
+
+
+# What these variables may ask for, the oldest first, by the CPU feature that makes it a loss.
+_SIMD = {
+    "ATEN_CPU_CAPABILITY": {"default": ("avx2", "avx512f"), "avx2": ("avx512f",)},
+    "ONEDNN_MAX_CPU_ISA": {
+        "sse41": ("avx2", "avx512f"),
+        "avx": ("avx2", "avx512f"),
+        "avx2": ("avx512f",),
+        "avx2_vnni": ("avx512f",),
+        "avx512_core": ("amx_bf16",),
+    },
+}
+
+
+def capped_simd(recording: Recording) -> dict[str, str]:
+    """Variables that hold vector instructions below what the CPU has, with their values."""
+    features, given = recording.environment.cpu_features, recording.main.flags.environment
+    return {
+        name: given[name]
+        for name, levels in _SIMD.items()
+        if any(feature in features for feature in levels.get(given.get(name, "").lower(), ()))
+    }
