@@ -18,6 +18,7 @@ ORDER = [
     "checks",
     "record_files",
     "record_schema",
+    "coverage",
     "catalogue",
     "reports",
     "recording",

@@ -42,9 +42,11 @@ class FixModule(Protocol):
 
     Optional: `SETUP_S` (one-time cost); `PHASES` (fields of StepStatistics: all that it works on);
     `includes(recording)`: fixes that it applies as well. It treats what they treat, and goes before
-    them: it can only give more. `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code
-    and never run; `AIM = "training"`: advice that is not about speed. `together(settings, recording)`: `Candidate.also`. For traces:
-    `suits(trace)`: whether it makes sense there; `CAPABILITY`: least compute capability of a GPU.
+    them: it can only give more. `together(settings, recording)`: `Candidate.also`.
+    `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
+    `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
+    `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes
+    sense there; `CAPABILITY`: least compute capability of a GPU.
     """
 
     TREATS: tuple[str, ...]

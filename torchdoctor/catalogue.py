@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from torchdoctor import coverage
 from torchdoctor.errors import UsageError
 
 BRANCHES = {
@@ -217,6 +218,7 @@ def _index() -> str:
     for ident, module in fixes().items():
         kept = module.KEEPS_RESULTS
         lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")
+    lines += coverage.tables(checks(), fixes())
     return "\n".join(lines) + "\n"
 
 

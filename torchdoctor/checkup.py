@@ -26,6 +26,7 @@ from torchdoctor.records import (
     Report,
     Workload,
 )
+from torchdoctor.records.program import ANALYSED
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings
 from torchdoctor.source_patch import SourcePatch
@@ -185,13 +186,8 @@ class _Checkup:
             return self._recording
         processes = self._recording.processes
         if profiled.analysed is not None:
-            main = replace(
-                processes[0],
-                analysed_steps=profiled.analysed.analysed_steps,
-                tensor_calls=profiled.analysed.tensor_calls,
-                kept_graphs=profiled.analysed.kept_graphs,
-            )
-            processes = [main, *processes[1:]]
+            seen_there = {name: getattr(profiled.analysed, name) for name in ANALYSED}
+            processes = [replace(processes[0], **seen_there), *processes[1:]]
         return replace(self._recording, trace=profiled.trace, processes=processes)
 
     def _profile(self, seen: Observation) -> Profiled | None:

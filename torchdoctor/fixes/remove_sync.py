@@ -52,7 +52,7 @@ _SUMMED = re.compile(r"([A-Za-z_]\w*)\s*\+=.*\.item\(\)")
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to remove."""
     if not recording.has_gpu:
-        return "The model trains on the CPU: there is no GPU to wait for."
+        return "The model trains on the CPU, where nothing waits for a GPU."
     if not recording.main.analysed_steps:
         return "What waits for the GPU was not looked at: that needs the profiler window."
     if not _waits(recording):

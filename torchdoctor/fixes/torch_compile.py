@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     from torchdoctor.edits import Edit
     from torchdoctor.records import ModelFacts, Recording, TraceStatistics
 
-TREATS = ("many-small-kernels", "python-overhead", "cpu-execution", "gpu-utilization", "compute")
+TREATS = (
+    "unfused-attention",
+    "many-small-kernels",
+    "python-overhead",
+    "cpu-execution",
+    "gpu-utilization",
+    "compute",
+)
 KEEPS_RESULTS = "within rounding"
 WHEN = "launch"
 SETUP_S = 40.0  # about what compiling takes, so that cheaper trials come first

@@ -17,14 +17,16 @@ class Optimizers:
         self._session = session
         self._idents = weakref.WeakKeyDictionary()
         self._quick = {}  # id(optimizer) -> number; the weak keys decide, these are for speed
-        self._known = []  # [weakref, location, steps, backwards inside step]
+        self._known = []  # [weakref, location, steps, backwards inside step, facts, lr]
         self.open = []
 
     def made(self, optimizer, location):
         """A new optimizer."""
         if optimizer not in self._idents:
             self._idents[optimizer] = len(self._known)
-            self._known.append([weakref.ref(optimizer), location, 0, 0, None])
+            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+            first = float(rate) if rate is not None else None
+            self._known.append([weakref.ref(optimizer), location, 0, 0, None, first])
 
     def ident(self, optimizer):
         """Its number."""
@@ -48,6 +50,10 @@ class Optimizers:
         """step() ends."""
         return self.open.pop() if self.open else self.ident(optimizer)
 
+    def alive(self):
+        """The optimizers that are still there."""
+        return [o for o in (row[0]() for row in self._known) if o is not None]
+
     def saw_backward(self):
         """A backward ended; inside step(closure) it belongs to that optimizer."""
         if self.open:
@@ -66,6 +72,7 @@ class Optimizers:
             **(row[4] or {}),
             "ident": ident,
             "location": row[1],
+            "first_lr": row[5],
             "steps": row[2],
             "inside_backwards": row[3],
         }

@@ -7,7 +7,7 @@ import json
 import os
 import time
 
-from . import kept_graphs, step_log, tensor_calls
+from . import kept_graphs, step_log, tensor_calls, training_facts
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
 _ANALYSED_STEPS = 6
@@ -185,17 +185,21 @@ class Window:
     def _start_analysis(self):
         """After the profiler window: hooks too slow for any timing, for a few steps."""
         session = self._session
-        self._analysis = tensor_calls.TensorCalls(session), kept_graphs.KeptGraphs(session)
+        self._analysis = (
+            tensor_calls.TensorCalls(session),
+            kept_graphs.KeptGraphs(session),
+            training_facts.TrainingFacts(session),
+        )
         for part in self._analysis:
             session.registries.append(part)
             part.start()
 
     def _analyse_step(self):
-        calls, graphs = self._analysis
+        calls, graphs, training = self._analysis
         calls.steps += 1
         graphs.step += 1
         if calls.steps >= _ANALYSED_STEPS:
-            calls.on = graphs.on = False
+            calls.on = graphs.on = training.on = False
             graphs.look()
             self._finish("profile")
 

@@ -15,6 +15,7 @@ from torchdoctor.records.program import (
 )
 from torchdoctor.records.recording import Recording, TraceStatistics
 
+_NEARLY_FULL = 0.9  # as the check memory-near-limit has it
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
 
 
@@ -287,3 +288,10 @@ def capped_simd(recording: Recording) -> dict[str, str]:
         for name, levels in _SIMD.items()
         if any(feature in features for feature in levels.get(given.get(name, "").lower(), ()))
     }
+
+
+def memory_is_short(recording: Recording) -> bool:
+    """Whether the GPU's memory is nearly full, so that no larger batch fits."""
+    total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
+    peak = recording.sensors.gpu_memory_peak_bytes
+    return bool(total) and peak is not None and peak >= _NEARLY_FULL * total

@@ -66,6 +66,7 @@ class OptimizerFacts:
     fused: bool | None = None
     foreach: bool | None = None
     supports_fused: bool = False
+    first_lr: float | None = None  # when it was made
     lr: float | None = None
     weight_decay: float | None = None
     steps: int = 0
@@ -98,6 +99,10 @@ class ModelFacts:
     linear: int = 0
     attention: int = 0
     recurrent: int = 0
+    norms: int = 0  # normalization layers of any kind
+    repeated_blocks: int = 0  # children of one class that one container repeats
+    repeated_block: str = ""  # their class
+    odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
     input_shapes: list[str] = field(default_factory=list)  # distinct, at most 8
@@ -133,6 +138,10 @@ class Flags:
     backward_location: Location | None = None  # the first backward pass
     retain_graph: int = 0  # backward(retain_graph=True) calls
     gradcheck_calls: int = 0
+    schedulers: int = 0  # learning-rate schedulers made
+    clip_calls: int = 0  # of torch.nn.utils.clip_grad_norm_ and clip_grad_value_
+    averaged_by_loop: int = 0  # AveragedModels with an avg_fn, which go tensor by tensor
+    averaged_location: Location | None = None
     environment: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_*, ...
 
 
@@ -197,6 +206,17 @@ class AppliedFix:
     details: dict[str, Any] = field(default_factory=dict)  # e.g. {"compile_s": 12.3}
 
 
+# Fields of ProcessFacts that only the launch with the profiler window fills in.
+ANALYSED = (
+    "analysed_steps",
+    "tensor_calls",
+    "kept_graphs",
+    "gradient_norms",
+    "input_mean",
+    "input_std",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessFacts:
     """One process of the program, as its probe saw it."""
@@ -226,6 +246,9 @@ class ProcessFacts:
     analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
     tensor_calls: list[TensorCall] = field(default_factory=list)
     kept_graphs: list[KeptGraph] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)  # at the analysed optimizer steps
+    input_mean: float | None = None  # of the model's first input there; None: token numbers
+    input_std: float | None = None
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
     seeded_by_program: bool = False  # the program itself called torch.manual_seed
