@@ -114,11 +114,11 @@ def candidates(
         )
         if reason is None and fixes is None:
             reason = _pruned(prospect)
+        called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
+        wants_call = offered or (fixes is None and getattr(module, "NEEDS_FINDING", False))
+        if reason is None and treats and wants_call and not called_for:
+            reason = "Nothing that was found calls for it."
         if reason is None and offered:
-            if treats and not any(
-                ident in f.fixes or f.check in treats for f in diagnosis.findings
-            ):
-                refused.append(Refused(fix=ident, reason="Nothing that was found calls for it."))
             continue  # the report offers it as code
         tried = [] if reason else _settings(module, recording)
         if not tried:

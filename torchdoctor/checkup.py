@@ -309,5 +309,6 @@ class _Checkup:
             no_trials_reason=self._no_trials_reason,
             interrupted=self._interrupted,
             patch=self._patch,
+            advise_training=self._settings.allow_training_changes,
             reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
         )

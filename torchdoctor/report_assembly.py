@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ def assemble(
     interrupted: bool,
     reproduce: list[str],
     patch: SourcePatch | None = None,
+    advise_training: bool = False,
 ) -> Report:
     """Build the report.
 
@@ -61,6 +62,7 @@ def assemble(
         interrupted: whether Ctrl-C ended the run.
         reproduce: commands.
         patch: of the recommended fixes; None: no edit could be made.
+        advise_training: whether the user wants advice that changes training.
     """
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
@@ -85,13 +87,11 @@ def assemble(
         run_folder=recording.folder,
         reproduce=reproduce,
     )
+    offered = _offered(diagnosis, rows, recording, fixes)
+    if advise_training:
+        offered += _advice(rows, recording, fixes)
     if trials is None:
-        return replace(
-            report,
-            recommendation=replace(
-                report.recommendation, also_offered=_offered(diagnosis, rows, recording, fixes)
-            ),
-        )
+        return replace(report, recommendation=replace(report.recommendation, also_offered=offered))
     chosen = [_with_instruction(one, recording, fixes) for one in trials.recommendation.fixes]
     return replace(
         report,
@@ -101,7 +101,7 @@ def assemble(
             patch=patch.diff if patch else None,
             patch_fixes=patch.fixes if patch else [],
             patch_trial=trials.patch,
-            also_offered=_offered(diagnosis, rows, recording, fixes),
+            also_offered=offered,
         ),
     )
 
@@ -234,13 +234,14 @@ def _offered(
             offered.append(
                 _with_instruction(RecommendedFix(fix=ident, settings=settings), recording, fixes)
             )
-    return [*offered, *_advice(seen, recording, fixes)]
+    return offered
 
 
 def _advice(
-    seen: Collection[str], recording: Recording, fixes: Mapping[str, Any]
+    rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
 ) -> list[RecommendedFix]:
     """Advice on training itself: not about speed, and only where it was not refused."""
+    seen = {row.fix for row in rows}
     return [
         _with_instruction(RecommendedFix(fix=ident, aim="training"), recording, fixes)
         for ident, module in fixes.items()
