@@ -167,3 +167,30 @@ def test_a_fix_that_includes_another_goes_before_it():
     one = fix(("data-wait",), includes=lambda recording: ("workers",))
     chosen, _ = candidates(recording(), DIAGNOSIS, {"workers": CATALOGUE["workers"], "both": one})
     assert chosen[0].fix == "both"
+
+
+def test_what_no_run_can_apply_is_neither_tried_nor_refused_where_it_is_called_for():
+    by_hand = fix(("compute",), WHEN="by hand", keeps="changes training")
+    chosen, refused = candidates(recording(), DIAGNOSIS, {"ddp": by_hand})
+    assert (chosen, refused) == ([], []), "the report offers it"
+    elsewhere = fix(("odd-sizes",), WHEN="by hand")
+    chosen, refused = candidates(recording(), DIAGNOSIS, {"pad": elsewhere})
+    assert chosen == []
+    assert "Nothing that was found" in refused[0].reason
+
+
+def test_advice_on_training_waits_for_the_users_word():
+    advice = {"lr": fix((), WHEN="by hand", AIM="training", keeps="changes training")}
+    _, refused = candidates(recording(), DIAGNOSIS, advice)
+    assert "--allow-training-changes" in refused[0].reason
+    chosen, refused = candidates(recording(), DIAGNOSIS, advice, allow_training_changes=True)
+    assert (chosen, refused) == ([], [])
+
+
+def test_a_fix_that_trades_time_for_memory_is_tried_where_it_is_called_for_or_named():
+    trade = {"checkpoint": fix(("memory-near-limit",), NEEDS_FINDING=True)}
+    chosen, refused = candidates(recording(), DIAGNOSIS, trade)
+    assert chosen == []
+    assert "Nothing that was found" in refused[0].reason
+    chosen, _ = candidates(recording(), DIAGNOSIS, trade, fixes=["checkpoint"])
+    assert [one.fix for one in chosen] == ["checkpoint"]

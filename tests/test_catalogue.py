@@ -79,7 +79,7 @@ def test_fixes_import_the_standard_library_alone() -> None:
 
 def test_fixes_load_by_path_in_an_interpreter_that_has_nothing_else(tmp_path: Path) -> None:
     files = [str(module.__file__) for module in catalogue.fixes().values()]
-    code = "import runpy, sys\nfor f in sys.argv[1:]: assert runpy.run_path(f)['apply']\n"
+    code = "import runpy, sys\nfor f in sys.argv[1:]: assert runpy.run_path(f)['refuses']\n"
     # -I -S: neither torchdoctor nor torch can be found.
     subprocess.run([sys.executable, "-I", "-S", "-c", code, *files], check=True, cwd=tmp_path)
 

@@ -20,6 +20,7 @@ ORDER = [
     "checks",
     "record_files",
     "record_schema",
+    "coverage",
     "catalogue",
     "reports",
     "recording",

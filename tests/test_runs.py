@@ -91,6 +91,27 @@ def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
     assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
 
 
+def test_kept_graphs_and_copied_arrays_are_named_and_offered_as_edits(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import numpy as np\nimport time, torch\n"
+        "model = torch.nn.Linear(64, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.001)\n"
+        "rows = [np.ones(64, dtype=np.float32) for _ in range(64)]\n"
+        "total = 0.0\n"
+        "while True:\n    x = torch.tensor(rows)\n" + STEP + "    total += loss\n"
+    )
+    result = run(tmp_path, *DIAGNOSE, "train.py")
+    assert result.returncode == 0, result.stderr
+    report = report_of(tmp_path)
+    found = {one["check"]: one for one in report["diagnosis"]["findings"]}
+    assert found["copied-arrays"]["location"]["line"] == 8
+    assert "total" in found["kept-graphs"]["evidence"][0]
+    offered = {one["fix"]: one for one in report["recommendation"]["also_offered"]}
+    assert "+    x = torch.as_tensor(np.array(rows))" in offered["as-tensor"]["edit"]
+    assert "+    total += loss.detach()" in offered["release-graph"]["edit"]
+    assert all(one["aim"] == "speed" for one in offered.values()), "advice was not asked for"
+
+
 def test_a_package_that_is_run_as_a_module(tmp_path: Path) -> None:
     package = tmp_path / "trainer"
     package.mkdir()

@@ -43,8 +43,11 @@ class FixModule(Protocol):
 
     Optional: `SETUP_S` (one-time cost); `PHASES` (fields of StepStatistics: all that it works on);
     `includes(recording)`: fixes that it applies as well. It treats what they treat, and goes before
-    them: it can only give more. `together(settings, recording)`: `Candidate.also`. For traces:
-    `suits(trace)`: whether it makes sense there; `CAPABILITY`: least compute capability of a GPU.
+    them: it can only give more. `together(settings, recording)`: `Candidate.also`.
+    `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
+    `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
+    `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes
+    sense there; `CAPABILITY`: least compute capability of a GPU.
     """
 
     TREATS: tuple[str, ...]
@@ -104,6 +107,7 @@ def candidates(
         included = module.includes(recording) if hasattr(module, "includes") else ()
         treats = {*module.TREATS, *(c for one in included for c in catalogue[one].TREATS)}
         prospect = _capped(_prospect(ident, treats, recording, diagnosis), module, recording)
+        offered = is_by_hand(module, recording)
         reason = (
             "left out by --skip"
             if ident in skip
@@ -111,6 +115,12 @@ def candidates(
         )
         if reason is None and fixes is None:
             reason = _pruned(prospect)
+        called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
+        wants_call = offered or (fixes is None and getattr(module, "NEEDS_FINDING", False))
+        if reason is None and treats and wants_call and not called_for:
+            reason = "Nothing that was found calls for it."
+        if reason is None and offered:
+            continue  # the report offers it as code
         tried = [] if reason else _settings(module, recording)
         if not tried:
             refused.append(Refused(fix=ident, reason=reason or "It has no setting worth trying."))
@@ -136,9 +146,23 @@ def _refusal(
 ) -> str | None:
     if reason := module.refuses(recording):
         return reason
+    if is_by_hand(module, recording) and not advises_training(module):
+        return None  # the user decides: it is shown, never run
     if module.KEEPS_RESULTS == "changes training" and not allow_training_changes:
         return "It changes training: needs --allow-training-changes."
     return None
+
+
+def is_by_hand(module: FixModule, recording: Recording) -> bool:
+    """Whether it is offered as code because no trial can apply it to this program."""
+    if getattr(module, "WHEN", "") == "by hand":
+        return True
+    return hasattr(module, "by_hand") and bool(module.by_hand(recording))
+
+
+def advises_training(module: FixModule) -> bool:
+    """Whether it is about what is trained, not about how fast."""
+    return getattr(module, "AIM", "speed") == "training"
 
 
 def _pruned(prospect: _Prospect) -> str | None:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from torchdoctor import coverage
 from torchdoctor.errors import UsageError
 
 BRANCHES = {
@@ -34,13 +35,11 @@ _FIX_NAMES = (
     "WHEN",
     "refuses",
     "settings",
-    "apply",
     "instruction",
-    "EXAMPLE",
-    "EXAMPLE_SETTINGS",
-    "EXAMPLE_WITHOUT",
-    "EXAMPLE_WITH",
 )
+_TRIED_NAMES = ("apply", "EXAMPLE", "EXAMPLE_SETTINGS", "EXAMPLE_WITHOUT", "EXAMPLE_WITH")
+# A fix by hand is never run: why, and recordings that it is offered for, and refused for.
+_BY_HAND_NAMES = ("UNTRIED", "OFFERS", "REFUSES")
 
 
 @functools.cache
@@ -74,6 +73,8 @@ def faults() -> list[str]:
             found += [f"{kind} {ident} lacks {name}." for name in missing]
             found += [f"{kind} {ident}: {fault}" for fault in _page_faults(module, sections)]
     for ident, module in fixes().items():
+        needed: tuple[str, ...] = _BY_HAND_NAMES if is_by_hand(module) else _TRIED_NAMES
+        found += [f"fix {ident} lacks {name}." for name in needed if not hasattr(module, name)]
         found += [
             f"fix {ident} treats {check}, which is no check."
             for check in module.TREATS
@@ -87,6 +88,11 @@ def faults() -> list[str]:
         if module.UNDER not in BRANCHES
     ]
     return found
+
+
+def is_by_hand(module: ModuleType) -> bool:
+    """Whether a fix is offered as code and never run."""
+    return getattr(module, "WHEN", "") == "by hand"
 
 
 def _page_faults(module: ModuleType, sections: tuple[str, ...]) -> list[str]:
@@ -195,9 +201,10 @@ def _fix_page(ident: str, module: ModuleType) -> str:
             "",
             "Facts",
             "-----",
-            f"- Treats: {', '.join(module.TREATS)}",
+            f"- Treats: {', '.join(module.TREATS) or 'nothing that slows a step'}",
             f"- Keeps results: {module.KEEPS_RESULTS} (risk {RISKS[module.KEEPS_RESULTS]})",
             f"- Applied: {module.WHEN}",
+            *([f"- Not tried in a run: {module.UNTRIED}"] if hasattr(module, "UNTRIED") else []),
         ]
     )
 
@@ -218,6 +225,7 @@ def _index() -> str:
     for ident, module in fixes().items():
         kept = module.KEEPS_RESULTS
         lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")
+    lines += coverage.tables(checks(), fixes())
     return "\n".join(lines) + "\n"
 
 

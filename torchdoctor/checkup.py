@@ -13,7 +13,7 @@ from torchdoctor.diagnosis import diagnose
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
-from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.observation import Observation, Profiled
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
 from torchdoctor.recording.sandbox import Sandbox
@@ -25,9 +25,9 @@ from torchdoctor.records import (
     Recording,
     Refused,
     Report,
-    TraceStatistics,
     Workload,
 )
+from torchdoctor.records.program import ANALYSED
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings
 from torchdoctor.source_patch import SourcePatch
@@ -168,9 +168,8 @@ class _Checkup:
             ),
         )
         if not seen.interrupted:
-            self._recording = replace(
-                self._recording, storage=self._recorder.storage(seen), trace=self._profile(seen)
-            )
+            self._recording = replace(self._recording, storage=self._recorder.storage(seen))
+            self._recording = self._profiled(seen)
         self._recording = with_inline_preparation(
             replace(self._recording, shares=shares(self._recording.steps, self._recording.trace))
         )
@@ -183,11 +182,22 @@ class _Checkup:
             raise KeyboardInterrupt
         return seen
 
-    def _profile(self, seen: Observation) -> TraceStatistics | None:
+    def _profiled(self, seen: Observation) -> Recording:
+        """The recording with the profiler window's trace, and what the hooks after it saw."""
+        profiled = self._profile(seen)
+        if profiled is None:
+            return self._recording
+        processes = self._recording.processes
+        if profiled.analysed is not None:
+            seen_there = {name: getattr(profiled.analysed, name) for name in ANALYSED}
+            processes = [replace(processes[0], **seen_there), *processes[1:]]
+        return replace(self._recording, trace=profiled.trace, processes=processes)
+
+    def _profile(self, seen: Observation) -> Profiled | None:
         """The profiler window, where the budget allows it; its absence is a doubt."""
         step_s = seen.steps.mean_s
         warmup = 3 if step_s > 1.0 else 10
-        expected = seen.start_s + 5.0 + step_s * (warmup + 10)
+        expected = seen.start_s + 5.0 + step_s * (warmup + 14)
         if seen.steps.program_ended and seen.steps.total_steps_seen < warmup + 8:
             warmup = 0
         share = 1.0 if self._settings.no_fixes else _PROFILE_SHARE
@@ -201,16 +211,17 @@ class _Checkup:
         longest = max(2 * expected, min(6 * expected + 30, self._left()))
         self._say("profile", "a profiler window of a few steps, in a launch of its own")
         try:
-            trace = self._recorder.profile(seen.found.boundary, warmup, longest)
+            profiled = self._recorder.profile(seen.found.boundary, warmup, longest)
         except ProgramFailed as error:
             self._doubts.append(str(error))
             return None
         # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
+        trace = profiled.trace
         expected_on_cpu = not self._recording.environment.gpus and not trace.has_device
         self._doubts += [
             doubt for doubt in trace.doubts if not (expected_on_cpu and "GPU events" in doubt)
         ]
-        return trace
+        return profiled
 
     def _diagnose_what_is_known(self) -> None:
         """After Ctrl-C between observing and diagnosing: the shares may not be there yet."""
@@ -306,5 +317,6 @@ class _Checkup:
             no_trials_reason=self._no_trials_reason,
             interrupted=self._interrupted,
             patch=self._patch,
+            advise_training=self._settings.allow_training_changes,
             reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor import __version__
+from torchdoctor.candidates import advises_training
 from torchdoctor.catalogue import RISKS
 from torchdoctor.edits.diff import unified_diff
 from torchdoctor.records import (
@@ -45,6 +46,7 @@ def assemble(
     interrupted: bool,
     reproduce: list[str],
     patch: SourcePatch | None = None,
+    advise_training: bool = False,
 ) -> Report:
     """Build the report.
 
@@ -60,6 +62,7 @@ def assemble(
         interrupted: whether Ctrl-C ended the run.
         reproduce: commands.
         patch: of the recommended fixes; None: no edit could be made.
+        advise_training: whether the user wants advice that changes training.
     """
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
@@ -84,13 +87,11 @@ def assemble(
         run_folder=recording.folder,
         reproduce=reproduce,
     )
+    offered = _offered(diagnosis, rows, recording, fixes)
+    if advise_training:
+        offered += _advice(rows, recording, fixes)
     if trials is None:
-        return replace(
-            report,
-            recommendation=replace(
-                report.recommendation, also_offered=_offered(diagnosis, rows, recording, fixes)
-            ),
-        )
+        return replace(report, recommendation=replace(report.recommendation, also_offered=offered))
     chosen = [_with_instruction(one, recording, fixes) for one in trials.recommendation.fixes]
     return replace(
         report,
@@ -100,7 +101,7 @@ def assemble(
             patch=patch.diff if patch else None,
             patch_fixes=patch.fixes if patch else [],
             patch_trial=trials.patch,
-            also_offered=_offered(diagnosis, rows, recording, fixes),
+            also_offered=offered,
         ),
     )
 
@@ -234,3 +235,15 @@ def _offered(
                 _with_instruction(RecommendedFix(fix=ident, settings=settings), recording, fixes)
             )
     return offered
+
+
+def _advice(
+    rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Advice on training itself: not about speed, and only where it was not refused."""
+    seen = {row.fix for row in rows}
+    return [
+        _with_instruction(RecommendedFix(fix=ident, aim="training"), recording, fixes)
+        for ident, module in fixes.items()
+        if advises_training(module) and ident not in seen and not module.refuses(recording)
+    ]

@@ -25,9 +25,16 @@ class Ran:
 
 
 def run_with(
-    program: str, fixes: dict[str, dict[str, Any]], folder: Path, seed: int | None = None
+    program: str,
+    fixes: dict[str, dict[str, Any]],
+    folder: Path,
+    seed: int | None = None,
+    variables: dict[str, str] | None = None,
 ) -> Ran:
-    """Run `program`, given as text, in a process of its own; fixes: id -> settings."""
+    """Run `program`, given as text, in a process of its own; fixes: id -> settings.
+
+    `variables` of the environment are the user's; what a fix makes of them comes on top.
+    """
     channel = folder / "channel"
     channel.mkdir(parents=True)
     script = folder / "example.py"
@@ -45,10 +52,16 @@ def run_with(
     plan_file.write_text(json.dumps(plan))
     environment = {
         **os.environ,
+        **(variables or {}),
         "PYTHONPATH": str(Path(str(probe.__file__)).parent),
         "TORCHDOCTOR_PLAN": str(plan_file),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
     }
+    for ident, settings in fixes.items():
+        module = catalogue.fixes()[ident]
+        changed = module.environment(settings) if hasattr(module, "environment") else {}
+        environment |= {name: value for name, value in changed.items() if value is not None}
+        environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}
     process = subprocess.run(
         [sys.executable, script.name],
         cwd=folder,

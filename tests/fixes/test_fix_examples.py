@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+from partial_recordings import recording
 from probed_examples import run_with
 
 from torchdoctor import catalogue
 
-FIXES = catalogue.fixes()
+BY_HAND = {i: m for i, m in catalogue.fixes().items() if catalogue.is_by_hand(m)}
+FIXES = {i: m for i, m in catalogue.fixes().items() if i not in BY_HAND}
 NEEDS_CUDA = [i for i, m in FIXES.items() if getattr(m, "EXAMPLE_NEEDS", None) == "cuda"]
 ANYWHERE = [i for i in FIXES if i not in NEEDS_CUDA]
 
@@ -22,11 +25,17 @@ def _skip_without_libraries(ident: str) -> None:
         pytest.importorskip(name)
 
 
+def given(module: ModuleType) -> dict[str, str]:
+    """The environment that the example is run in before the fix changes it."""
+    found: dict[str, str] = getattr(module, "EXAMPLE_ENVIRONMENT", {})
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ident", FIXES)
 def test_without_the_fix(ident: str, tmp_path: Path) -> None:
     _skip_without_libraries(ident)
-    ran = run_with(FIXES[ident].EXAMPLE, {}, tmp_path)
+    ran = run_with(FIXES[ident].EXAMPLE, {}, tmp_path, variables=given(FIXES[ident]))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == FIXES[ident].EXAMPLE_WITHOUT
     assert not ran.probe_errors
@@ -37,7 +46,9 @@ def test_without_the_fix(ident: str, tmp_path: Path) -> None:
 def test_with_the_fix(ident: str, tmp_path: Path) -> None:
     _skip_without_libraries(ident)
     module = FIXES[ident]
-    ran = run_with(module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path)
+    ran = run_with(
+        module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path, variables=given(module)
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.applied[ident]["state"] == "applied", ran.applied
     assert ran.stdout == module.EXAMPLE_WITH
@@ -49,7 +60,9 @@ def test_with_the_fix(ident: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here the fix applies")
 def test_refused_in_the_program_without_a_gpu(ident: str, tmp_path: Path) -> None:
     module = FIXES[ident]
-    ran = run_with(module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path)
+    ran = run_with(
+        module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path, variables=given(module)
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.applied[ident]["state"] == "refused"
     reason = ran.applied[ident]["reason"]
@@ -63,7 +76,40 @@ def test_refused_in_the_program_without_a_gpu(ident: str, tmp_path: Path) -> Non
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_with_the_fix_on_a_gpu(ident: str, tmp_path: Path) -> None:
     module = FIXES[ident]
-    ran = run_with(module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path)
+    ran = run_with(
+        module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path, variables=given(module)
+    )
     assert ran.returncode == 0, ran.stderr
     assert ran.applied[ident]["state"] == "applied", ran.applied
     assert ran.stdout == module.EXAMPLE_WITH
+
+
+OFFERS = [(i, n) for i, m in BY_HAND.items() for n in range(len(m.OFFERS))]
+REFUSES = [(i, n) for i, m in BY_HAND.items() for n in range(len(m.REFUSES))]
+
+
+@pytest.mark.parametrize(("ident", "number"), OFFERS)
+def test_is_offered_with_what_to_write(ident: str, number: int) -> None:
+    module = BY_HAND[ident]
+    over, text = module.OFFERS[number]
+    seen = recording(over)
+    assert module.refuses(seen) is None
+    for settings in module.settings(seen) or [{}]:
+        assert text in module.instruction(settings, seen)
+
+
+@pytest.mark.parametrize(("ident", "number"), REFUSES)
+def test_is_refused_with_a_reason(ident: str, number: int) -> None:
+    over, text = BY_HAND[ident].REFUSES[number]
+    reason = BY_HAND[ident].refuses(recording(over))
+    assert reason is not None and text in reason
+    assert reason.endswith(".") and "\n" not in reason
+
+
+@pytest.mark.parametrize("ident", BY_HAND)
+def test_what_is_by_hand_says_why_and_shows_both(ident: str) -> None:
+    module = BY_HAND[ident]
+    assert module.UNTRIED.endswith(".")
+    assert module.OFFERS
+    assert module.REFUSES
+    assert module.refuses(recording()) is not None, "it must not be offered to everybody"

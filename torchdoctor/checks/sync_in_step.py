@@ -7,7 +7,8 @@ GPU has caught up. Afterwards its queue is empty, and it waits for the host in t
 
 How it is measured
 ------------------
-Synchronising driver calls of the trace: how many a step, and how long they block.
+Synchronising driver calls of the trace: how many a step, and how long they block. The lines that
+make them are seen in a few steps after the profiler window, which are in no timing.
 
 Not to be confused with
 -----------------------
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 UNDER = "cpu"
 THRESHOLD = 0.05
 THRESHOLD_SOURCE = "NVIDIA Nsight Systems' expert rule cuda_api_sync"
+_NAMED = 4
 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.analysed import calls_of
+    from torchdoctor.records.lookup import place
 
     trace = recording.trace
     if trace is None or trace.sync_s is None or not trace.step_s or not trace.syncs_per_step:
@@ -37,15 +41,22 @@ def look(recording: Recording) -> list[Finding]:
     share = min(blocked, _idle_share(trace))
     if share < THRESHOLD:
         return []
+    waits = calls_of(recording, "wait")
+    lines = [
+        f"{place(recording, call.location, '')}: {call.name.strip('_')}, "
+        f"{call.calls_per_step:.1f} times a step, {call.host_s * 1e3:.2f} ms."
+        for call in waits[:_NAMED]
+    ]
     return [
         Finding(
             check="sync-in-step",
             share_of_step=share,
             evidence=[
                 f"{trace.syncs_per_step:.1f} synchronisations a step block the host "
-                f"{blocked:.0%} of it; what the GPU then waits for it is at most {share:.0%}."
+                f"{blocked:.0%} of it; what the GPU then waits for it is at most {share:.0%}.",
+                *lines,
             ],
-            location=None,
+            location=waits[0].location if waits else None,
             severity="moderate",
         )
     ]
@@ -60,7 +71,22 @@ def _idle_share(trace: TraceStatistics) -> float:
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
 _IDLE = {"gpu": 0.5, "cpu": 0.3, "runtime": 0.1, "other": 0.1}
 _BUSY = {"gpu": 0.99, "cpu": 0.01, "runtime": 0.0, "other": 0.0}
-FIRES = [{"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE}}]
+_WAIT = {
+    "kind": "wait",
+    "name": "item",
+    "location": {"file": "/w/train.py", "line": 30},
+    "text": "total += loss.item()",
+    "calls_per_step": 1.0,
+    "host_s": 0.004,
+    "sure": True,
+}
+FIRES = [
+    {"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE}},
+    {
+        "trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE},
+        "processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [_WAIT]}],
+    },
+]
 QUIET = [
     {"trace": {**_TRACE, "sync_s": 0.0001, "syncs_per_step": 1.0, "shares": _IDLE}},
     {"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _BUSY}},

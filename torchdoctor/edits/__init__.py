@@ -81,4 +81,49 @@ class InputEdit:
     method: str  # ".to(memory_format=torch.channels_last)"
 
 
-Edit = KeywordEdit | StatementEdit | DecoratorEdit | WithEdit | BeforeLoopEdit | InputEdit
+@dataclass(frozen=True, kw_only=True)
+class AsTensorEdit:
+    """`torch.tensor(array)` -> `torch.as_tensor(array)` at `line`.
+
+    `joined`: the first argument is a list of arrays, which `numpy.array` makes one first.
+    """
+
+    file: str
+    line: int
+    joined: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDeviceEdit:
+    """`torch.zeros(...).to(device)` -> `torch.zeros(..., device=device)` at `line`."""
+
+    file: str
+    line: int
+    maker: str  # "zeros"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetachEdit:
+    """What the statement at `line` adds to `name`, or appends to it, without its graph.
+
+    With `from_item`: `total += loss.item()` -> `total += loss.detach()`, where nothing in that
+    function needs a Python number of it.
+    """
+
+    file: str
+    line: int
+    name: str
+    from_item: bool = False
+
+
+Edit = (
+    KeywordEdit
+    | StatementEdit
+    | DecoratorEdit
+    | WithEdit
+    | BeforeLoopEdit
+    | InputEdit
+    | AsTensorEdit
+    | OnDeviceEdit
+    | DetachEdit
+)

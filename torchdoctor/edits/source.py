@@ -8,11 +8,14 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from torchdoctor.edits import (
+    AsTensorEdit,
     BeforeLoopEdit,
     DecoratorEdit,
+    DetachEdit,
     Edit,
     InputEdit,
     KeywordEdit,
+    OnDeviceEdit,
     StatementEdit,
     WithEdit,
 )
@@ -26,6 +29,7 @@ from torchdoctor.edits.syntax import (
     replaced,
     same_statement,
 )
+from torchdoctor.edits.tensors import as_tensor, detached, on_device
 
 # A function that calls one of these trains: gradients must stay on in it.
 _TRAINS = frozenset({"backward", "step", "grad", "manual_backward"})
@@ -68,6 +72,12 @@ def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | Non
         return with_context(module, ranges, edit)
     if isinstance(edit, BeforeLoopEdit):
         return before_loop(module, ranges, edit)
+    if isinstance(edit, AsTensorEdit):
+        return as_tensor(module, ranges, edit)
+    if isinstance(edit, OnDeviceEdit):
+        return on_device(module, ranges, edit)
+    if isinstance(edit, DetachEdit):
+        return detached(module, ranges, edit)
     assert isinstance(edit, InputEdit)
     return with_input(module, ranges, edit)
 

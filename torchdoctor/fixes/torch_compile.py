@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from torchdoctor.records import ModelFacts, Recording, TraceStatistics
 
 TREATS = (
+    "unfused-attention",
     "many-small-kernels",
     "unfused-pointwise",
     "python-overhead",

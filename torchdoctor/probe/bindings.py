@@ -26,11 +26,12 @@ def of(value):
 
 
 def _binding(frame, value):
-    name = _name(frame, value)
+    name = name_of(frame, value)
     return None if name is None else {"location": places.of_frame(frame), "name": name}
 
 
-def _name(frame, value):
+def name_of(frame, value):
+    """What a frame calls a value: a local, an attribute of one, or a global; None: nothing."""
     # Attributes before globals: `co_names` holds both, and `self.net` may be a global's value too.
     for find in (_local, _attribute, _global):
         name = find(frame, value)

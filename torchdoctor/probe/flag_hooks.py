@@ -9,6 +9,7 @@ _VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
     "TORCH_DISTRIBUTED_DEBUG",
     "TORCH_SHOW_CPP_STACKTRACES",
+    "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
     "KMP_BLOCKTIME",
@@ -19,6 +20,8 @@ _VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
     "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_VERBOSE",
     "NCCL_DEBUG",
 )
@@ -37,6 +40,10 @@ class Flags:
         self.zero_grad_location = None
         self.gradcheck_calls = 0
         self.grad_scaler = False
+        self.schedulers = 0
+        self.clip_calls = 0
+        self.averaged_by_loop = 0
+        self.averaged_location = None
 
 
 def install(session):
@@ -48,7 +55,28 @@ def install(session):
     _before(session, torch.optim.Optimizer, "zero_grad", lambda *a, **k: _zero(flags, a, k))
     _before(session, torch.nn.Module, "zero_grad", lambda *a, **k: _zero(flags, a, k))
     _before(session, torch.autograd, "gradcheck", lambda *_, **__: _count(flags))
+    _wrap_training(session, torch, flags)
     _wrap_profilers(session, torch, flags)
+
+
+def _wrap_training(session, torch, flags):
+    """What says how training is set up: schedules, clipping, averaged weights."""
+
+    def count(name):
+        setattr(flags, name, getattr(flags, name) + 1)
+
+    def averaged(*args, **kwargs):
+        # Its own default goes through all tensors at once; a function of the user's, one by one.
+        if kwargs.get("avg_fn", args[3] if len(args) > 3 else None) is not None:
+            count("averaged_by_loop")
+            _note(flags, "averaged_location")
+
+    scheduler = getattr(torch.optim.lr_scheduler, "LRScheduler", None)
+    if scheduler is not None:
+        _before(session, scheduler, "__init__", lambda *_, **__: count("schedulers"))
+    for name in ("clip_grad_norm_", "clip_grad_value_"):
+        _before(session, torch.nn.utils, name, lambda *_, **__: count("clip_calls"))
+    _before(session, torch.optim.swa_utils.AveragedModel, "__init__", averaged)
 
 
 def facts(session):
@@ -74,6 +102,10 @@ def facts(session):
         "backward_location": session.backward_location or None,
         "retain_graph": session.retain_graph,
         "gradcheck_calls": flags.gradcheck_calls,
+        "schedulers": flags.schedulers,
+        "clip_calls": flags.clip_calls,
+        "averaged_by_loop": flags.averaged_by_loop,
+        "averaged_location": flags.averaged_location,
         "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
     }
 

@@ -8,6 +8,8 @@ from . import places
 _CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
 _NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
 _RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
+_LARGE = 64  # a layer with a smaller side takes no time that counts
+_MOST_ODD = 8
 _PARALLEL = {
     "DataParallel": "DataParallel",
     "DistributedDataParallel": "DistributedDataParallel",
@@ -22,6 +24,7 @@ def describe(module):
     names = [type(m).__name__ for m in modules]
     cls = type(module)
     convolutions = [m for m in modules if type(m).__name__ == "Conv2d"]
+    block, blocks = repeated_blocks(modules)
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
         "location": _forward_location(cls),
@@ -33,6 +36,10 @@ def describe(module):
         "conv2d": len(convolutions),
         "conv_bias_before_norm": count_biases_before_norm(modules),
         "conv_channels_last": bool(convolutions) and all(_channels_last(m) for m in convolutions),
+        "repeated_blocks": blocks,
+        "repeated_block": block,
+        "norms": sum("Norm" in name for name in names),
+        "odd_sizes": odd_sizes(module),
         "linear": names.count("Linear"),
         "attention": sum("Attention" in name for name in names),
         "recurrent": sum(name in _RECURRENT for name in names),
@@ -42,6 +49,35 @@ def describe(module):
         ),
         "data_parallel": next((_PARALLEL[n] for n in names if n in _PARALLEL), None),
     }
+
+
+def repeated_blocks(modules):
+    """Class and number of the blocks that a container repeats most: ("Block", 12) or ("", 0).
+
+    A block has modules of its own and parameters; a plain layer is none.
+    """
+    best = ("", 0)
+    for module in modules:
+        counts = {}
+        for child in module.children():
+            if next(child.children(), None) is not None:
+                name = type(child).__name__
+                counts[name] = counts.get(name, 0) + 1
+        for name, count in counts.items():
+            if count > max(best[1], 1) and name not in ("Sequential", "ModuleList"):
+                best = (name, count)
+    return best
+
+
+def odd_sizes(module):
+    """Large layers with a size that is no multiple of 8, e.g. "head: Linear 768 -> 50257"."""
+    found = []
+    for name, layer in module.named_modules():
+        if type(layer).__name__ == "Linear":
+            sizes = (layer.in_features, layer.out_features)
+            if min(sizes) >= _LARGE and any(size % 8 for size in sizes):
+                found.append("%s: Linear %d -> %d" % (name, *sizes))
+    return found[:_MOST_ODD]
 
 
 def count_biases_before_norm(modules):

@@ -17,7 +17,7 @@ class Optimizers:
         self._session = session
         self._idents = weakref.WeakKeyDictionary()
         self._quick = {}  # id(optimizer) -> number; the weak keys decide, these are for speed
-        self._known = []  # [weakref, location, steps, backwards inside step]
+        self._known = []  # [weakref, location, steps, backwards inside step, facts, lr]
         self.open = []
         self.handle = None  # of a hook that is not needed for ever
 
@@ -25,7 +25,9 @@ class Optimizers:
         """A new optimizer."""
         if optimizer not in self._idents:
             self._idents[optimizer] = len(self._known)
-            self._known.append([weakref.ref(optimizer), location, 0, 0, None])
+            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+            first = float(rate) if rate is not None else None
+            self._known.append([weakref.ref(optimizer), location, 0, 0, None, first])
 
     def ident(self, optimizer):
         """Its number."""
@@ -76,6 +78,7 @@ class Optimizers:
             **(row[4] or {}),
             "ident": ident,
             "location": row[1],
+            "first_lr": row[5],
             "steps": row[2],
             "inside_backwards": row[3],
         }

@@ -8,10 +8,11 @@ import math
 import os
 import time
 
-from . import step_log
+from . import kept_graphs, step_log, tensor_calls, training_facts
 from .switching import Switching
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
+_ANALYSED_STEPS = 6
 
 
 class Window:
@@ -42,6 +43,7 @@ class Window:
         self._learned_at = -1
         self._began_s = None
         self._profiler = None
+        self._analysis = None
         self._device_events = []
         self.device_step_s = None
         self.over = False
@@ -160,7 +162,9 @@ class Window:
 
     def _profile_step(self, number):
         wanted = self._profile
-        if number == self._first:
+        if self._analysis is not None:
+            self._analyse_step()
+        elif number == self._first:
             self._start_profiler(wanted)
         elif self._profiler is not None:
             self._profiler.step()
@@ -207,7 +211,31 @@ class Window:
     def _export(self):
         profiler, self._profiler = self._profiler, None
         self._keep(profiler)
-        self._finish("profile")
+        if self._profile.get("analyse"):
+            self._start_analysis()
+        else:
+            self._finish("profile")
+
+    def _start_analysis(self):
+        """After the profiler window: hooks too slow for any timing, for a few steps."""
+        session = self._session
+        self._analysis = (
+            tensor_calls.TensorCalls(session),
+            kept_graphs.KeptGraphs(session),
+            training_facts.TrainingFacts(session),
+        )
+        for part in self._analysis:
+            session.registries.append(part)
+            part.start()
+
+    def _analyse_step(self):
+        calls, graphs, training = self._analysis
+        calls.steps += 1
+        graphs.step += 1
+        if calls.steps >= _ANALYSED_STEPS:
+            calls.on = graphs.on = training.on = False
+            graphs.look()
+            self._finish("profile")
 
     def _keep(self, profiler):
         session = self._session

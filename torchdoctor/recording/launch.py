@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,19 @@ from torchdoctor.records import Workload
 if TYPE_CHECKING:
     from torchdoctor.recording.sensors import SensorColumns, Sensors
 
-__all__ = ["LaunchResult", "Poll", "RunningLaunch", "child_environment", "launch", "workload_of"]
+__all__ = [
+    "LaunchResult",
+    "Poll",
+    "RunningLaunch",
+    "Variables",
+    "child_environment",
+    "launch",
+    "workload_of",
+]
 
 TAIL_BYTES = 16_384
+
+Variables = Mapping[str, str | None]  # None: taken away
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +82,7 @@ def launch(
     sandbox: Sandbox,
     timeout_s: float | None = None,
     poll: Poll | None = None,
-    extra_env: dict[str, str] | None = None,
+    variables: Variables | None = None,
     stdin_file: Path | None = None,
     sensors: Sensors | None = None,
     compile_cache: Path | None = None,
@@ -85,7 +96,7 @@ def launch(
         timeout_s: seconds until it is ended; None: no limit.
         poll: called about every 80 ms; True ends the launch. Default: until the probe in every
             training process is done.
-        extra_env: variables for this launch alone.
+        variables: of the environment, for this launch alone; None takes one away.
         stdin_file: what the program reads on its standard input; None: nothing.
         sensors: started with the program and stopped before it is ended.
         compile_cache: folder that keeps what torch.compile makes, for the launches after this one;
@@ -108,7 +119,9 @@ def launch(
     plan_file = (folder / "plan.json").absolute()
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
     environment = child_environment(plan_file, sandbox, folder, scratch, compile_cache)
-    environment |= extra_env or {}
+    changed = variables or {}
+    environment |= {name: value for name, value in changed.items() if value is not None}
+    environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}
     watch = _Watch(
         workload=workload,
         sandbox=sandbox,

@@ -1,11 +1,11 @@
-"""What the first launch showed."""
+"""What the launches that are not timed showed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from torchdoctor.recording.step_finding import StepsFound
-from torchdoctor.records import ProcessFacts, SensorStatistics, StepStatistics
+from torchdoctor.records import ProcessFacts, SensorStatistics, StepStatistics, TraceStatistics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +20,11 @@ class Observation:
     start_s: float  # until the first boundary
     doubts: list[str] = field(default_factory=list)
     interrupted: bool = False  # by Ctrl-C; what was seen until then counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiled:
+    """What the profiled launch showed: its trace, and what the hooks saw after the trace."""
+
+    trace: TraceStatistics
+    analysed: ProcessFacts | None = None  # None: the program ended before

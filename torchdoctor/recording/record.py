@@ -17,11 +17,11 @@ from typing import Any
 from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
 from torchdoctor.recording.evaluation import evaluates_training_loader
 from torchdoctor.recording.events import read_channel
-from torchdoctor.recording.launch import LaunchResult, RunningLaunch, launch
+from torchdoctor.recording.launch import LaunchResult, RunningLaunch, Variables, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_plan import Fix, launch_plan, plan_entries
 from torchdoctor.recording.launch_timing import launch_timing
-from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.observation import Observation, Profiled
 from torchdoctor.recording.observation_ending import (
     check_usable,
     step_start_s,
@@ -43,7 +43,6 @@ from torchdoctor.records import (
     ProcessFacts,
     StorageFacts,
     SwitchedLaunch,
-    TraceStatistics,
     Workload,
 )
 
@@ -169,8 +168,9 @@ class Recorder:
             return None
         return storage_facts(self._observed, self.folder)
 
-    def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> TraceStatistics:
-        """A torch.profiler window of a few steps, in a launch that is never timed.
+    def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> Profiled:
+        """A torch.profiler window of a few steps, in a launch that is never timed, and after it a
+        few steps with hooks on what copies, moves and waits.
 
         Raises:
             ProgramFailed: where no trace came of it.
@@ -185,7 +185,7 @@ class Recorder:
             boundary=boundary,
             warmup_steps=warmup_steps,
             measure_steps=10**9,
-            profile={**window, "with_stack": False, "record_shapes": True},
+            profile={**window, "with_stack": False, "record_shapes": True, "analyse": True},
         )
         result = self._launch(plan, folder, timeout_s)
         if result.ended == "interrupted":
@@ -197,11 +197,15 @@ class Recorder:
             )
         largest = max(traces, key=lambda path: path.stat().st_size)
         try:
-            return read_and_summarise([largest])[0]
+            trace = read_and_summarise([largest])[0]
         except UsageError as error:
             raise ProgramFailed(
                 f"The profiler window gave no trace that can be read: {error}"
             ) from error
+        facts = read_channel(folder / "channel")[1]
+        own = facts.get(int(largest.name.split("-")[1].split(".")[0]))
+        analysed = own if own is not None and own.analysed_steps else None
+        return Profiled(trace=trace, analysed=analysed)
 
     def time(
         self,
@@ -213,10 +217,12 @@ class Recorder:
         seed_offset: int = 0,
         trainers: int = 1,
         contents: Contents | None = None,
+        variables: Variables | None = None,
     ) -> LaunchTiming:
         """One timed launch with these fixes: one sample of a trial. A failure is a value.
 
         `contents`: of the program's own files in place of theirs (a patch under trial).
+        `variables`: of the environment, that fixes set or (None) take away.
         """
         folder = self._new_folder(name)
         plan = self._plan(
@@ -234,7 +240,7 @@ class Recorder:
             fingerprint_batches=min(window.warmup_steps, 10),
         )
         sensors = Sensors(interval_s=0.5)
-        result = self._launch(plan, folder, timeout_s, None, sensors, contents)
+        result = self._launch(plan, folder, timeout_s, None, sensors, contents, variables)
         columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
         return with_ending(timing, result, columns.peak_memory_bytes())
@@ -301,6 +307,7 @@ class Recorder:
         poll: Callable[[RunningLaunch], bool] | None = None,
         sensors: Sensors | None = None,
         contents: Contents | None = None,
+        variables: Variables | None = None,
     ) -> LaunchResult:
         with writing(self.folder):
             result = launch(
@@ -314,6 +321,7 @@ class Recorder:
                 sensors=sensors,
                 compile_cache=self._compile_cache,
                 contents={**self.contents, **(contents or {})},
+                variables=variables,
             )
         shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]

@@ -174,6 +174,7 @@ NOTES: dict[str, dict[str, str]] = {
         "edit": "Unified diff, where the edit could be made and verified.",
         "instruction": "Otherwise what to change, as code.",
         "location": "Where in the source.",
+        "aim": "speed, or training: advice on training itself, which is not about speed.",
     },
     "Overhead": {
         "probe_us_per_step": "Time that the probe itself takes in each step, in microseconds.",

@@ -15,6 +15,7 @@ from torchdoctor.records.program import (
 )
 from torchdoctor.records.recording import Recording, TraceStatistics
 
+_NEARLY_FULL = 0.9  # as the check memory-near-limit has it
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
 
 
@@ -264,3 +265,33 @@ def has_bfloat16(recording: Recording) -> bool:
     if recording.has_gpu:
         return (compute_capability(recording) or (0, 0)) >= (8, 0)
     return bool(has_bf16_instructions(recording))
+
+
+# What these variables may ask for, the oldest first, by the CPU feature that makes it a loss.
+_SIMD = {
+    "ATEN_CPU_CAPABILITY": {"default": ("avx2", "avx512f"), "avx2": ("avx512f",)},
+    "ONEDNN_MAX_CPU_ISA": {
+        "sse41": ("avx2", "avx512f"),
+        "avx": ("avx2", "avx512f"),
+        "avx2": ("avx512f",),
+        "avx2_vnni": ("avx512f",),
+        "avx512_core": ("amx_bf16",),
+    },
+}
+
+
+def capped_simd(recording: Recording) -> dict[str, str]:
+    """Variables that hold vector instructions below what the CPU has, with their values."""
+    features, given = recording.environment.cpu_features, recording.main.flags.environment
+    return {
+        name: given[name]
+        for name, levels in _SIMD.items()
+        if any(feature in features for feature in levels.get(given.get(name, "").lower(), ()))
+    }
+
+
+def memory_is_short(recording: Recording) -> bool:
+    """Whether the GPU's memory is nearly full, so that no larger batch fits."""
+    total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
+    peak = recording.sensors.gpu_memory_peak_bytes
+    return bool(total) and peak is not None and peak >= _NEARLY_FULL * total

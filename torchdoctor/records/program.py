@@ -66,6 +66,7 @@ class OptimizerFacts:
     fused: bool | None = None
     foreach: bool | None = None
     supports_fused: bool = False
+    first_lr: float | None = None  # when it was made
     lr: float | None = None
     weight_decay: float | None = None
     steps: int = 0
@@ -98,6 +99,10 @@ class ModelFacts:
     linear: int = 0
     attention: int = 0
     recurrent: int = 0
+    norms: int = 0  # normalization layers of any kind
+    repeated_blocks: int = 0  # children of one class that one container repeats
+    repeated_block: str = ""  # their class
+    odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
     compiled: bool = False
     data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
     input_shapes: list[str] = field(default_factory=list)  # distinct, at most 8
@@ -133,6 +138,10 @@ class Flags:
     backward_location: Location | None = None  # the first backward pass
     retain_graph: int = 0  # backward(retain_graph=True) calls
     gradcheck_calls: int = 0
+    schedulers: int = 0  # learning-rate schedulers made
+    clip_calls: int = 0  # of torch.nn.utils.clip_grad_norm_ and clip_grad_value_
+    averaged_by_loop: int = 0  # AveragedModels with an avg_fn, which go tensor by tensor
+    averaged_location: Location | None = None
     environment: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_*, ...
 
 
@@ -153,6 +162,41 @@ class StackSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TensorCall:
+    """Calls of one line that copy, move or wait, per step of the analysed window.
+
+    kind: "array-copy" (`torch.tensor` of an array), "arrays-copy" (of a list of arrays),
+    "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same unchanged
+    tensor as in the step before), "wait" (the host waits for a device tensor's value).
+    """
+
+    kind: str
+    name: str  # of the function: "tensor", "zeros", "item"
+    location: Location
+    text: str = ""  # the source line
+    calls_per_step: float = 0.0
+    bytes_per_step: float = 0.0
+    host_s: float = 0.0  # per step
+    # "array-copy": nobody else held the array; "made-then-moved": its values are the same on any
+    # device; "moved-again", "wait": the line itself makes the call, not a library that it calls.
+    sure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptGraph:
+    """Autograd graphs of steps long over that a name still leads to.
+
+    kind: "sum" (one tensor that each step adds to), "collection" (a list or dictionary), "unknown".
+    """
+
+    kind: str
+    name: str | None = None  # in the training loop
+    location: Location | None = None  # the line that keeps them
+    text: str = ""
+    nodes_per_step: float = 0.0  # nodes of the graph that stay
+
+
+@dataclass(frozen=True, kw_only=True)
 class AppliedFix:
     """What became of one fix in one process."""
 
@@ -160,6 +204,17 @@ class AppliedFix:
     state: str  # "applied" | "refused" | "failed" | "pending" (nothing to apply it to yet)
     reason: str | None = None
     details: dict[str, Any] = field(default_factory=dict)  # e.g. {"compile_s": 12.3}
+
+
+# Fields of ProcessFacts that only the launch with the profiler window fills in.
+ANALYSED = (
+    "analysed_steps",
+    "tensor_calls",
+    "kept_graphs",
+    "gradient_norms",
+    "input_mean",
+    "input_std",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +243,12 @@ class ProcessFacts:
     models: list[ModelFacts] = field(default_factory=list)
     flags: Flags = field(default_factory=Flags)
     stacks: list[StackSample] = field(default_factory=list)
+    analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
+    tensor_calls: list[TensorCall] = field(default_factory=list)
+    kept_graphs: list[KeptGraph] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)  # at the analysed optimizer steps
+    input_mean: float | None = None  # of the model's first input there; None: token numbers
+    input_std: float | None = None
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
     seeded_by_program: bool = False  # the program itself called torch.manual_seed

@@ -122,6 +122,7 @@ class RecommendedFix:
     edit: str | None = None  # unified diff
     instruction: str | None = None  # what to change, as code
     location: Location | None = None
+    aim: str = "speed"  # "speed" | "training": advice on training itself
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -248,3 +248,17 @@ def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
         )
         for fix in fixes
     ]
+
+
+OFFERED = "Also worth doing, not measured"
+ADVICE = "Advice on training itself, not on speed"
+
+
+def offered(report: Report) -> list[tuple[str, list[RecommendedFix]]]:
+    """What is offered without a measurement, under its title; empty parts left out."""
+    fixes = report.recommendation.also_offered
+    parts = [
+        (OFFERED, [fix for fix in fixes if fix.aim != "training"]),
+        (ADVICE, [fix for fix in fixes if fix.aim == "training"]),
+    ]
+    return [(title, some) for title, some in parts if some]

@@ -51,7 +51,7 @@ def render(report: Report) -> str:
         *_not_measured(report),
         *_changes("What to change", report, report.recommendation.fixes),
         *_together(report),
-        *_changes("Also worth doing, not measured", report, report.recommendation.also_offered),
+        *(line for part in content.offered(report) for line in _changes(part[0], report, part[1])),
         *_listed("Doubts", report.doubts),
         *_reproduce(report),
         f'<p class="soft">Measured on {escape(wording.machine(report.environment))}. '

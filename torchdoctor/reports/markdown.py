@@ -48,7 +48,8 @@ def render(report: Report) -> str:
         parts.append(f"**All together:** {_escape(wording.together(report))}")
     if wording.patch(report):
         parts.append(_escape(wording.patch(report)))
-    parts += _changes("Also worth doing, not measured", report, report.recommendation.also_offered)
+    for title, fixes in content.offered(report):
+        parts += _changes(title, report, fixes)
     if report.doubts:
         parts.append("### Doubts\n\n" + "\n".join(f"- {_escape(x)}" for x in report.doubts))
     if report.reproduce:

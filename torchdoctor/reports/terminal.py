@@ -97,8 +97,8 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("Not measured", _not_measured(report))
     add("What to change", _changes(report, report.recommendation.fixes, width))
     add("All together", _together(report))
-    offered = report.recommendation.also_offered
-    add("Also worth doing, not measured", _changes(report, offered, width))
+    for title, fixes in content.offered(report):
+        add(title, _changes(report, fixes, width))
     add("Doubts", _listed(report.doubts))
     commands = ["\n".join(shell_lines(clean(line), width - 4)) for line in report.reproduce]
     add("How to reproduce", _listed(commands, bullet="$"))

@@ -56,7 +56,15 @@ class TimedLaunch:
             return replace(timing, fixes=[AppliedFix(fix=PATCH, state="applied")])
         files = [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes]
         name = "+".join(fix for fix, _ in fixes) or "baseline"
-        return self._launch(name, files, seed_offset, None)
+        return self._launch(name, files, seed_offset, None, self._variables(fixes))
+
+    def _variables(self, fixes: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str | None]:
+        """Of the environment, by the fixes that work through it."""
+        found: dict[str, str | None] = {}
+        for fix, values in fixes:
+            if hasattr(self._modules[fix], "environment"):
+                found |= self._modules[fix].environment(values)
+        return found
 
     def _launch(
         self,
@@ -64,6 +72,7 @@ class TimedLaunch:
         fixes: Sequence[tuple[str, Path, dict[str, Any]]],
         seed_offset: int,
         contents: Contents | None,
+        variables: dict[str, str | None] | None = None,
     ) -> LaunchTiming:
         steps = self._window.warmup_steps + self._window.measure_steps
         expected = self._seen.start_s + steps * self._seen.steps.mean_s
@@ -78,4 +87,5 @@ class TimedLaunch:
             seed_offset,
             self._seen.steps.trainers,
             contents,
+            variables,
         )

@@ -1,0 +1,129 @@
+"""Edits of how tensors are made, moved and kept: made where it is sure, else not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchdoctor.edits import AsTensorEdit, DetachEdit, Edit, OnDeviceEdit
+from torchdoctor.edits.source import edited
+
+HEAD = "import numpy as np\nimport torch\n"
+
+
+def made(line: str, edit: Edit, head: str = HEAD) -> str | None:
+    """The last line after the edit, which made twice changes nothing more."""
+    once = edited(head + line + "\n", edit)
+    if once is None:
+        return None
+    assert edited(once, edit) == once
+    return once.removeprefix(head).rstrip("\n")
+
+
+def arrays(line: str, joined: bool = False, head: str = HEAD) -> str | None:
+    return made(line, AsTensorEdit(file="", line=head.count("\n") + 1, joined=joined), head)
+
+
+def test_an_array_is_shared_and_other_arguments_stay() -> None:
+    assert arrays("x = torch.tensor(a.astype('f4'))") == "x = torch.as_tensor(a.astype('f4'))"
+    assert (
+        arrays("f(torch.tensor(a, dtype=torch.float32, device=d))")
+        == "f(torch.as_tensor(a, dtype=torch.float32, device=d))"
+    )
+
+
+def test_a_list_of_arrays_is_joined_by_numpy_under_its_name() -> None:
+    assert arrays("x = torch.tensor(rows)", True) == "x = torch.as_tensor(np.array(rows))"
+    head = "import numpy\nimport torch\n"
+    assert (
+        arrays("x = torch.tensor([a, b])", True, head) == "x = torch.as_tensor(numpy.array([a, b]))"
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = torch.tensor(a, requires_grad=True)",
+        "x = torch.tensor(*parts)",
+        "x = torch.tensor(data=a)",
+        "x, y = torch.tensor(a), torch.tensor(b)",
+        "x = tensor(a)",
+    ],
+)
+def test_an_array_is_left_where_it_is_not_sure(line: str) -> None:
+    assert arrays(line) is None
+
+
+def test_numpy_must_have_been_imported() -> None:
+    assert arrays("x = torch.tensor(rows)", True, "import torch\n") is None
+
+
+def on_device(line: str) -> str | None:
+    return made(line, OnDeviceEdit(file="", line=3, maker="zeros"))
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("x = torch.zeros(4).to(device)", "x = torch.zeros(4, device=device)"),
+        (
+            "x = torch.zeros(4, dtype=t).to(self.device, non_blocking=True)",
+            "x = torch.zeros(4, dtype=t, device=self.device)",
+        ),
+        ("x = torch.zeros(4).cuda()", 'x = torch.zeros(4, device="cuda")'),
+        ('x = torch.zeros(4).to("cuda:1")', 'x = torch.zeros(4, device="cuda:1")'),
+        ("x = torch.zeros(4).to(torch.float16)", None),
+        ("x = torch.zeros(4).to(other)", None),
+        ("x = torch.zeros(4)", None),
+        ("x = torch.zeros(*sizes).to(device)", None),
+    ],
+)
+def test_a_tensor_is_made_where_it_is_used(line: str, after: str | None) -> None:
+    assert on_device(line) == after
+
+
+def detached(source: str, text: str, name: str, from_item: bool = False) -> str | None:
+    number = next(n for n, line in enumerate(source.splitlines(), 1) if text in line)
+    edit = DetachEdit(file="", line=number, name=name, from_item=from_item)
+    return edited(source, edit)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "after"),
+    [
+        ("total += loss", "total", "total += loss.detach()"),
+        ("total += loss * n", "total", "total += (loss * n).detach()"),
+        ("total = total + loss", "total", "total = total + loss.detach()"),
+        ("self.total += f(loss)", "self.total", "self.total += f(loss).detach()"),
+        ("losses.append(loss)", "losses", "losses.append(loss.detach())"),
+        ("total += loss.item()", "total", "total += loss.item()"),
+        ("total -= loss", "total", None),
+        ("other += loss", "total", None),
+        ("losses.append((x, loss))", "losses", "losses.append((x, loss).detach())"),
+    ],
+)
+def test_what_is_kept_loses_its_graph(line: str, name: str, after: str | None) -> None:
+    if "(x, loss)" in line:
+        # A tuple has no detach(): left alone.
+        after = None
+    assert detached(f"{line}\n", line, name) == (None if after is None else f"{after}\n")
+
+
+SUMMED = """import torch
+def train():
+    total = 0.0
+    for x in loader:
+        total += loss.item() * len(x)
+    print(f"mean {total / n:.3f}")
+"""
+
+
+def test_a_sum_that_is_only_shown_stays_on_the_device() -> None:
+    after = detached(SUMMED, "total +=", "total", from_item=True)
+    assert after == SUMMED.replace("loss.item()", "loss.detach()")
+
+
+@pytest.mark.parametrize(
+    "use", ["return total", "if total > 3: stop()", "scores.append(total)", "best = total"]
+)
+def test_a_sum_that_somebody_needs_as_a_number_is_left(use: str) -> None:
+    assert detached(f"{SUMMED}    {use}\n", "total +=", "total", from_item=True) is None

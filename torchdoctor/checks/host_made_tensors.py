@@ -1,0 +1,84 @@
+"""Tensors are made on the host and moved to the device in every step.
+
+What it means
+-------------
+`torch.zeros(n).to(device)` fills host memory and copies it, where `torch.zeros(n, device=device)`
+does neither; and a tensor that never changes (a mask, class weights, the mean of a normalization)
+needs to be moved once, not at each step. Each such copy comes from pageable memory and holds the
+host.
+
+How it is measured
+------------------
+In a few steps after the profiler window, which are in no timing: tensors that a factory of torch
+made on the CPU and that were then moved, and tensors that were moved again although the same tensor
+had been moved by that line before and nobody has written to it since. With line, bytes and time.
+
+Not to be confused with
+-----------------------
+The batch itself, which is new in each step and has to be moved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "memcpy"
+THRESHOLD = 0.01
+THRESHOLD_SOURCE = "torchdoctor: the least share of a step that is worth a trial"
+_NAMED = 3
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.analysed import TO_DEVICE, calls_of, share_of_step, size_words
+    from torchdoctor.records.lookup import place
+
+    calls = calls_of(recording, *TO_DEVICE)
+    share = share_of_step(recording, calls)
+    if share is None or share < THRESHOLD:
+        return []
+    evidence = []
+    for call in calls[:_NAMED]:
+        what = (
+            f"torch.{call.name}() is made on the CPU and then moved"
+            if call.kind == "made-then-moved"
+            else "the same unchanged tensor is moved again"
+        )
+        evidence.append(
+            f"{place(recording, call.location, '')}: {what}, {call.calls_per_step:.1f} times a "
+            f"step, {size_words(call.bytes_per_step)} in {call.host_s * 1e3:.2f} ms."
+        )
+    return [
+        Finding(
+            check="host-made-tensors",
+            share_of_step=share,
+            evidence=evidence,
+            location=calls[0].location,
+            severity="high" if share >= 0.1 else "moderate",
+        )
+    ]
+
+
+_CALL = {
+    "kind": "made-then-moved",
+    "name": "zeros",
+    "location": {"file": "/w/train.py", "line": 12},
+    "calls_per_step": 1.0,
+    "bytes_per_step": 4e6,
+    "sure": True,
+}
+FIRES = [
+    {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 0.001}]}]},
+    {
+        "processes": [
+            {"pid": 1, "tensor_calls": [{**_CALL, "kind": "moved-again", "host_s": 0.001}]}
+        ]
+    },
+]
+QUIET = [
+    {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 1e-6}]}]}
+]

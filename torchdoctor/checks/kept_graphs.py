@@ -1,0 +1,71 @@
+"""The graphs of earlier steps are kept alive.
+
+What it means
+-------------
+A loss or output that still requires a gradient is summed up or put into a list. Behind it hangs the
+autograd graph of its step, which therefore is never freed: memory grows with every step, and
+Python's and the allocator's work with it.
+
+How it is measured
+------------------
+In a few steps after the profiler window, which are in no timing, the graph of each backward pass is
+marked with its step. What still leads to the marks of at least three earlier steps keeps them; its
+name and line are looked up in the training loop.
+
+Not to be confused with
+-----------------------
+A hidden state that is carried on without `detach()`: its backward pass fails by itself. The last
+step's loss, which lives until the next one replaces it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "other"
+THRESHOLD = 3
+THRESHOLD_SOURCE = "torchdoctor: graphs of earlier steps; a loop that frees them keeps at most one"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding for what keeps them."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import place
+
+    kept = recording.main.kept_graphs
+    if not kept:
+        return []
+    evidence = []
+    for one in kept:
+        name = f"'{one.name}'" if one.name else "Something that the training loop does not name"
+        where = place(recording, one.location, "")
+        evidence.append(
+            f"{where + ': ' if where else ''}{name} keeps {one.nodes_per_step:.0f} nodes of the "
+            "autograd graph of every step."
+        )
+    return [
+        Finding(
+            check="kept-graphs",
+            share_of_step=None,
+            evidence=evidence,
+            location=next((one.location for one in kept if one.location), None),
+            severity="moderate",
+        )
+    ]
+
+
+_KEPT = {
+    "kind": "sum",
+    "name": "total",
+    "location": {"file": "/w/train.py", "line": 22},
+    "text": "total += loss",
+    "nodes_per_step": 30.0,
+}
+FIRES = [
+    {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [_KEPT]}]},
+    {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [{"kind": "unknown"}]}]},
+]
+QUIET = [{"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": []}]}]

@@ -1,0 +1,67 @@
+"""The CPU's vector instructions are held below what it has.
+
+What it means
+-------------
+`ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` tell torch and oneDNN to use older vector
+instructions than the CPU has: meant for comparing results between machines, and easily left behind
+in a job script. Operators then take two to four times as long.
+
+How it is measured
+------------------
+The two variables in the program's environment, against the CPU's features.
+
+Not to be confused with
+-----------------------
+A CPU without AVX2 or AVX-512: there is nothing to gain.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "cpu"
+THRESHOLD = 0
+THRESHOLD_SOURCE = "PyTorch documentation: torch uses the best instructions unless it is told"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where a variable asks for less than the CPU has."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import capped_simd
+
+    if recording.has_gpu:
+        return []
+    capped = capped_simd(recording)
+    if not capped:
+        return []
+    written = ", ".join(f"{name}={value}" for name, value in capped.items())
+    return [
+        Finding(
+            check="simd-capped",
+            share_of_step=None,
+            evidence=[f"The environment holds {written}, and the CPU has better instructions."],
+            severity="high",
+        )
+    ]
+
+
+_AVX512 = {"cpu_features": ["avx2", "avx512f"]}
+
+
+def _flags(**environment: str) -> list[dict[str, object]]:
+    return [{"pid": 1, "flags": {"environment": environment}}]
+
+
+FIRES = [
+    {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="default")},
+    {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx2")},
+    {"environment": _AVX512, "processes": _flags(ONEDNN_MAX_CPU_ISA="SSE41")},
+]
+QUIET = [
+    {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx512")},
+    {"environment": {"cpu_features": ["avx2"]}, "processes": _flags(ATEN_CPU_CAPABILITY="avx2")},
+    {"processes": _flags(ATEN_CPU_CAPABILITY="default")},
+]

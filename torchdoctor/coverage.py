@@ -1,0 +1,306 @@
+"""What the literature asks a tool like this for, row by row, and what here answers it.
+
+The rows are the union of public guides to PyTorch performance and of the checks that other
+profilers have. Which checks, trials and offers there are is looked up in the catalogue, so that a
+page can never claim more than the files hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+_CHECK_TEST = "tests/checks/test_examples.py::test_fires"
+_TRIED_TEST = "tests/fixes/test_fix_examples.py::test_with_the_fix"
+_GPU_TEST = "tests/fixes/test_fix_examples.py::test_with_the_fix_on_a_gpu"
+_OFFERED_TEST = "tests/fixes/test_fix_examples.py::test_is_offered_with_what_to_write"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One thing asked for. checks, fixes: ids; tests: beside those of the files' own examples."""
+
+    asked: str
+    checks: Sequence[str] = ()
+    fixes: Sequence[str] = ()
+    tests: Sequence[str] = ()
+    lacking: str = ""  # what of it is not there, one sentence
+
+
+_PROBED = "tests/probe/test_analysis.py"
+_ROWS_OF_CHECKS = (
+    Row(
+        asked="waiting for input, also without a DataLoader",
+        checks=("data-wait", "inline-batch-preparation"),
+        fixes=("loader-workers", "prefetch-factor", "persistent-workers"),
+    ),
+    Row(
+        asked="loader: CPU-bound, I/O-bound, a slow sample, workers respawned, swap",
+        checks=(
+            "loader-cpu-bound",
+            "loader-io-bound",
+            "slow-sample",
+            "workers-respawned",
+            "swap",
+        ),
+        fixes=("loader-workers", "persistent-workers", "prefetch-factor"),
+        lacking="Worker imbalance and a cold page cache have no check of their own.",
+    ),
+    Row(
+        asked="worker count against usable CPUs",
+        checks=("worker-count",),
+        fixes=("loader-workers",),
+    ),
+    Row(
+        asked="copies between host and device; pageable or synchronous ones",
+        checks=("memcpy-share", "pageable-copies", "copy-without-pinning"),
+        fixes=("pin-memory", "device-prefetch"),
+        lacking="Memset is a share of the step without a check of its own.",
+    ),
+    Row(
+        asked="tensors made on the CPU and moved; torch.tensor of arrays; constants moved again",
+        checks=("host-made-tensors", "copied-arrays"),
+        fixes=("tensor-on-device", "as-tensor"),
+        tests=(f"{_PROBED}::test_copies_and_moves_are_seen_at_their_lines",),
+    ),
+    Row(
+        asked="synchronisation in the step, with file and line",
+        checks=("sync-in-step",),
+        fixes=("remove-sync",),
+        tests=(f"{_PROBED}::test_what_waits_for_a_device_is_seen_at_its_line",),
+    ),
+    Row(
+        asked="GPU busy share, gaps, fluctuation",
+        checks=("gpu-utilization",),
+        fixes=("torch-compile",),
+    ),
+    Row(
+        asked="many small kernels; Python overhead",
+        checks=("many-small-kernels", "python-overhead"),
+        fixes=("torch-compile", "fused-optimizer"),
+    ),
+    Row(
+        asked="tensor cores or low precision unused; TF32 off",
+        checks=("low-precision-unused", "tf32-off"),
+        fixes=("mixed-precision", "tf32", "cpu-bfloat16-products"),
+    ),
+    Row(
+        asked="sizes that are no multiples of 8", checks=("odd-sizes",), fixes=("pad-to-multiple",)
+    ),
+    Row(
+        asked="unfused attention, unfused pointwise chains, index loops",
+        checks=("unfused-attention", "pointwise-chains", "index-loops"),
+        fixes=("attention", "torch-compile"),
+    ),
+    Row(
+        asked="single-tensor optimizer; the optimizer's share",
+        checks=("single-tensor-optimizer", "optimizer-share"),
+        fixes=("fused-optimizer",),
+    ),
+    Row(
+        asked="convolutions: NCHW, cudnn.benchmark off, bias before batch normalization",
+        checks=("convolutions-nchw", "cudnn-benchmark-off", "conv-bias-before-norm"),
+        fixes=("channels-last", "cudnn-benchmark", "conv-bias-off"),
+    ),
+    Row(
+        asked="zero_grad to zero; debug APIs left on",
+        checks=("zero-grad-to-zero", "debug-left-on"),
+        fixes=("set-to-none", "debug-off"),
+    ),
+    Row(
+        asked="gradients kept in validation; graphs kept every step, with file and line",
+        checks=("evaluation-with-gradients", "kept-graphs", "memory-growth"),
+        fixes=("no-grad-evaluation", "release-graph"),
+        tests=(f"{_PROBED}::test_graphs_that_are_kept_are_seen_with_what_keeps_them",),
+    ),
+    Row(
+        asked="memory near the limit; batch too small; allocator retries, fragmentation",
+        checks=("memory-near-limit", "batch-too-small", "allocator-thrash"),
+        fixes=("larger-batch", "allocator", "gradient-accumulation", "activation-checkpointing"),
+    ),
+    Row(asked="compute-bound or memory-bound: roofline and MFU", checks=("compute", "roofline")),
+    Row(
+        asked="communication share and overlap, stragglers, DataParallel",
+        checks=("communication-share", "rank-imbalance", "data-parallel"),
+        fixes=("ddp",),
+        lacking="A backend other than NCCL has no check of its own.",
+    ),
+    Row(
+        asked="garbage collection, too many threads, throttling, vector instructions held down",
+        checks=("gc-pauses", "too-many-threads", "throttling", "simd-capped"),
+        fixes=("gc-freeze", "cpu-threads", "cpu-simd", "numa-binding"),
+        lacking="Graph breaks and recompilations have no check of their own.",
+    ),
+    Row(asked="step outliers: first step, p99 over p50", checks=("step-outliers",)),
+)
+_ROWS_OF_FIXES = (
+    Row(
+        asked="loader workers (a sweep), persistent workers, prefetch factor",
+        fixes=("loader-workers", "persistent-workers", "prefetch-factor"),
+        lacking="in_order=False is not tried.",
+    ),
+    Row(asked="pinned memory and non-blocking copies", fixes=("pin-memory",)),
+    Row(
+        asked="prefetch to the device on a side stream",
+        fixes=("device-prefetch",),
+        tests=("tests/fixes/test_offered_commands.py::test_the_class_that_prefetches_is_python",),
+    ),
+    Row(asked="fast storage", fixes=("fast-storage",)),
+    Row(asked="data access layer", fixes=("data-access-layer",)),
+    Row(asked="decoded samples cached", fixes=("decoded-cache",)),
+    Row(asked="Arrow in place of CSV, JSON, Excel", fixes=("arrow-format",)),
+    Row(
+        asked="tensors made on the device; arrays shared, not copied",
+        fixes=("tensor-on-device", "as-tensor"),
+        tests=("tests/edits/test_tensor_edits.py::test_a_tensor_is_made_where_it_is_used",),
+    ),
+    Row(
+        asked="synchronisation removed",
+        fixes=("remove-sync",),
+        tests=(
+            "tests/edits/test_tensor_edits.py::test_a_sum_that_is_only_shown_stays_on_the_device",
+        ),
+        lacking="There is no experiment that shows the ceiling of removing every wait.",
+    ),
+    Row(asked="fused pointwise operators, torch.compile", fixes=("torch-compile",)),
+    Row(
+        asked="sizes padded to multiples",
+        fixes=("pad-to-multiple",),
+        lacking="The padded sizes are not timed on the device.",
+    ),
+    Row(asked="larger batch", fixes=("larger-batch",)),
+    Row(asked="gradient accumulation", fixes=("gradient-accumulation",)),
+    Row(
+        asked="mixed precision, TF32",
+        fixes=("mixed-precision", "tf32"),
+        lacking="float16 with a gradient scaler is not tried.",
+    ),
+    Row(asked="gradients set to None", fixes=("set-to-none",)),
+    Row(asked="evaluation without gradients", fixes=("no-grad-evaluation",)),
+    Row(asked="cudnn.benchmark", fixes=("cudnn-benchmark",)),
+    Row(asked="channels last", fixes=("channels-last",)),
+    Row(asked="no bias before batch normalization", fixes=("conv-bias-off",)),
+    Row(
+        asked="DistributedDataParallel",
+        fixes=("ddp",),
+        tests=(
+            "tests/fixes/test_offered_commands.py::"
+            "test_the_lines_for_one_process_a_gpu_train_under_the_command_given",
+        ),
+    ),
+    Row(
+        asked="FSDP, pipeline, several machines",
+        fixes=("fsdp",),
+        lacking="Its commands are not run by a test, and scaling is not estimated.",
+    ),
+    Row(asked="the GPU that idles", fixes=("use-the-gpu",), checks=("gpu-left-idle",)),
+    Row(asked="a better GPU", fixes=("better-gpu",)),
+    Row(
+        asked="graphs released (detach, item)",
+        fixes=("release-graph",),
+        tests=("tests/edits/test_tensor_edits.py::test_what_is_kept_loses_its_graph",),
+    ),
+    Row(asked="fused or foreach optimizer; AdamW", fixes=("fused-optimizer", "adamw")),
+    Row(asked="activation checkpointing", fixes=("activation-checkpointing",)),
+    Row(asked="debugging turned off", fixes=("debug-off",)),
+    Row(
+        asked="gradient clipping, averaged weights, schedules, normalization",
+        fixes=("gradient-clipping", "ema-foreach", "lr-schedule", "normalization"),
+        tests=(f"{_PROBED}::test_how_training_is_set_up_is_seen",),
+        lacking="They are advice about training: none is tried.",
+    ),
+    Row(
+        asked="threads, allocator, vector instructions, bfloat16 products, memory node, collector",
+        fixes=(
+            "cpu-threads",
+            "allocator",
+            "cpu-simd",
+            "cpu-bfloat16-products",
+            "numa-binding",
+            "gc-freeze",
+        ),
+        tests=(
+            "tests/fixes/test_environment_fixes.py::"
+            "test_an_installed_allocator_is_really_in_the_process",
+        ),
+    ),
+    Row(asked="fused attention", fixes=("attention", "torch-compile")),
+)
+TABLES = {"Asked of the diagnosis": _ROWS_OF_CHECKS, "Asked of the fixes": _ROWS_OF_FIXES}
+# Named by a row before their file is there; whoever adds the file takes its id out of here.
+AWAITED = frozenset(
+    {
+        "fast-storage",
+        "data-access-layer",
+        "decoded-cache",
+        "arrow-format",
+        "pointwise-chains",
+        "index-loops",
+        "roofline",
+    }
+)
+
+
+def tables(checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]) -> list[str]:
+    """The tables as lines of Markdown.
+
+    Args:
+        checks: check modules by id.
+        fixes: fix modules by id.
+    """
+    lines: list[str] = []
+    for title, rows in TABLES.items():
+        lines += ["", f"## {title}", ""]
+        lines += ["| asked for | found by | tried | offered | shown by | lacking |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
+        for row in rows:
+            tried = [i for i in row.fixes if i in fixes and not _by_hand(fixes[i])]
+            cells = [
+                row.asked,
+                ", ".join(f"[{i}](checks/{i}.md)" for i in found_by(row, checks, fixes)),
+                ", ".join(f"[{i}](fixes/{i}.md)" for i in tried),
+                ", ".join(
+                    f"[{i}](fixes/{i}.md)" for i in row.fixes if i in fixes and i not in tried
+                ),
+                "<br>".join(f"`{test}`" for test in shown_by(row, checks, fixes)),
+                _lacking(row, checks, fixes),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def found_by(
+    row: Row, checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]
+) -> list[str]:
+    """Checks that find what the row asks for: its own, else those that its fixes treat."""
+    named = [i for i in row.checks if i in checks]
+    treated = [c for i in row.fixes if i in fixes for c in fixes[i].TREATS if c in checks]
+    return named or list(dict.fromkeys(treated))
+
+
+def shown_by(
+    row: Row, checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]
+) -> list[str]:
+    """Tests that show it: of the files' own examples, and the row's."""
+    tests = [f"{_CHECK_TEST}[{i}-0]" for i in row.checks if i in checks and checks[i].FIRES]
+    for ident in row.fixes:
+        if ident not in fixes:
+            continue
+        module = fixes[ident]
+        if _by_hand(module):
+            tests.append(f"{_OFFERED_TEST}[{ident}-0]")
+        else:
+            needs_gpu = getattr(module, "EXAMPLE_NEEDS", None) == "cuda"
+            tests.append(f"{_GPU_TEST if needs_gpu else _TRIED_TEST}[{ident}]")
+    return [*tests, *row.tests]
+
+
+def _lacking(row: Row, checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]) -> str:
+    absent = [i for i in (*row.checks, *row.fixes) if i not in checks and i not in fixes]
+    said = [f"Not there: {', '.join(absent)}."] if absent else []
+    return " ".join([*said, row.lacking] if row.lacking else said)
+
+
+def _by_hand(module: ModuleType) -> bool:
+    return getattr(module, "WHEN", "") == "by hand"

@@ -1,0 +1,202 @@
+"""Edits of how a tensor is made, moved or kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from torchdoctor.edits import AsTensorEdit, DetachEdit, OnDeviceEdit
+from torchdoctor.edits.syntax import Ranges, call_at, collect, covers, imports, last_name, replaced
+
+_DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
+_KEEPS = ("append", "appendleft")
+_SHOWS = frozenset({"print", "write", "info", "debug", "set_postfix", "set_description"})
+
+
+def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Module | None:
+    """`torch.tensor(x)` -> `torch.as_tensor(x)`, of a list `torch.as_tensor(np.array(x))`."""
+    call = call_at(module, ranges, edit.line, "torch.tensor")
+    if call is None:
+        return module if call_at(module, ranges, edit.line, "torch.as_tensor") else None
+    if not call.args or call.args[0].star or call.args[0].keyword is not None:
+        return None
+    if any(a.star or (a.keyword and a.keyword.value == "requires_grad") for a in call.args):
+        return None
+    arguments = list(call.args)
+    if edit.joined:
+        numpy = _numpy(module)
+        if numpy is None:
+            return None
+        code = module.code_for_node(arguments[0].value)
+        joined = cst.parse_expression(f"{numpy}.array({code})")
+        arguments[0] = arguments[0].with_changes(value=joined)
+    function = cst.parse_expression("torch.as_tensor")
+    return replaced(module, call, call.with_changes(func=function, args=arguments))
+
+
+def _numpy(module: cst.Module) -> str | None:
+    """The name that numpy was imported under."""
+    for line in module.body:
+        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            for alias in part.names if isinstance(part, cst.Import) else ():
+                if alias.evaluated_name == "numpy":
+                    return alias.evaluated_alias or "numpy"
+    return None
+
+
+def on_device(module: cst.Module, ranges: Ranges, edit: OnDeviceEdit) -> cst.Module | None:
+    """`torch.zeros(4).to(device)` -> `torch.zeros(4, device=device)`."""
+    maker = call_at(module, ranges, edit.line, f"torch.{edit.maker}")
+    if maker is None:
+        return None
+    if any(a.keyword is not None and a.keyword.value == "device" for a in maker.args):
+        return module
+    moves = [
+        call
+        for call in collect(module).calls
+        if isinstance(call.func, cst.Attribute) and call.func.value is maker
+    ]
+    if len(moves) != 1 or any(a.star for a in maker.args):
+        return None
+    device = _device(module, moves[0])
+    if device is None:
+        return None
+    added = cst.Arg(
+        value=cst.parse_expression(device),
+        keyword=cst.Name("device"),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    arguments = list(maker.args)
+    if arguments:
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        arguments[-1] = arguments[-1].with_changes(comma=comma)
+    return replaced(module, moves[0], maker.with_changes(args=[*arguments, added]))
+
+
+def _device(module: cst.Module, move: cst.Call) -> str | None:
+    """The device that `.to(...)` or `.cuda()` moves to, as source; None where it is not sure."""
+    name = last_name(move.func)
+    plain = [a for a in move.args if a.keyword is None or a.keyword.value == "device"]
+    others = [a for a in move.args if a not in plain]
+    if any(a.keyword is None or a.keyword.value != "non_blocking" for a in others):
+        return None
+    if name == "cuda" and not plain:
+        return '"cuda"'
+    if name != "to" or len(plain) != 1 or plain[0].star:
+        return None
+    code = module.code_for_node(plain[0].value)
+    return code if _DEVICE.match(code) else None
+
+
+def detached(module: cst.Module, ranges: Ranges, edit: DetachEdit) -> cst.Module | None:
+    """The value that a statement keeps, `.detach()`ed; with `from_item` in place of `.item()`."""
+    for block in collect(module).blocks:
+        for line in block.body:
+            if isinstance(line, cst.SimpleStatementLine) and covers(ranges, line, edit.line):
+                return _detached_line(module, ranges, line, edit)
+    return None
+
+
+def _detached_line(
+    module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, edit: DetachEdit
+) -> cst.Module | None:
+    value = _kept(module, line, edit.name) if len(line.body) == 1 else None
+    if value is None:
+        return None
+    if edit.from_item:
+        if any(last_name(call.func) == "detach" for call in collect(line).calls):
+            return module
+        items = [c for c in collect(line).calls if last_name(c.func) == "item" and not c.args]
+        if len(items) != 1 or not isinstance(items[0].func, cst.Attribute):
+            return None
+        if isinstance(line.body[0], cst.Expr) or not _only_shown(module, ranges, line, edit.name):
+            return None
+        function = items[0].func.with_changes(attr=cst.Name("detach"))
+        return replaced(module, items[0], items[0].with_changes(func=function))
+    code = module.code_for_node(value)
+    if code.endswith((".detach()", ".item()")):
+        return module
+    if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):
+        return None
+    simple = isinstance(value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)) or value.lpar
+    made = cst.parse_expression(f"{code}.detach()" if simple else f"({code}).detach()")
+    return replaced(module, value, made)
+
+
+def _kept(
+    module: cst.Module, line: cst.SimpleStatementLine, name: str
+) -> cst.BaseExpression | None:
+    """What the statement adds to the name, or appends to it."""
+    statement = line.body[0]
+    if isinstance(statement, cst.AugAssign):
+        adds = isinstance(statement.operator, cst.AddAssign)
+        same = module.code_for_node(statement.target).strip() == name
+        return statement.value if adds and same else None
+    if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
+        value = statement.value
+        if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Add):
+            return None
+        target = module.code_for_node(statement.targets[0].target).strip()
+        left = module.code_for_node(value.left).strip()
+        return value.right if target == name == left else None
+    if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
+        call = statement.value
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value in _KEEPS:
+            same = module.code_for_node(call.func.value).strip() == name
+            if same and len(call.args) == 1 and not call.args[0].star:
+                return call.args[0].value
+    return None
+
+
+class _Uses(cst.CSTVisitor):
+    """Every read of a name, with the nodes above it, innermost last."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.path: list[cst.CSTNode] = []
+        self.found: list[list[cst.CSTNode]] = []
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        if isinstance(node, cst.Name) and node.value == self.name:
+            self.found.append(list(self.path))
+        self.path.append(node)
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode) -> None:
+        self.path.pop()
+
+
+def _only_shown(
+    module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
+) -> bool:
+    """Whether a name is only set to numbers, added to, and formatted for people to read."""
+    if not name.isidentifier() or not imports(module.body, "torch"):
+        return False
+    at = ranges[line].start.line
+    scopes = [f for f in collect(module).functions if covers(ranges, f, at)]
+    scope = max(scopes, key=lambda f: ranges[f].start.line, default=module)
+    uses = _Uses(name)
+    scope.visit(uses)
+    return all(_harmless(path) for path in uses.found)
+
+
+def _harmless(path: Sequence[cst.CSTNode]) -> bool:
+    for node in _upwards(path):
+        if isinstance(node, (cst.FormattedStringExpression, cst.AugAssign)):
+            return True
+        if isinstance(node, cst.AssignTarget):
+            assign = path[path.index(node) - 1]
+            return isinstance(assign, cst.Assign) and isinstance(
+                assign.value, (cst.Float, cst.Integer)
+            )
+        if isinstance(node, cst.Call):
+            return last_name(node.func) in _SHOWS
+        if not isinstance(node, (cst.BinaryOperation, cst.Arg)):
+            return False
+    return False
+
+
+def _upwards(path: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
+    yield from reversed(path)

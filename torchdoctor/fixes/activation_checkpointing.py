@@ -1,0 +1,145 @@
+"""Compute the activations of repeated blocks again instead of keeping them.
+
+What it does
+------------
+Runs each block that the model repeats (a transformer's layers, a residual network's blocks) under
+`torch.utils.checkpoint`: its inner activations are dropped after the forward pass and computed
+again in the backward pass. Blocks with batch normalization are left alone, because their statistics
+would be updated twice.
+
+Why it helps
+------------
+It saves memory, not time: of a block only its input stays. The step takes up to a third longer. The
+memory it frees allows a larger batch or a deeper model, which may more than pay for it; the table
+shows both figures.
+
+Risks
+-----
+None for the result: random numbers (dropout) are replayed. Blocks with side effects of their own
+(counters, caches) have them twice.
+
+Make it permanent
+-----------------
+    from torch.utils.checkpoint import checkpoint
+
+    for block in self.blocks:
+        x = checkpoint(block, x, use_reentrant=False)
+
+Sources
+-------
+- PyTorch documentation, torch.utils.checkpoint:
+  https://docs.pytorch.org/docs/stable/checkpoint.html
+- Chen et al., Training Deep Nets with Sublinear Memory Cost:
+  https://arxiv.org/abs/1604.06174
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Location, ModelFacts, Recording
+
+TREATS = ("memory-near-limit",)
+KEEPS_RESULTS = "exactly"
+WHEN = "launch"
+NEEDS_FINDING = True  # it trades time for memory: only where memory is short
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it cannot apply."""
+    from torchdoctor.records.lookup import training_models
+
+    models = training_models(recording)
+    if any(model.compiled for model in models):
+        return "The model is compiled: torch.compile chooses by itself what to keep."
+    if not _repeating(recording):
+        return "The model repeats no block whose activations could be computed again."
+    return None
+
+
+def _repeating(recording: Recording) -> list[ModelFacts]:
+    from torchdoctor.records.lookup import training_models
+
+    return [model for model in training_models(recording) if model.repeated_blocks > 1]
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """The class of the blocks."""
+    return [{"block": model.repeated_block} for model in _repeating(recording)]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Checkpoint the forward of each repeated block, by its class: nothing is set on the model."""
+    from torch.utils.checkpoint import checkpoint
+
+    chosen: set[int] = set()
+    patched: set[Any] = set()
+
+    def make(old: Any) -> Any:
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(self) not in chosen or not torch.is_grad_enabled():
+                return old(self, *args, **kwargs)
+            program.applied()
+            return checkpoint(old, self, *args, use_reentrant=False, **kwargs)
+
+        return forward
+
+    def look(model: Any) -> None:
+        for parent in model.modules():
+            blocks = [b for b in parent.children() if type(b).__name__ == settings["block"]]
+            if len(blocks) < 2:
+                continue
+            norms = torch.nn.modules.batchnorm._BatchNorm
+            if any(isinstance(m, norms) and m.track_running_stats for m in blocks[0].modules()):
+                program.refuse("The blocks hold batch normalization, which would count twice.")
+            chosen.update(id(block) for block in blocks)
+            for cls in {type(block) for block in blocks} - patched:
+                patched.add(cls)
+                program.replace(cls, "forward", make)
+
+    program.set_reason("No forward pass of such a block came by.")
+    program.on_model(look)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the model's forward is defined."""
+    return next((model.location for model in _repeating(recording)), None)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to write in the forward of what holds the blocks."""
+    return (
+        "from torch.utils.checkpoint import checkpoint\n"
+        f"x = checkpoint(block, x, use_reentrant=False)  # for each {settings['block']}"
+    )
+
+
+EXAMPLE = """
+import torch
+
+class Block(torch.nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.drop = torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        Block.calls += 1
+        return x + self.drop(torch.relu(self.layer(x)))
+
+
+torch.manual_seed(0)
+blocks = torch.nn.Sequential(*(Block() for _ in range(3)))
+data = torch.utils.data.TensorDataset(torch.randn(8, 8))
+total = 0.0
+for (x,) in torch.utils.data.DataLoader(data, batch_size=2):
+    blocks(x).square().mean().backward()
+for p in blocks.parameters():
+    total += p.grad.abs().sum().item()
+print("gradients: %.5f" % total, "blocks computed again:", Block.calls > 12)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {"block": "Block"}
+EXAMPLE_WITHOUT = "gradients: 180.80616 blocks computed again: False"
+EXAMPLE_WITH = "gradients: 180.80616 blocks computed again: True"

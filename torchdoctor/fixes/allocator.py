@@ -1,0 +1,143 @@
+"""Another memory allocator: one made for many threads, or segments that can grow.
+
+What it does
+------------
+On a CPU: preloads jemalloc or tcmalloc (`LD_PRELOAD`), where one of them is installed on this
+machine. On a GPU whose allocator was seen to ask the driver for memory within the steps: sets
+`expandable_segments` in `PYTORCH_CUDA_ALLOC_CONF`. Both are the launch's environment; the program
+is untouched.
+
+Why it helps
+------------
+On the CPU each intermediate tensor is allocated and freed. The C library's `malloc` gives large
+blocks back to the kernel at once, and the next step faults every page in again; jemalloc and
+tcmalloc keep them. On a GPU, blocks of sizes that vary from step to step leave holes; segments that
+grow fit them all.
+
+Risks
+-----
+None for the result. Resident memory can be larger, because freed memory is kept.
+
+Make it permanent
+-----------------
+    LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 python train.py
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py
+
+Sources
+-------
+- PyTorch Performance Tuning Guide, "Switch Memory allocator":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch documentation, CUDA semantics, "Optimizing memory usage with PYTORCH_CUDA_ALLOC_CONF":
+  https://docs.pytorch.org/docs/stable/notes/cuda.html
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("allocator-thrash", "cpu-execution")
+KEEPS_RESULTS = "exactly"
+WHEN = "launch"
+
+_LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
+_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+)
+_CUDA = "PYTORCH_CUDA_ALLOC_CONF"
+_GROWING = "expandable_segments:True"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why no other allocator can be tried, or could gain."""
+    given = recording.main.flags.environment
+    if recording.has_gpu:
+        if "expandable_segments" in _cuda_configuration(recording):
+            return f"{_CUDA} says already whether segments grow."
+        trace = recording.trace
+        if trace is None or (trace.allocations_per_step or 0.0) < 1.0:
+            return "The GPU's memory was not seen to be asked of the driver within the steps."
+        return None
+    preloaded = given.get("LD_PRELOAD", "")
+    if any(name in preloaded for name in ("jemalloc", "tcmalloc", "mimalloc")):
+        return "Another allocator is preloaded already."
+    if recording.environment.platform and "linux" not in recording.environment.platform.lower():
+        return "LD_PRELOAD works on Linux alone."
+    if not installed():
+        return (
+            "Neither jemalloc nor tcmalloc is installed here "
+            "(apt-get install libjemalloc2, or google-perftools)."
+        )
+    return None
+
+
+def _cuda_configuration(recording: Recording) -> str:
+    given = recording.main.flags.environment
+    return given.get("PYTORCH_ALLOC_CONF") or given.get(_CUDA, "")
+
+
+def installed() -> list[str]:
+    """Paths of the allocators that this machine has, the one to try first at the head."""
+    paths = [Path(folder, name) for name in _LIBRARIES for folder in _FOLDERS]
+    found = {path.name: str(path) for path in reversed(paths) if path.exists()}
+    return [found[name] for name in _LIBRARIES if name in found][:2]
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """Variables of the environment with their new values."""
+    given = recording.main.flags.environment
+    if recording.has_gpu:
+        name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in given else _CUDA
+        parts = [part for part in (_cuda_configuration(recording), _GROWING) if part]
+        return [{name: ",".join(parts)}]
+    before = [given["LD_PRELOAD"]] if given.get("LD_PRELOAD") else []
+    return [{"LD_PRELOAD": ":".join([path, *before])} for path in installed()]
+
+
+def environment(settings: dict[str, Any]) -> dict[str, str | None]:
+    """The launch's environment with them."""
+    return dict(settings)
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Look whether they took effect: the environment was set before the program began."""
+    for name, value in settings.items():
+        if os.environ.get(name) != value:
+            program.refuse(f"The program sets {name} by itself.")
+        if name == "LD_PRELOAD":
+            library = value.split(":")[0]
+            if not _mapped(library):
+                program.refuse(f"{library} could not be preloaded.")
+    program.applied()
+
+
+def _mapped(library: str) -> bool:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        maps = file.read()
+    return os.path.basename(os.path.realpath(library)) in maps
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The variables before the command."""
+    written = " ".join(f"{name}={value}" for name, value in settings.items())
+    return f"{written} {' '.join(recording.workload.command)}"
+
+
+EXAMPLE = """
+import os
+import torch
+
+torch.ones(1, requires_grad=True).sum().backward()
+print(os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+EXAMPLE_WITHOUT = "None"
+EXAMPLE_WITH = "expandable_segments:True"

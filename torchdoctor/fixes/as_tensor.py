@@ -1,0 +1,195 @@
+"""Share the memory of a NumPy array instead of copying it.
+
+What it does
+------------
+Answers `torch.tensor(array)` from the array's own memory where nobody else holds the array, and
+`torch.tensor([array, ...])` by letting NumPy join the arrays first. Loader workers included. An
+array that somebody else still holds is copied as before: that one may be written to.
+
+Why it helps
+------------
+`torch.tensor` always copies, and of a list of arrays it asks Python for every single element, which
+is ten to a hundred times as slow as `numpy.array` of the list. `torch.as_tensor` and
+`torch.from_numpy` copy nothing.
+
+Risks
+-----
+Values and types are the same. Tensor and array share memory: code that writes to the array later
+writes to the tensor too. The trial therefore only shares what nobody else holds; look at that when
+changing other lines by hand.
+
+Make it permanent
+-----------------
+    x = torch.as_tensor(array)                    # or torch.from_numpy(array)
+    x = torch.as_tensor(np.array(list_of_arrays)) # of a list
+
+Sources
+-------
+- PyTorch documentation, torch.as_tensor and torch.from_numpy:
+  https://docs.pytorch.org/docs/stable/generated/torch.as_tensor.html
+- PyTorch documentation, torch.utils.data (creating tensors in a dataset):
+  https://docs.pytorch.org/docs/stable/data.html
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Location, Recording, TensorCall
+
+TREATS = ("copied-arrays",)
+KEEPS_RESULTS = "exactly"
+WHEN = "launch"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is nothing to share."""
+    if not recording.main.analysed_steps:
+        return "Calls of torch.tensor were not looked at: that needs the profiler window."
+    if not _copies(recording):
+        return "The training process makes no tensor of a NumPy array by torch.tensor."
+    return None
+
+
+def _copies(recording: Recording) -> list[TensorCall]:
+    from torchdoctor.records.analysed import ARRAYS, calls_of
+
+    return calls_of(recording, *ARRAYS)
+
+
+def by_hand(recording: Recording) -> bool:
+    """Whether every copied array is held by somebody else, so that only a person can tell."""
+    return not any(call.sure for call in _copies(recording))
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [] if by_hand(recording) else [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Replace torch.tensor by one that shares."""
+
+    def make(old: Any) -> Any:
+        def tensor(*args: Any, **kwargs: Any) -> Any:
+            if len(args) != 1 or not kwargs.keys() <= {"dtype", "device"}:
+                return old(*args, **kwargs)
+            data = args[0]
+            if type(data) in (list, tuple) and data and all(map(_is_array, data)):
+                made = _joined(torch, data)
+            # `data` is one more reference than there was when the count was taken.
+            elif _is_array(data) and sys.getrefcount(data) <= alone + 1:
+                made = _shared(torch, data)
+            else:
+                return old(*args, **kwargs)
+            if made is None:
+                return old(*args, **kwargs)
+            program.applied()
+            return made.to(**kwargs) if kwargs else made
+
+        return tensor
+
+    alone = _count_of_a_temporary()
+    program.set_reason("No array that could be shared came by.")
+    program.replace(torch, "tensor", make)
+
+
+def _is_array(value: Any) -> bool:
+    cls = type(value)
+    return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
+
+
+def _joined(torch: Any, arrays: Any) -> Any:
+    first = arrays[0]
+    if any(a.shape != first.shape or a.dtype != first.dtype for a in arrays):
+        return None
+    try:
+        return torch.from_numpy(sys.modules["numpy"].array(arrays))
+    except (TypeError, ValueError):  # a type that torch has not
+        return None
+
+
+def _shared(torch: Any, array: Any) -> Any:
+    flags = array.flags
+    if array.base is not None or not (flags.writeable and flags.c_contiguous):
+        return None
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):
+        return None
+
+
+def _count_of_a_temporary() -> int:
+    """Reference count, in `*args`, of an object that nobody else holds."""
+    if sys.version_info >= (3, 14):
+        return -1  # a caller's own reference may be borrowed there: nothing can be told
+
+    def held(*args: Any, **kwargs: Any) -> int:
+        return sys.getrefcount(args[0])
+
+    return held(bytearray())
+
+
+def location(recording: Recording) -> Location | None:
+    """The line that copies most."""
+    return next((call.location for call in _copies(recording)), None)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """Each line, and what to write."""
+    from torchdoctor.records.lookup import place
+
+    lines = []
+    for call in _copies(recording):
+        where = place(recording, call.location, "where it is made")
+        if call.kind == "arrays-copy":
+            lines.append(f"{where}  torch.as_tensor(np.array(...))  # np.array joins the list")
+        elif call.sure:
+            lines.append(f"{where}  torch.as_tensor(...)  # shares the array's memory")
+        else:
+            lines.append(f"{where}  torch.as_tensor(...)  # if nothing writes to the array later")
+    return "\n".join(lines)
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The lines whose arrays nobody else holds."""
+    from torchdoctor.edits import AsTensorEdit
+
+    return [
+        AsTensorEdit(
+            file=call.location.file, line=call.location.line, joined=call.kind == "arrays-copy"
+        )
+        for call in _copies(recording)
+        if call.sure
+    ]
+
+
+EXAMPLE = """
+import numpy as np
+import torch
+
+held = np.zeros(3, dtype=np.float32)
+kept = torch.tensor(held)
+held[:] = 1
+print("held elsewhere:", kept.tolist())
+made = []
+array = np.ones
+lone = torch.tensor(array((2, 2), dtype=np.float64), dtype=torch.float32)
+rows = torch.tensor([np.arange(3), np.arange(3)])
+print("same values:", lone.tolist(), lone.dtype, rows.tolist(), rows.dtype)
+whole = np.array
+calls = []
+np.array = lambda *a, **k: calls.append(1) or whole(*a, **k)
+torch.tensor([np.arange(3), np.arange(3)])
+print("joined by NumPy:", bool(calls))
+torch.ones(1, requires_grad=True).sum().backward()
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+_SAME = """held elsewhere: [0.0, 0.0, 0.0]
+same values: [[1.0, 1.0], [1.0, 1.0]] torch.float32 [[0, 1, 2], [0, 1, 2]] torch.int64
+joined by NumPy: """
+EXAMPLE_WITHOUT = f"{_SAME}False"
+EXAMPLE_WITH = f"{_SAME}True"

@@ -1,0 +1,89 @@
+"""Fused attention: scaled dot product attention in place of products and softmax.
+
+What it does
+------------
+Nothing of its own at run time; torch-compile, which recognises the usual forms of attention, is
+tried for the same finding. It gives the call to write, and the switch of the framework in use.
+
+Why it helps
+------------
+Written as two products and a softmax, attention writes a matrix of sequence by sequence to memory,
+for every head, and reads it again. The fused kernels keep it in registers: time and memory no
+longer grow with the square of the sequence in memory traffic.
+
+Risks
+-----
+Sums are formed in another order. A mask has to be given as attn_mask or is_causal. Code that wants
+the attention weights cannot have them.
+
+Make it permanent
+-----------------
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    # transformers
+    model = AutoModel.from_pretrained(name, attn_implementation="sdpa")
+    # torch.nn.MultiheadAttention
+    out, _ = attention(x, x, x, need_weights=False)
+
+Sources
+-------
+- PyTorch documentation, scaled_dot_product_attention:
+  https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+- Hugging Face documentation, Attention backends:
+  https://huggingface.co/docs/transformers/attention_interface
+- Dao et al., FlashAttention:
+  https://arxiv.org/abs/2205.14135
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("unfused-attention",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "by hand"
+UNTRIED = "which tensors are queries, keys and mask stands in the source; torch-compile is tried."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    from torchdoctor.checks import unfused_attention
+
+    if recording.trace is None:
+        return "Operators were not measured: that needs the profiler window."
+    if not unfused_attention.look(recording):
+        return "No attention that is computed operator by operator takes a share that counts."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The call, or the framework's switch."""
+    if "transformers" in recording.main.frameworks:
+        return 'AutoModel....from_pretrained(..., attn_implementation="sdpa")'
+    return "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"
+
+
+_TRACE = {
+    "path": "t",
+    "steps": 4,
+    "step_s": 0.01,
+    "operators": [
+        {"name": "aten::_softmax", "calls_per_step": 6.0, "self_s": 0.001},
+        {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.002},
+    ],
+}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"trace": _TRACE}, "scaled_dot_product_attention(q"),
+    ({"trace": _TRACE, "processes": [{"pid": 1, "frameworks": ["transformers"]}]}, "sdpa"),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "profiler window"),
+    ({"trace": {**_TRACE, "operators": []}}, "No attention"),
+]

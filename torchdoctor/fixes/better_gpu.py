@@ -1,0 +1,140 @@
+"""What another GPU would give: a prediction, not a measurement.
+
+What it does
+------------
+Nothing at run time. Where kernels fill the step on a GPU whose data sheet is known, it predicts the
+step on others: between what their memory bandwidth and what their arithmetic gives.
+
+Why it helps
+------------
+Once the GPU is busy and computes in low precision, a faster one is what remains. Kernels that move
+data gain with the bandwidth, matrix products with the arithmetic; the rest of the step gains
+nothing. That gives a range, before anybody pays for the hardware.
+
+Risks
+-----
+It is a model: two figures of data sheets and the share of the step in kernels. Rent one by the hour
+and measure before buying.
+
+Make it permanent
+-----------------
+    torchdoctor run train.py        # on both machines, then
+    torchdoctor compare here.json there.json
+
+Sources
+-------
+- NVIDIA, V100 data sheet:
+  https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf
+- NVIDIA, A100 data sheet:
+  https://www.nvidia.com/en-us/data-center/a100/
+- NVIDIA, H100 data sheet:
+  https://www.nvidia.com/en-us/data-center/h100/
+- NVIDIA, H200 data sheet:
+  https://www.nvidia.com/en-us/data-center/h200/
+- NVIDIA, L4 data sheet:
+  https://www.nvidia.com/en-us/data-center/l4/
+- NVIDIA, L40S data sheet:
+  https://www.nvidia.com/en-us/data-center/l40s/
+- NVIDIA, T4 data sheet:
+  https://www.nvidia.com/en-us/data-center/tesla-t4/
+- Williams et al., Roofline: an insightful visual performance model:
+  https://doi.org/10.1145/1498765.1498785
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("compute",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "by hand"
+UNTRIED = "it needs the other GPU."
+
+# Of the data sheets: memory bandwidth in GB/s, dense products of 16 bits in TFLOPS.
+_SHEETS = {
+    "T4": (320, 65),
+    "L4": (300, 121),
+    "V100": (900, 125),
+    "L40S": (864, 362),
+    "A100": (2039, 312),
+    "H100": (3350, 989),
+    "H200": (4800, 989),
+}
+_BUSY = 0.8  # of the step in kernels: below, the host is the limit
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why nothing is predicted."""
+    if not recording.has_gpu:
+        return "The model trains on the CPU, from which no GPU can be predicted."
+    if (recording.shares.gpu or 0.0) < _BUSY:
+        return (
+            "The GPU does not compute most of the step: a faster one would wait as this one does."
+        )
+    if _sheet(recording) is None:
+        return "The GPU's data sheet is not among those that are known."
+    if not _better(recording):
+        return "No GPU among those that are known is faster."
+    return None
+
+
+def _sheet(recording: Recording) -> str | None:
+    gpus = recording.environment.gpus
+    words = gpus[0].name.replace("-", " ").split() if gpus else []
+    return next((name for name in _SHEETS if name in words), None)
+
+
+def _better(recording: Recording) -> list[tuple[str, float, float]]:
+    """GPUs that are faster by both figures, with the least and the most that they give."""
+    here, share = _sheet(recording), recording.shares.gpu or 0.0
+    found = []
+    for name, (bandwidth, arithmetic) in _SHEETS.items():
+        ratios = bandwidth / _SHEETS[here or name][0], arithmetic / _SHEETS[here or name][1]
+        low, high = (1.0 / (1.0 - share + share / ratio) for ratio in sorted(ratios))
+        if low >= 1.0 and high > 1.05:
+            found.append((name, low, high))
+    return found
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The prediction for each."""
+    share = recording.shares.gpu or 0.0
+    lines = [f"# predicted from {share:.0%} of the step in kernels, by data sheets; not measured"]
+    for name, low, high in _better(recording):
+        lines.append(f"{name}: {low:.2f}x to {high:.2f}x as fast as {_sheet(recording)}")
+    return "\n".join(lines)
+
+
+_A100 = {"gpus": [{"index": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
+_MODEL = [{"pid": 1, "models": [{"ident": 0, "device": "cuda:0", "forwards": 9}]}]
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"environment": _A100, "processes": _MODEL, "shares": {"gpu": 1.0}}, "H100: 1.64x to 3.17x"),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "CPU"),
+    ({"environment": _A100, "processes": _MODEL, "shares": {"gpu": 0.4}}, "most of the step"),
+    (
+        {
+            "environment": {"gpus": [{"index": 0, "name": "NVIDIA H200"}]},
+            "processes": _MODEL,
+            "shares": {"gpu": 1.0},
+        },
+        "No GPU",
+    ),
+    (
+        {
+            "environment": {"gpus": [{"index": 0, "name": "Odd Card"}]},
+            "processes": _MODEL,
+            "shares": {"gpu": 1.0},
+        },
+        "not among",
+    ),
+]

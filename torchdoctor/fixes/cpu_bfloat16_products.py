@@ -1,0 +1,117 @@
+"""Let the CPU multiply float32 matrices by its bfloat16 units.
+
+What it does
+------------
+Allows oneDNN to round the factors of float32 matrix products and convolutions to bfloat16, once
+training begins (`torch.set_float32_matmul_precision("medium")`, and
+`torch.backends.mkldnn` where torch has it). Weights, activations and sums stay in float32.
+
+Why it helps
+------------
+CPUs with AMX or AVX-512 BF16 multiply bfloat16 several times as fast as float32. Unlike autocast
+nothing is converted back and forth in memory, and no operator sees another type.
+
+Risks
+-----
+Factors keep 8 bits of their mantissa: less than TF32 on a GPU, the same as bfloat16 autocast.
+
+Make it permanent
+-----------------
+    torch.set_float32_matmul_precision("medium")
+
+Sources
+-------
+- PyTorch documentation, torch.set_float32_matmul_precision:
+  https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
+- oneDNN documentation, Floating-point Math Mode:
+  https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_fpmath_mode.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording, TraceStatistics
+
+TREATS = ("low-precision-unused", "compute")
+KEEPS_RESULTS = "lower precision"
+PHASES = ("forward_s", "backward_s")
+WHEN = "launch"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it cannot apply."""
+    from torchdoctor.records.lookup import has_bf16_instructions, training_models
+
+    if recording.has_gpu:
+        return "The model trains on a GPU; tf32 is the like of it there."
+    if not has_bf16_instructions(recording):
+        return "The CPU is not known to have bfloat16 instructions."
+    models = training_models(recording)
+    if models and not any("float32" in model.dtypes for model in models):
+        return "The model is not in float32."
+    if models and all(model.autocast_forwards for model in models):
+        return "The forward pass runs under autocast already."
+    if recording.main.flags.environment.get("ONEDNN_DEFAULT_FPMATH_MODE", "").upper() == "BF16":
+        return "ONEDNN_DEFAULT_FPMATH_MODE=BF16 asks for it already."
+    return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """It is about products on the CPU."""
+    return not trace.has_device
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Set it at the first batch."""
+
+    def allow() -> None:
+        torch.set_float32_matmul_precision("medium")
+        mkldnn = torch.backends.mkldnn
+        if hasattr(mkldnn, "conv"):
+            try:
+                mkldnn.conv.fp32_precision = "bf16"
+            except (AttributeError, RuntimeError, TypeError):
+                program.set_reason("Convolutions stay in float32: this torch has no switch.")
+        program.applied(precision=torch.get_float32_matmul_precision())
+
+    program.set_reason("Training did not begin.")
+    program.at_first_batch(allow)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The call to make."""
+    return 'torch.set_float32_matmul_precision("medium")  # after the imports'
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The call after the imports; not where convolutions were switched too."""
+    from torchdoctor.edits import StatementEdit
+    from torchdoctor.records.lookup import training_models
+
+    script = recording.workload.script
+    if script is None or any(model.conv2d for model in training_models(recording)):
+        return []
+    return [StatementEdit(file=script, statement='torch.set_float32_matmul_precision("medium")')]
+
+
+EXAMPLE = """
+import torch
+
+model = torch.nn.Linear(4, 1)
+data = torch.utils.data.TensorDataset(torch.ones(8, 4))
+for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
+    loss = model(x).sum()
+    loss.backward()
+print(torch.get_float32_matmul_precision(), loss.dtype, model.weight.grad.dtype)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = "highest torch.float32 torch.float32"
+EXAMPLE_WITH = "medium torch.float32 torch.float32"

@@ -1,0 +1,108 @@
+"""One process for each GPU: DistributedDataParallel in place of DataParallel or of one GPU.
+
+What it does
+------------
+Nothing at run time. It gives the command, and the lines to change in the script: where DataParallel
+is in use, or where one of several GPUs trains.
+
+Why it helps
+------------
+DataParallel copies the model to every GPU at every step, gathers all outputs on the first, and
+drives all of them from one Python process, which holds one lock. DistributedDataParallel keeps one
+process for each GPU and exchanges gradients while the backward pass still runs.
+
+Risks
+-----
+Every process loads its own share of the data (DistributedSampler), so one step sees as many batches
+as there are GPUs: the learning rate may have to follow. Checkpoints and logs should be written by
+rank 0 alone.
+
+Make it permanent
+-----------------
+    # torchrun --standalone --nproc-per-node gpu train.py
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    model = DistributedDataParallel(model.to(device))
+    loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
+    # at each epoch: loader.sampler.set_epoch(epoch)
+    # at the end: dist.destroy_process_group()
+
+Sources
+-------
+- PyTorch documentation, DataParallel ("it is recommended to use DistributedDataParallel"):
+  https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html
+- PyTorch tutorial, Multi GPU training with DDP:
+  https://docs.pytorch.org/tutorials/beginner/ddp_series_multigpu.html
+- PyTorch documentation, torchrun:
+  https://docs.pytorch.org/docs/stable/elastic/run.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("data-parallel", "gpu-left-idle")
+KEEPS_RESULTS = "changes training"
+WHEN = "by hand"
+UNTRIED = "a process for each GPU divides the data, which only the script can do."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    main = recording.main
+    if any(m.data_parallel in ("DistributedDataParallel", "FSDP") for m in main.models):
+        return "The program trains with a process for each GPU already."
+    if any(m.data_parallel == "DataParallel" for m in main.models):
+        return None
+    if not recording.has_gpu or len(main.devices) < 2:
+        return "The program sees fewer than two GPUs."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The command, and what to change first."""
+    import shlex
+
+    command = recording.workload.command
+    words = command[1:] if command and "python" in command[0].rpartition("/")[2] else command
+    count = max(len(recording.main.devices), 2)
+    lines = []
+    if any(model.data_parallel == "DataParallel" for model in recording.main.models):
+        lines.append("replace torch.nn.DataParallel(model) by DistributedDataParallel(model)")
+    lines += [
+        "see `torchdoctor explain ddp` for the lines of the script; then start it by",
+        f"torchrun --standalone --nproc-per-node {count} {shlex.join(words)}",
+    ]
+    return "\n".join(lines)
+
+
+_WRAPPED = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "forwards": 9}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A", "A", "A"]}]},
+        "torchrun --standalone --nproc-per-node 4 train.py",
+    ),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "fewer than two"),
+    (
+        {"processes": [{"pid": 1, "models": [{**_WRAPPED, "data_parallel": "FSDP"}]}]},
+        "already",
+    ),
+]

@@ -1,0 +1,96 @@
+"""Copy the next batch to the GPU while this one is computed, on a stream of its own.
+
+What it does
+------------
+Nothing at run time. Where copies to the GPU still hold up the step although they come from pinned
+memory, it gives a small class around the loader that copies one batch ahead.
+
+Why it helps
+------------
+A copy on the stream of the kernels waits for its turn among them. On a stream of its own it runs
+beside them: GPUs have engines for copies that compute nothing.
+
+Risks
+-----
+One more batch lies in the GPU's memory. A batch must not be written to before its copy is done,
+which record_stream in the class sees to.
+
+Make it permanent
+-----------------
+    class Prefetched:
+        def __init__(self, loader, device):
+            self.loader, self.device = loader, device
+
+        def __iter__(self):
+            stream, ready = torch.cuda.Stream(self.device), None
+            for batch in self.loader:
+                with torch.cuda.stream(stream):
+                    moved = [x.to(self.device, non_blocking=True) for x in batch]
+                if ready is not None:
+                    yield ready
+                torch.cuda.current_stream().wait_stream(stream)
+                for x in moved:
+                    x.record_stream(torch.cuda.current_stream())
+                ready = moved
+            if ready is not None:
+                yield ready
+
+Sources
+-------
+- PyTorch documentation, CUDA semantics, "CUDA streams":
+  https://docs.pytorch.org/docs/stable/notes/cuda.html
+- PyTorch tutorial, A guide on good usage of non_blocking and pin_memory():
+  https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("memcpy-share",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "by hand"
+UNTRIED = "what the loop does with a batch before it moves it stands in the source."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    if not recording.has_gpu:
+        return "The model trains on the CPU, where there is no copy to hide."
+    steps, trace = recording.steps, recording.trace
+    pageable = trace.pageable_copies if trace is not None else None
+    if pageable is None and steps is not None:
+        pageable = steps.pageable_copies_per_step
+    if pageable is None or pageable >= 1.0:
+        return "Copies come from pageable memory, and cannot run beside anything: pin-memory first."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """Where the class goes."""
+    from torchdoctor.records.lookup import place, training_loaders
+
+    loaders = training_loaders(recording)
+    where = place(recording, loaders[0].location if loaders else None, "the training loader")
+    return (
+        f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain device-prefetch"
+    )
+
+
+_MODEL = {"ident": 0, "forwards": 9, "device": "cuda:0"}
+_TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"trace": {**_TRACE, "pageable_copies": 0.0}}, "Prefetched(loader, device)"),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "CPU"),
+    ({"trace": {**_TRACE, "pageable_copies": 2.0}}, "pin-memory first"),
+]

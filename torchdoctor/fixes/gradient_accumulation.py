@@ -1,0 +1,91 @@
+"""Step once for several small batches, where memory stops the batch.
+
+What it does
+------------
+Nothing at run time. It names the loop's backward pass and optimizer step and what to write there:
+batches of half the size, and a step at every second one.
+
+Why it helps
+------------
+Gradients add up between steps. Two backward passes of 32 samples give the gradient of one batch of
+64 and need the activations of 32. So the batch that training wants does not have to fit into memory
+at once, and with DistributedDataParallel the gradients are exchanged less often.
+
+Risks
+-----
+With batch normalization the statistics are those of the small batches. A loss that is a mean has to
+be divided by the number of batches. One large batch, where it fits, is faster.
+
+Make it permanent
+-----------------
+    for number, (x, y) in enumerate(loader):
+        loss = criterion(model(x), y) / 2
+        loss.backward()
+        if number % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+Sources
+-------
+- PyTorch documentation, Automatic Mixed Precision examples, "Gradient accumulation":
+  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+- Hugging Face documentation, Performing gradient accumulation:
+  https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("memory-near-limit",)
+KEEPS_RESULTS = "changes training"
+WHEN = "by hand"
+UNTRIED = "it splits the training loop's own batch, which only its source can."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    from torchdoctor.records.lookup import memory_is_short
+
+    steps = recording.steps
+    if not memory_is_short(recording):
+        return "Memory does not stop the batch: a larger one is faster than accumulating."
+    if steps is not None and steps.backwards_per_step > steps.optimizer_steps_per_step:
+        return "The program accumulates gradients already."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The sizes, and the lines to change."""
+    from torchdoctor.records.lookup import place, training_loaders
+
+    loaders = training_loaders(recording)
+    size = loaders[0].batch_size if loaders else None
+    half = f"batch_size={size // 2}" if size and size > 1 else "half the batch size"
+    where = place(recording, recording.main.flags.backward_location, "the backward pass")
+    return (
+        f"{half} in the loader, then\n"
+        f"{where}  (loss / 2).backward()\n"
+        "if number % 2 == 1:  # step and zero_grad at every second batch\n"
+        "    optimizer.step(); optimizer.zero_grad()"
+    )
+
+
+_FULL = {
+    "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
+    "sensors": {"gpu_memory_peak_bytes": 95},
+    "processes": [{"pid": 1, "loaders": [{"ident": 0, "batch_size": 64, "batches": 9}]}],
+}
+OFFERS: list[tuple[dict[str, Any], str]] = [(_FULL, "batch_size=32")]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({"sensors": {"gpu_memory_peak_bytes": 5}}, "does not stop"),
+    ({**_FULL, "steps": {"backwards_per_step": 4.0}}, "already"),
+]

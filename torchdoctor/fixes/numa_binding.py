@@ -1,0 +1,110 @@
+"""Keep the program on one memory node of the machine.
+
+What it does
+------------
+Binds the process to the CPUs of one NUMA node when torch is imported, with as many threads as that
+node has cores. Several ranks of a job are spread over the nodes by their local rank. Loader workers
+inherit the binding.
+
+Why it helps
+------------
+A machine with several sockets (or several memory nodes in one) reaches the memory of another node
+at about half the speed. Linux gives a page to the node of the thread that writes it first, and
+moves threads about afterwards, so that an unbound program reads from afar.
+
+Risks
+-----
+Sums are split among fewer threads, so they round differently. With all nodes' cores at work a
+single process may be faster unbound: the trial decides.
+
+Make it permanent
+-----------------
+    numactl --cpunodebind=0 --membind=0 python train.py
+    torchrun --numa-binding=node ... train.py      # torch 2.8 and later, several ranks
+
+Sources
+-------
+- PyTorch Performance Tuning Guide, "Utilize Non-Uniform Memory Access (NUMA) Controls":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch documentation, torchrun (Elastic Launch):
+  https://docs.pytorch.org/docs/stable/elastic/run.html
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("cpu-execution", "compute")
+KEEPS_RESULTS = "within rounding"
+WHEN = "launch"
+
+_NODES = "/sys/devices/system/node"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is nothing to bind to."""
+    nodes = recording.environment.numa_nodes
+    if nodes is None:
+        return "How many memory nodes the machine has is not known."
+    if nodes < 2:
+        return "The machine has one memory node."
+    if recording.has_gpu and (recording.shares.cpu or 0.0) < 0.05:
+        return "The model trains on a GPU, and the host's operators hardly matter."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """The first node; several ranks take the next ones."""
+    return [{"node": 0}]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Bind this process and whatever it starts."""
+    nodes = sorted(
+        int(name[4:]) for name in os.listdir(_NODES) if name[:4] == "node" and name[4:].isdigit()
+    )
+    rank = os.environ.get("LOCAL_RANK", "")
+    node = nodes[(settings["node"] + (int(rank) if rank.isdigit() else 0)) % len(nodes)]
+    with open(f"{_NODES}/node{node}/cpulist", encoding="utf-8") as file:
+        cpus = _numbers(file.read()) & os.sched_getaffinity(0)
+    if not cpus:
+        program.refuse(f"The program may use no CPU of node {node}.")
+    os.sched_setaffinity(0, cpus)
+    torch.set_num_threads(min(torch.get_num_threads(), len(cpus)))
+    program.applied(node=node, cpus=len(cpus))
+
+
+def _numbers(text: str) -> set[int]:
+    """ "0-3,8" -> {0, 1, 2, 3, 8}."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The command, bound."""
+    node, command = settings["node"], " ".join(recording.workload.command)
+    return f"numactl --cpunodebind={node} --membind={node} {command}"
+
+
+EXAMPLE = """
+import os
+import torch
+
+if __name__ == "__main__":
+    torch.ones(1, requires_grad=True).sum().backward()
+    with open("/sys/devices/system/node/node0/cpulist") as file:
+        parts = [part.split("-") for part in file.read().strip().split(",")]
+    of_node = {c for part in parts for c in range(int(part[0]), int(part[-1]) + 1)}
+    print("on node 0:", os.sched_getaffinity(0) <= of_node)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {"node": 0}
+EXAMPLE_WITHOUT = "on node 0: True"
+EXAMPLE_WITH = "on node 0: True"

@@ -1,0 +1,89 @@
+"""Pad the sizes of large layers, of the vocabulary and of the batch to multiples of 8.
+
+What it does
+------------
+Nothing at run time. It names the layers whose sizes are no multiple of 8, and the next one that is.
+
+Why it helps
+------------
+Tensor cores work on tiles of 8 or 16 by 16 numbers of 16 bits. A product whose rows do not begin at
+a multiple of 16 bytes takes another kernel, which can be several times slower; padding costs a few
+unused columns.
+
+Risks
+-----
+The model has other shapes: checkpoints do not load without change, and initial random weights
+differ. Unused classes of a vocabulary have to stay unused (mask their logits, or never give them as
+targets).
+
+Make it permanent
+-----------------
+    vocabulary = 8 * -(-vocabulary // 8)           # 50257 -> 50264; 64 on A100 and later: 50304
+    model = GPT(vocab_size=vocabulary)
+
+Sources
+-------
+- NVIDIA, Matrix Multiplication Background User's Guide:
+  https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html
+- PyTorch Performance Tuning Guide, "Use tensor cores":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("odd-sizes",)
+KEEPS_RESULTS = "changes training"
+WHEN = "by hand"
+UNTRIED = "it gives the model other shapes, which only its source can."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    from torchdoctor.checks import odd_sizes
+
+    if not recording.has_gpu:
+        return "The model trains on the CPU, which has no tiles to fill."
+    if not odd_sizes.look(recording):
+        return "No large layer has a size that tensor cores are slow with."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """Each layer with the sizes to give it."""
+    from torchdoctor.records.lookup import compute_capability, training_models
+
+    tile = 64 if (compute_capability(recording) or (0, 0)) >= (8, 0) else 8
+    lines = []
+    for model in training_models(recording):
+        for layer in model.odd_sizes:
+            name, _, sizes = layer.partition(": Linear ")
+            padded = [str(tile * -(-int(n) // tile)) for n in sizes.split(" -> ")]
+            lines.append(f"{name}: Linear {sizes}  to  {' -> '.join(padded)}")
+    return "\n".join(lines)
+
+
+_MODEL = {
+    "ident": 0,
+    "forwards": 9,
+    "device": "cuda:0",
+    "dtypes": ["bfloat16"],
+    "odd_sizes": ["head: Linear 768 -> 50257"],
+}
+_GPU = {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"environment": _GPU, "processes": [{"pid": 1, "models": [_MODEL]}]}, "768 -> 50304"),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({"processes": [{"pid": 1, "models": [{**_MODEL, "device": "cpu"}]}]}, "CPU"),
+    ({"processes": [{"pid": 1, "models": [{**_MODEL, "odd_sizes": []}]}]}, "No large layer"),
+]

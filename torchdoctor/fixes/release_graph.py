@@ -1,0 +1,158 @@
+"""Let the graph of each step go: sum up and collect values, not losses with their graphs.
+
+What it does
+------------
+Takes the graph off what is added to the sum, at the line that was seen to keep the graphs. A list
+that keeps them can only be changed in the source: a trial has no way to know its `append`.
+
+Why it helps
+------------
+`total += loss` makes `total` the end of one graph over all steps so far. Its nodes, and with
+`retain_graph` or a loss that was never differentiated all their activations, stay in memory.
+Memory grows until the program is killed; Python's garbage collector and the allocator slow down.
+
+Risks
+-----
+None for a sum or list that is only looked at. Code that differentiates the sum later needs the
+graph, and would fail with a clear error.
+
+Make it permanent
+-----------------
+    total += loss.detach()        # stays on the device; total.item() once at the end
+    losses.append(loss.detach())
+
+Sources
+-------
+- PyTorch documentation, FAQ, "My model reports cuda runtime error(2): out of memory" (don't
+  accumulate history across your training loop):
+  https://docs.pytorch.org/docs/stable/notes/faq.html
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import KeptGraph, Location, Recording
+
+TREATS = ("kept-graphs",)
+KEEPS_RESULTS = "exactly"
+WHEN = "launch"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is nothing to release."""
+    main = recording.main
+    if not main.analysed_steps:
+        return "Graphs of earlier steps were not looked for: that needs the profiler window."
+    if not main.kept_graphs:
+        return "No graph of an earlier step is kept."
+    if main.flags.retain_graph:
+        return (
+            "The program differentiates with retain_graph=True: the graphs may be kept on purpose."
+        )
+    return None
+
+
+def _sums(recording: Recording) -> list[KeptGraph]:
+    from torchdoctor.records.analysed import summed_graphs
+
+    return summed_graphs(recording)
+
+
+def by_hand(recording: Recording) -> bool:
+    """Whether nothing of it can be changed at run time."""
+    return not _sums(recording)
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """The lines that add to a sum."""
+    places = [
+        [one.location.file, one.location.line]
+        for one in _sums(recording)
+        if one.location is not None
+    ]
+    return [{"lines": places}] if places else []
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Detach what these lines' additions give."""
+    lines = {(os.path.realpath(file), line) for file, line in settings["lines"]}
+    numbers = {line for _, line in lines}
+
+    def make(old: Any) -> Any:
+        def add(self: Any, *args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            if frame.f_lineno not in numbers:
+                return old(self, *args, **kwargs)
+            where = os.path.realpath(frame.f_code.co_filename), frame.f_lineno
+            if where not in lines:
+                return old(self, *args, **kwargs)
+            program.applied()
+            if old is in_place:
+                with torch.no_grad():
+                    return old(self.detach_() if self.grad_fn is not None else self, *args)
+            return old(self, *args, **kwargs).detach()
+
+        return add
+
+    in_place = torch.Tensor.__iadd__
+    program.set_reason("Nothing was added at the lines seen before.")
+    for name in ("__add__", "__radd__", "__iadd__"):
+        program.replace(torch.Tensor, name, make)
+
+
+def location(recording: Recording) -> Location | None:
+    """The line that keeps a graph."""
+    return next((x.location for x in recording.main.kept_graphs if x.location), None)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to write at each line."""
+    from torchdoctor.records.lookup import place
+
+    lines = []
+    for one in recording.main.kept_graphs:
+        where = place(recording, one.location, "where it is kept")
+        if one.kind == "sum":
+            lines.append(f"{where}  {one.name} += ....detach()  # or .item()")
+        elif one.kind == "collection":
+            lines.append(f"{where}  {one.name}: keep ....detach(), or .item()")
+        else:
+            lines.append("detach() what is kept of each step's loss or output")
+    return "\n".join(lines)
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """`.detach()` at the lines that are known."""
+    from torchdoctor.edits import DetachEdit
+
+    return [
+        DetachEdit(file=one.location.file, line=one.location.line, name=one.name)
+        for one in recording.main.kept_graphs
+        if one.location is not None and one.name is not None
+    ]
+
+
+EXAMPLE = """
+import torch
+
+model = torch.nn.Linear(4, 1)
+total, kept = 0.0, torch.zeros(())
+for _ in range(3):
+    loss = model(torch.ones(2, 4)).sum() ** 0
+    loss.backward()
+    total += loss
+    kept += loss
+    other = loss + 1
+print("sums:", float(total), float(kept))
+print("graphs kept:", total.requires_grad, kept.requires_grad, "elsewhere:", other.requires_grad)
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {"lines": [["example.py", 9], ["example.py", 10]]}
+EXAMPLE_WITHOUT = """sums: 3.0 3.0
+graphs kept: True True elsewhere: True"""
+EXAMPLE_WITH = """sums: 3.0 3.0
+graphs kept: False False elsewhere: True"""

@@ -1,0 +1,226 @@
+"""Make tensors on the device that uses them, and move those that never change only once.
+
+What it does
+------------
+At the lines seen: a tensor that a factory (`torch.zeros`, `torch.arange`, ...) made on the CPU and
+that was then moved is made on that device at once; and a tensor that is moved again although nobody
+wrote to it since is answered by the copy that is already there, as long as nobody wrote to that
+copy either.
+
+Why it helps
+------------
+Each such move is a copy from ordinary (pageable) host memory, which holds the host until it is
+done, and a GPU that waits for the host meanwhile. Filling a tensor on the device is one short
+kernel.
+
+Risks
+-----
+Random tensors are left alone: a device's random numbers differ. `arange` and `linspace` of floating
+point may differ in the last bit between devices. Code between the two lines that needs the tensor
+on the CPU (`.numpy()`) would fail; the trial shows that.
+
+Make it permanent
+-----------------
+    mask = torch.zeros(n, device=device)       # instead of torch.zeros(n).to(device)
+    weights = weights.to(device)               # once, before the loop
+
+Sources
+-------
+- PyTorch Performance Tuning Guide, "Create tensors directly on the target device":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- PyTorch documentation, CUDA semantics:
+  https://docs.pytorch.org/docs/stable/notes/cuda.html
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Location, Recording, TensorCall
+
+TREATS = ("host-made-tensors",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "launch"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is nothing to move."""
+    if not recording.main.analysed_steps:
+        return "Moves to a device were not looked at: that needs the profiler window."
+    if not _calls(recording):
+        return "No tensor is made on the host and then moved, or moved again unchanged."
+    return None
+
+
+def _calls(recording: Recording) -> list[TensorCall]:
+    from torchdoctor.records.analysed import TO_DEVICE, calls_of
+
+    return calls_of(recording, *TO_DEVICE)
+
+
+def by_hand(recording: Recording) -> bool:
+    """Whether only random tensors, or lines of libraries, are among them."""
+    return not any(call.sure for call in _calls(recording))
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """The lines: of the factories with their names, and of the moves."""
+    sure = [call for call in _calls(recording) if call.sure]
+    if not sure:
+        return []
+    made = [[x.location.file, x.location.line, x.name] for x in sure if x.kind == "made-then-moved"]
+    moved = [[x.location.file, x.location.line] for x in sure if x.kind == "moved-again"]
+    return [{"made": made, "moved": moved}]
+
+
+class _Moves:
+    """What was seen of the lines: the device that a factory's tensors go to, and copies by line."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.made = {(os.path.realpath(f), line) for f, line, _ in settings["made"]}
+        self.moved = {(os.path.realpath(f), line) for f, line in settings["moved"]}
+        self.numbers = {line for _, line in self.made | self.moved}
+        self.devices: dict[Any, Any] = {}
+        self.fresh: dict[int, Any] = {}  # id of a tensor made at a line -> (weak reference, line)
+        self.copies: dict[Any, Any] = {}
+
+    def place(self, frame: Any) -> tuple[str, int] | None:
+        """The line, where it is one of those."""
+        if frame.f_lineno not in self.numbers:
+            return None
+        return os.path.realpath(frame.f_code.co_filename), frame.f_lineno
+
+    def maker_of(self, tensor: Any) -> Any:
+        """The line that made a tensor, if it is one of those."""
+        reference, where = self.fresh.pop(id(tensor), (None, None))
+        return where if reference is not None and reference() is tensor else None
+
+    def copy_of(self, where: Any, source: Any, arguments: Any) -> Any:
+        """The copy that this line made of the same tensor, where neither was written to."""
+        reference, version, asked, copy, copy_version = self.copies.get(where, (None,) * 5)
+        if reference is None or reference() is not source or asked != arguments:
+            return None
+        unchanged = version == source._version and copy_version == copy._version
+        return copy if unchanged else None
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Change the factories and the moves at these lines."""
+    moves = _Moves(settings)
+
+    def make_factory(old: Any) -> Any:
+        def factory(*args: Any, **kwargs: Any) -> Any:
+            where = moves.place(sys._getframe(1))
+            if where not in moves.made or kwargs.get("device") is not None:
+                return old(*args, **kwargs)
+            device = moves.devices.get(where)
+            if device is not None:
+                program.applied()
+                return old(*args, **{**kwargs, "device": device})
+            result = old(*args, **kwargs)
+            moves.fresh[id(result)] = weakref.ref(result), where
+            return result
+
+        return factory
+
+    def make_move(old: Any) -> Any:
+        def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+            where = moves.place(sys._getframe(1))
+            plain = where in moves.moved and not self.requires_grad
+            arguments = (args, kwargs) if plain and _simple(torch, args, kwargs) else None
+            if arguments is not None:
+                copy = moves.copy_of(where, self, arguments)
+                if copy is not None:
+                    program.applied()
+                    return copy
+            result = old(self, *args, **kwargs)
+            if moves.fresh and result is not self:
+                maker = moves.maker_of(self)
+                if maker is not None and result.device != self.device:
+                    moves.devices[maker] = result.device
+            if arguments is not None and result is not self:
+                versions = self._version, arguments, result, result._version
+                moves.copies[where] = (weakref.ref(self), *versions)
+            return result
+
+        return move
+
+    program.set_reason("None of the lines seen before was reached twice.")
+    for name in {name for _, _, name in settings["made"]}:
+        program.replace(torch, name, make_factory)
+    for name in ("to", "cuda"):
+        program.replace(torch.Tensor, name, make_move)
+
+
+def _simple(torch: Any, args: Any, kwargs: Any) -> bool:
+    plain = (str, int, bool, type(None), torch.device, torch.dtype)
+    return all(isinstance(x, plain) for x in (*args, *kwargs.values()))
+
+
+def location(recording: Recording) -> Location | None:
+    """The line that takes most."""
+    return next((call.location for call in _calls(recording)), None)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to write at each line."""
+    from torchdoctor.records.lookup import place
+
+    lines = []
+    for call in _calls(recording):
+        where = place(recording, call.location, "where it is made")
+        if call.kind == "moved-again":
+            lines.append(f"{where}  move this tensor once, before the loop")
+        elif call.sure:
+            lines.append(f"{where}  torch.{call.name}(..., device=device)")
+        else:
+            lines.append(
+                f"{where}  torch.{call.name}(..., device=device)  # its random numbers will differ"
+            )
+    return "\n".join(lines)
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """Factories whose tensors are moved in the same expression."""
+    from torchdoctor.edits import OnDeviceEdit
+
+    calls = [call for call in _calls(recording) if call.sure]
+    if any(call.kind == "moved-again" for call in calls):
+        return []  # half of what was measured is no patch for it
+    return [OnDeviceEdit(file=x.location.file, line=x.location.line, maker=x.name) for x in calls]
+
+
+EXAMPLE = """
+import torch
+
+class Moves(torch.overrides.TorchFunctionMode):
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function.__name__ == "to" and result is not args[0]:
+            Moves.count += 1
+        return result
+
+weights = torch.ones(3)
+with Moves():
+    for step in range(4):
+        mask = torch.zeros(3).to("meta")
+        copy = weights.to(torch.float64)
+        assert mask.device.type == "meta" and copy.tolist() == weights.tolist()
+        if step == 2:
+            weights += 1
+print("moves:", Moves.count)
+torch.ones(1, requires_grad=True).sum().backward()
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {
+    "made": [["example.py", 16, "zeros"]],
+    "moved": [["example.py", 17]],
+}
+EXAMPLE_WITHOUT = "moves: 8"
+EXAMPLE_WITH = "moves: 3"

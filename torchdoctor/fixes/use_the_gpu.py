@@ -1,0 +1,82 @@
+"""Train on the GPU that idles beside the CPU.
+
+What it does
+------------
+Nothing at run time. Where the model is on the CPU and the machine has a GPU, it names the lines:
+the model is moved once, each batch in the loop. Where torch was built without CUDA it says so.
+
+Why it helps
+------------
+A data centre GPU multiplies matrices ten to a hundred times as fast as the CPU beside it, and its
+memory is ten times as fast.
+
+Risks
+-----
+Sums are formed in another order, and random numbers of a GPU differ. Very small models are as fast
+on the CPU, because each operator costs a kernel launch.
+
+Make it permanent
+-----------------
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(device)                       # before the optimizer is made
+    for x, y in loader:
+        x, y = x.to(device), y.to(device)
+
+Sources
+-------
+- PyTorch documentation, CUDA semantics:
+  https://docs.pytorch.org/docs/stable/notes/cuda.html
+- PyTorch, Start locally (builds with CUDA):
+  https://pytorch.org/get-started/locally/
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("gpu-left-idle",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "by hand"
+UNTRIED = "every tensor that meets the model has to move with it, which only the script knows."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    if recording.has_gpu:
+        return "The model trains on a GPU already."
+    if not recording.environment.gpus:
+        return "The machine has no GPU."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The lines, with the places that are known."""
+    from torchdoctor.records.lookup import place, training_models
+
+    lines = []
+    if recording.main.cuda is None:
+        lines.append("install a torch that was built with CUDA: pytorch.org/get-started/locally")
+    optimizers = recording.main.optimizers
+    where = place(recording, optimizers[0].location if optimizers else None, "the optimizer")
+    lines.append(f'model = model.to("cuda")  # before {where}')
+    for model in training_models(recording)[:1]:
+        call = place(recording, model.call.location if model.call else None, "the model's call")
+        lines.append(f'{call}  move the batch before it: x, y = x.to("cuda"), y.to("cuda")')
+    return "\n".join(lines)
+
+
+_CPU = {"processes": [{"pid": 1, "cuda": "12.8", "models": [{"ident": 0, "forwards": 9}]}]}
+_GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({**_CPU, **_GPU}, 'model.to("cuda")'),
+    ({**_GPU, "processes": [{"pid": 1, "models": [{"ident": 0, "forwards": 9}]}]}, "built with"),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [(_CPU, "no GPU")]

@@ -1,0 +1,179 @@
+"""Calls that copy, move or wait, each with its line: for a few steps that nothing is timed in.
+
+The wrappers are installed after the profiler window of its own launch, which ends when they have
+seen enough: no timing and no trace ever holds them.
+"""
+
+import functools
+import linecache
+import sys
+from time import perf_counter_ns
+
+from . import places
+from .tensor_notes import TensorNotes
+
+_MOST_ROWS = 100
+_LONGEST_LINE = 200
+_MADE_ALIKE = ("tensor", "zeros", "ones", "full", "arange", "eye", "linspace", "empty")
+_MADE_RANDOM = ("rand", "randn", "randint", "randperm")
+_WAITING = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__")
+_SHOWING = ("__repr__", "__format__")
+_DEVICE_WIDE = ("synchronize", "empty_cache")
+
+
+class TensorCalls:
+    """Rows by (kind, name, line): how often, how many bytes, how long."""
+
+    def __init__(self, session):
+        self._session = session
+        self._torch = session.torch
+        self._rows = {}
+        self._made = TensorNotes()  # a tensor made here -> (name, its line)
+        self._moved = {}  # (file, line) -> `TensorNotes` of the last tensor and its version
+        self._inside = False
+        self.on = False
+        self.steps = 0
+
+    def start(self):
+        """Wrap the functions; `on` says whether they note anything."""
+        torch = self._torch
+        for name in (*_MADE_ALIKE, *_MADE_RANDOM):
+            self._wrap(torch, name, self._note_made)
+        for name in ("to", "cuda"):
+            self._wrap(torch.Tensor, name, self._note_move)
+        for name in (*_WAITING, *_SHOWING):
+            self._wrap(torch.Tensor, name, self._note_wait)
+        self._wrap(torch, "nonzero", self._note_wait)
+        for name in _DEVICE_WIDE:
+            self._wrap(torch.cuda, name, self._note_wait)
+        self.on = True
+
+    def _wrap(self, owner, name, note):
+        old = getattr(owner, name, None)
+        if old is None:
+            return
+        session = self._session
+        is_temporary = _temporary_count()
+
+        @functools.wraps(old)
+        def function(*args, **kwargs):
+            if not self.on or self._inside:
+                return old(*args, **kwargs)
+            caller = sys._getframe(1)
+            lone = bool(args) and sys.getrefcount(args[0]) <= is_temporary
+            result = None
+            self._inside = True
+            began = perf_counter_ns()
+            try:
+                result = old(*args, **kwargs)
+                return result
+            finally:
+                took = perf_counter_ns() - began
+                self._inside = False
+                try:
+                    note(name, caller, args, result, took, lone)
+                except Exception as error:
+                    session.fail("tensor_calls", error)
+
+        setattr(owner, name, function)
+
+    def _note_made(self, name, caller, args, result, took, lone):
+        if result is None or not places.is_users(caller.f_code.co_filename):
+            return
+        if result.device.type == "cpu" and not result.requires_grad:
+            self._made.put(result, (name, places.of_frame(caller)))
+        data = args[0] if args else None
+        if name != "tensor":
+            return
+        if _is_array(data):
+            kind = "array-copy"
+            # Nobody else can write to an array that only this call held.
+            held_alone = lone and data.base is None
+        elif type(data) in (list, tuple) and data and all(map(_is_array, data)):
+            kind, held_alone = "arrays-copy", True
+        else:
+            return
+        size = result.numel() * result.element_size()
+        self._add(kind, name, places.of_frame(caller), size, took, held_alone)
+
+    def _note_move(self, name, caller, args, result, took, lone):
+        source = args[0]
+        if result is None or source.device.type != "cpu" or result.device.type == "cpu":
+            return
+        size = source.numel() * source.element_size()
+        users = places.users_frame(caller)
+        if users is None:
+            return
+        here = places.of_frame(users)
+        made = self._made.get(source)
+        if made is not None:
+            maker, where = made
+            alike = maker in _MADE_ALIKE
+            self._add("made-then-moved", maker, where, size, took, alike)
+            return
+        key = (here["file"], here["line"])
+        last = self._moved.get(key)
+        if last is not None and last.get(source) == source._version:
+            self._add("moved-again", name, here, size, took, users is caller)
+        self._moved[key] = TensorNotes()
+        self._moved[key].put(source, source._version)
+
+    def _note_wait(self, name, caller, args, result, took, lone):
+        tensor = args[0] if args else None
+        if name in _DEVICE_WIDE:
+            size = 0
+        elif not isinstance(tensor, self._torch.Tensor) or tensor.device.type == "cpu":
+            return
+        else:
+            size = tensor.numel() * tensor.element_size()
+        users = places.users_frame(caller)
+        if users is not None:
+            self._add("wait", name, places.of_frame(users), size, took, users is caller)
+
+    def _add(self, kind, name, where, size, took, sure):
+        key = (kind, name, where["file"], where["line"])
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._rows) >= _MOST_ROWS:
+                return
+            text = linecache.getline(where["file"], where["line"]).strip()[:_LONGEST_LINE]
+            row = self._rows[key] = {"where": where, "text": text, "sure": True}
+            row.update(calls=0, bytes=0, took_ns=0)
+        row["calls"] += 1
+        row["bytes"] += size
+        row["took_ns"] += took
+        row["sure"] = row["sure"] and sure
+
+    def facts(self):
+        """`tensor_calls` of the process facts, per step."""
+        steps = max(self.steps, 1)
+        rows = [
+            {
+                "kind": kind,
+                "name": name,
+                "location": row["where"],
+                "text": row["text"],
+                "calls_per_step": row["calls"] / steps,
+                "bytes_per_step": row["bytes"] / steps,
+                "host_s": row["took_ns"] / 1e9 / steps,
+                "sure": row["sure"],
+            }
+            for (kind, name, _, _), row in self._rows.items()
+        ]
+        return {"tensor_calls": rows, "analysed_steps": self.steps}
+
+
+def _is_array(value):
+    cls = type(value)
+    return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
+
+
+def _temporary_count():
+    """Reference count, in a wrapper's `args`, of an object that nobody else holds."""
+    if sys.version_info >= (3, 14):
+        return 0  # a caller's own reference may be borrowed there: nothing can be told
+
+    def held(*args, **kwargs):
+        return sys.getrefcount(args[0])
+
+    return held(bytearray())
