@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from torchdoctor.errors import UsageError
 from torchdoctor.records import Report, TraceStatistics
-from torchdoctor.reports.tensorboard import write_tensorboard
+from torchdoctor.tensorboard_log.write import write_tensorboard
 
 
 def measured() -> Report:
