@@ -104,7 +104,7 @@ def test_what_went_on_over_time_stands_at_its_wall_time(tmp_path: Path) -> None:
     assert {value for _, value in scalar(main, "utilization/gpu")} == {0.25}
     assert main.Tensors("utilization/gpu")[-1].wall_time == pytest.approx(WALL_S + 12.0)
     assert scalar(main, "memory/process_tree_GB")[0][1] == pytest.approx(2.0)
-    assert [v for _, v in scalar(main, "cpus_busy/program")] == pytest.approx([1.5] * 4)
+    assert [v for _, v in scalar(main, "utilization/program_cpus")] == pytest.approx([1.5] * 4)
     assert "memory/gpu_GB" not in main.Tags()["tensors"]  # it was not measured
 
 

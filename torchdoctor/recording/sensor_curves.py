@@ -24,8 +24,9 @@ class Curve:
 def sensor_curves(columns: SensorColumns) -> list[Curve]:
     """The curves that were measured, of the whole launch; none where its wall time is unknown.
 
-    `utilization/...` is 0 to 1, of the usable CPUs or of one GPU; `cpus_busy/program` counts CPUs;
-    `memory/...` is GB (1e9 bytes). GPUs are those that the program computes on, else all.
+    `utilization/program_cpus` counts CPUs, the other `utilization/...` are 0 to 1, of the usable
+    CPUs or of one GPU; `memory/...` is GB (1e9 bytes). GPUs are those that the program computes
+    on, else all.
     """
     if not len(columns.wall_offset_ns):
         return []
@@ -33,7 +34,7 @@ def sensor_curves(columns: SensorColumns) -> list[Curve]:
         _curve(columns, "utilization/cpu", *_cpu_share(columns)),
         _curve(
             columns,
-            "cpus_busy/program",
+            "utilization/program_cpus",
             *_rate(columns.process_t_ns, columns.tree_cpu_s),
         ),
         _curve(columns, "memory/process_tree_GB", columns.process_t_ns, columns.rss_bytes / 1e9),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import Intervals
 from torchdoctor.recording.step_lanes import StepLanes
+from torchdoctor.reports.figures import seconds
 
 # TensorBoard shows 350 pixels of width until an image is clicked: twice that stays sharp.
 _DPI, _WIDTH = 100, 7.0
@@ -105,14 +106,14 @@ def draw_step_times(series: list[Series], title: str, x_label: str, joined: bool
         axes = figure.subplots()
         for one in series:
             colour = colours[one.kind]
-            usual = float(np.median(one.step_s)) * scale
+            usual = float(np.median(one.step_s))
             line = "-" if joined else ""
-            label = f"{one.label}: median {usual:.3g} {unit} ({len(one.step_s)} steps)"
+            label = f"{one.label}: median {seconds(usual)} ({len(one.step_s)} steps)"
             axes.plot(
                 one.at_s, one.step_s * scale, "o", linestyle=line, color=colour, markersize=4,
                 alpha=0.7, label=label,
             )  # fmt: skip
-            axes.axhline(usual, color=colour, linewidth=2)
+            axes.axhline(usual * scale, color=colour, linewidth=2)
         above = int((every > 1.1 * top).sum())
         axes.set_ylim(0, 1.15 * top * scale)
         axes.set_ylabel(f"time of one step ({unit})")
