@@ -24,6 +24,7 @@ ORDER = [
     "catalogue",
     "reports",
     "recording",
+    "tensorboard_log",
     "source_patch",
     "diagnosis",
     "candidates",
@@ -48,6 +49,8 @@ ONLY_IN = {
     "typer": {"commands", "cli.py"},
     "psutil": {"recording"},
     "pynvml": {"recording"},
+    "tensorboard": {"tensorboard_log"},
+    "matplotlib": {"tensorboard_log/drawing.py"},
 }
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
 

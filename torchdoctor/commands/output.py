@@ -52,12 +52,13 @@ def check_tensorboard(folder: Path | None) -> None:
 
 
 def hand_to_tensorboard(report: Report, folder: Path | None) -> None:
-    """Write the event files, and say how to see them."""
+    """Write the event files; say what is missing there, and how to see them."""
     if folder is None:
         return
-    from torchdoctor.reports.tensorboard import write_tensorboard
+    from torchdoctor.tensorboard_log.write import write_tensorboard
 
-    write_tensorboard(report, folder)
+    for note in write_tensorboard(report, folder):
+        typer.echo(note, err=True)
     typer.echo(f"To see it in TensorBoard: tensorboard --logdir {folder}", err=True)
 
 

@@ -29,13 +29,13 @@ def launch_timing(channel: Path, boundary: Boundary) -> LaunchTiming:
         started the launch knows it.
     """
     events, facts, _ = read_channel(channel)
-    windows = {pid: window for pid, log in events.items() if (window := _window(log)) is not None}
+    windows = _windows(events)
     if not windows:
         pid = _first(facts)
         if pid is None:
             return LaunchTiming(ended="failed")
         return LaunchTiming(ended="failed", fixes=list(facts[pid].fixes))
-    main = min(windows, key=lambda pid: (_rank(facts, pid), events[pid].t_ns[0], pid))
+    main = _main(windows, events, facts)
     log, rows = events[main], windows[main]
     steps = np.diff(log.t_ns[rows]) / 1e9
     window_s = float(steps.sum())
@@ -59,6 +59,32 @@ def launch_timing(channel: Path, boundary: Boundary) -> LaunchTiming:
         setup_s=_setup_s(fact, float(begun) / 1e9),
         seeded_by_program=fact.seeded_by_program,
     )
+
+
+def measured_edges(channel: Path) -> np.ndarray:
+    """Times (ns) of the boundaries in the main trainer's measured window; empty: none.
+
+    Returns:
+        int64 of shape (steps + 1,).
+    """
+    events, facts, _ = read_channel(channel)
+    windows = _windows(events)
+    if not windows:
+        return np.zeros(0, dtype=np.int64)
+    main = _main(windows, events, facts)
+    return events[main].t_ns[windows[main]]
+
+
+def _windows(events: Mapping[int, Events]) -> dict[int, np.ndarray]:
+    return {pid: window for pid, log in events.items() if (window := _window(log)) is not None}
+
+
+def _main(
+    windows: Mapping[int, np.ndarray],
+    events: Mapping[int, Events],
+    facts: Mapping[int, ProcessFacts],
+) -> int:
+    return min(windows, key=lambda pid: (_rank(facts, pid), events[pid].t_ns[0], pid))
 
 
 def _window(log: Events) -> np.ndarray | None:

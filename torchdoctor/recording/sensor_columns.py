@@ -31,9 +31,11 @@ class SensorColumns:
     rss_bytes, pss_bytes (children by their proportional share), swap_bytes, threads, switches,
     forced_switches, read_bytes, write_bytes, read_ops: (m,) over the whole process tree;
     tree_cpu_s, own_cpu_s: (m,); process_cpu_s: (m, processes) with pids, as the program sees them,
-    in `process_pids`; pcie_*: (m,), bytes per second; gpu_others: (m,).
+    in `process_pids`; pcie_*: (m,), bytes per second; gpu_others: (m,). wall_offset_ns: (1,), what
+    a time lacks to the wall clock's (`time.time_ns()`).
     """
 
+    wall_offset_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     t_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     core_busy_s: Columns = field(default_factory=lambda: _empty(0, 0))
     iowait_s: Columns = field(default_factory=lambda: _empty(0))

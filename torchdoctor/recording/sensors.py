@@ -193,6 +193,7 @@ def _columns(samples: _Samples) -> SensorColumns:
     pcie = np.array(samples.pcie, dtype=np.float64).reshape(len(samples.pcie), 2)
     cores = len(samples.cores[0]) if samples.cores else 0
     return SensorColumns(
+        wall_offset_ns=np.array([time.time_ns() - time.monotonic_ns()], dtype=np.int64),
         t_ns=np.array(samples.t_ns, dtype=np.int64),
         core_busy_s=np.array(samples.cores, dtype=np.float64).reshape(len(samples.cores), cores),
         iowait_s=np.array(samples.iowait, dtype=np.float64),

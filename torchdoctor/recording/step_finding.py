@@ -79,7 +79,7 @@ def find_boundary(
     Returns:
         The boundary of the main training process, or why there is none.
     """
-    trainers = _trainers(events_by_pid, facts_by_pid)
+    trainers = training_processes(events_by_pid, facts_by_pid)
     if not trainers:
         return NoSteps(reason=seen_instead(events_by_pid, facts_by_pid))
     events = events_by_pid[trainers[0]]
@@ -103,7 +103,10 @@ def find_boundary(
     return StepsFound(boundary=boundary, how_found=how + ".", trainers=trainers)
 
 
-def _trainers(events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts]) -> list[int]:
+def training_processes(
+    events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
+) -> list[int]:
+    """Pids of the processes that train, the main one first."""
     marks: dict[int, int] = {}
     for pid, events in events_by_pid.items():
         fact = facts.get(pid)

@@ -74,9 +74,13 @@ def _events(
         yield {**name, "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}}
 
     def slice_(track: int, title: str, start: int, end: int, **args: Any) -> dict[str, Any]:
-        at_us = round(base_us + start / 1000, 3)
+        at_us, end_us = (round(base_us + time / 1000, 3) for time in (start, end))
+        # Perfetto counts ns in a float, which at today's Unix time resolves 256 ns, and drops a
+        # slice that reaches into the next one.
+        resolved_us = float(np.spacing(end_us * 1000)) / 1000
+        lasting_us = max(round(end_us - at_us - resolved_us, 3), 0.0)
         event = {"ph": "X", "cat": "torchdoctor", "name": title, "pid": _PROCESS, "tid": track}
-        return {**event, "ts": at_us, "dur": (end - start) / 1000, "args": args}
+        return {**event, "ts": at_us, "dur": lasting_us, "args": args}
 
     for number, (start, end) in enumerate(
         zip(steps.start.tolist(), steps.end.tolist(), strict=True)

@@ -9,6 +9,24 @@ from torchdoctor.reports.not_measured import not_measured
 
 def render(report: Report) -> str:
     """The report as GitHub-flavoured Markdown."""
+    return "\n\n".join(_parts(report)) + "\n"
+
+
+def sections(report: Report) -> list[tuple[str, str]]:
+    """The same in pieces of one heading each: (its title, Markdown with the heading)."""
+    found = [("Verdict", "")]
+    for part in _parts(report):
+        if part.startswith("### "):
+            title = part.partition("\n")[0].removeprefix("### ")
+            found.append((title, part))
+        else:
+            title, text = found[-1]
+            found[-1] = (title, f"{text}\n\n{part}".strip("\n"))
+    return found
+
+
+def _parts(report: Report) -> list[str]:
+    """Blocks of Markdown; one with a heading begins with it."""
     parts = [f"## torchdoctor\n\n**{_escape(wording.verdict(report))}**"]
     path = [[row.question, row.answer, row.figure, row.basis] for row in content.path_rows(report)]
     parts += _table("Why", ["question", "answer", "figure", "what it is"], path)
@@ -55,7 +73,7 @@ def render(report: Report) -> str:
     if report.reproduce:
         parts.append("### How to reproduce\n\n```\n" + "\n".join(report.reproduce) + "\n```")
     parts.append(_escape(f"Measured on {wording.machine(report.environment)}."))
-    return "\n\n".join(parts) + "\n"
+    return parts
 
 
 def _table(title: str, columns: list[str], rows: list[list[str]]) -> list[str]:
@@ -79,6 +97,9 @@ def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[st
 
 
 def _escape(text: str) -> str:
-    for character in "\\|<>*_`":
+    # Entities where the Markdown of TensorBoard's TEXT tab knows no backslash.
+    for character, entity in (("&", "&amp;"), ("|", "&#124;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, entity)
+    for character in "\\*_`":
         text = text.replace(character, f"\\{character}")
     return text.replace("\n", " ")

@@ -1,0 +1,77 @@
+"""One TensorBoard event file. Only the `tensorboard` package writes; torch is not imported."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class EventFile:
+    """Points, texts and images of one TensorBoard run, which is the folder it lies in."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._file = EventFileWriter(str(folder))
+        self._now = time.time()
+
+    @classmethod
+    @contextmanager
+    def into(cls, folder: Path) -> Iterator[EventFile]:
+        """A file that is whole at the end."""
+        folder.mkdir(parents=True, exist_ok=True)
+        writer = cls(folder)
+        try:
+            yield writer
+        finally:
+            writer._file.close()
+
+    def scalar(
+        self, tag: str, value: float | None, step: int = 0, wall_s: float | None = None
+    ) -> None:
+        """One point at a wall time (default: now); None and NaN, not measured, are no point."""
+        if value is None or not math.isfinite(value):
+            return
+        import numpy as np
+        from tensorboard.plugins.scalar.metadata import create_summary_metadata
+
+        metadata = create_summary_metadata(display_name="", description="")
+        self._add(tag, np.float32(value), metadata, step, wall_s)
+
+    def text(self, tag: str, text: str) -> None:
+        """Markdown, shown as such."""
+        import numpy as np
+        from tensorboard.plugins.text.metadata import create_summary_metadata
+
+        metadata = create_summary_metadata(display_name="", description="")
+        self._add(tag, np.array(text.encode(), dtype=object), metadata)
+
+    def image(self, tag: str, png: bytes, width: int, height: int, description: str) -> None:
+        """One image; width and height in pixels; the description is Markdown."""
+        import numpy as np
+        from tensorboard.plugins.image.metadata import create_summary_metadata
+
+        metadata = create_summary_metadata(display_name=None, description=description)
+        parts = [str(width).encode(), str(height).encode(), png]
+        self._add(tag, np.array(parts, dtype=object), metadata)
+
+    def summary(self, summary: Any) -> None:
+        """A summary that a plugin made itself."""
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._file.add_event(Event(wall_time=self._now, step=0, summary=summary))
+
+    def _add(
+        self, tag: str, value: Any, metadata: Any, step: int = 0, wall_s: float | None = None
+    ) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.util.tensor_util import make_tensor_proto
+
+        entry = Summary.Value(tag=tag, tensor=make_tensor_proto(value), metadata=metadata)
+        wall = self._now if wall_s is None else wall_s
+        self._file.add_event(Event(wall_time=wall, step=step, summary=Summary(value=[entry])))
