@@ -86,7 +86,9 @@ _ROWS_OF_CHECKS = (
         fixes=("mixed-precision", "tf32", "cpu-bfloat16-products"),
     ),
     Row(
-        asked="sizes that are no multiples of 8", checks=("odd-sizes",), fixes=("pad-to-multiple",)
+        asked="sizes that are no multiples of 8",
+        checks=("odd-sizes", "sizes-not-multiples"),
+        fixes=("pad-to-multiple",),
     ),
     Row(
         asked="unfused attention, unfused pointwise chains, index loops",

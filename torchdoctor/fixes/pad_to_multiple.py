@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchdoctor.records import Recording
 
-TREATS = ("odd-sizes",)
+TREATS = ("odd-sizes", "sizes-not-multiples")
 KEEPS_RESULTS = "changes training"
 WHEN = "by hand"
 UNTRIED = "it gives the model other shapes, which only its source can."
@@ -44,11 +44,11 @@ UNTRIED = "it gives the model other shapes, which only its source can."
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.checks import odd_sizes
+    from torchdoctor.checks import odd_sizes, sizes_not_multiples
 
     if not recording.has_gpu:
         return "The model trains on the CPU, which has no tiles to fill."
-    if not odd_sizes.look(recording):
+    if not (odd_sizes.look(recording) or sizes_not_multiples.look(recording)):
         return "No large layer has a size that tensor cores are slow with."
     return None
 
