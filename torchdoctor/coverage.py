@@ -92,7 +92,7 @@ _ROWS_OF_CHECKS = (
     ),
     Row(
         asked="unfused attention, unfused pointwise chains, index loops",
-        checks=("unfused-attention", "pointwise-chains", "index-loops"),
+        checks=("unfused-attention", "unfused-pointwise", "index-loops"),
         fixes=("attention", "torch-compile"),
     ),
     Row(
@@ -237,7 +237,7 @@ AWAITED = frozenset(
         "data-access-layer",
         "decoded-cache",
         "arrow-format",
-        "pointwise-chains",
+        "unfused-pointwise",
         "index-loops",
         "roofline",
     }
