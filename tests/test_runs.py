@@ -100,7 +100,7 @@ def test_kept_graphs_and_copied_arrays_are_named_and_offered_as_edits(tmp_path: 
         "total = 0.0\n"
         "while True:\n    x = torch.tensor(rows)\n" + STEP + "    total += loss\n"
     )
-    result = run(tmp_path, *DIAGNOSE, "train.py")
+    result = run(tmp_path, "--no-fixes", "--budget", "60s", "--output", "out", "train.py")
     assert result.returncode == 0, result.stderr
     report = report_of(tmp_path)
     found = {one["check"]: one for one in report["diagnosis"]["findings"]}

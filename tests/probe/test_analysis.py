@@ -127,6 +127,22 @@ def test_a_loop_that_lets_its_graphs_go_is_not_accused(tmp_path: Path) -> None:
     assert facts["kept_graphs"] == []
 
 
+ODD = """
+class Odd(torch.Tensor):
+    @property
+    def grad_fn(self):
+        raise RuntimeError("not to be looked at")
+odd, history = torch.ones(2).as_subclass(Odd), []
+for x, in loader:
+    history.append(learn(x))  # list
+"""
+
+
+def test_a_tensor_that_forbids_a_look_hides_no_other(tmp_path: Path) -> None:
+    facts, lines = analysed(ODD, tmp_path)
+    assert [row["location"]["line"] for row in facts["kept_graphs"]] == [lines["list"]]
+
+
 TRAINING = """
 from torch.optim.swa_utils import AveragedModel
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("allocator-thrash", "cpu-execution")
 KEEPS_RESULTS = "exactly"
@@ -89,6 +89,11 @@ def installed() -> list[str]:
     paths = [Path(folder, name) for name in _LIBRARIES for folder in _FOLDERS]
     found = {path.name: str(path) for path in reversed(paths) if path.exists()}
     return [found[name] for name in _LIBRARIES if name in found][:2]
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """On a GPU only where the driver is asked for memory within the steps."""
+    return not trace.has_device or (trace.allocations_per_step or 0.0) >= 1.0
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

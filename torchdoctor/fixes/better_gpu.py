@@ -46,7 +46,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("compute",)
 KEEPS_RESULTS = "within rounding"
@@ -97,6 +97,11 @@ def _better(recording: Recording) -> list[tuple[str, float, float]]:
         if low >= 1.0 and high > 1.05:
             found.append((name, low, high))
     return found
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace alone does not name the GPU."""
+    return False
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

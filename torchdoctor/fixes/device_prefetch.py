@@ -48,7 +48,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("memcpy-share",)
 KEEPS_RESULTS = "within rounding"
@@ -67,6 +67,11 @@ def refuses(recording: Recording) -> str | None:
     if pageable is None or pageable >= 1.0:
         return "Copies come from pageable memory, and cannot run beside anything: pin-memory first."
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Only what comes from pinned memory can be copied beside the kernels."""
+    return trace.has_device and (trace.pageable_copies or 0.0) < 1.0
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

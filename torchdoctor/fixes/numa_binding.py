@@ -36,7 +36,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("cpu-execution", "compute")
 KEEPS_RESULTS = "within rounding"
@@ -55,6 +55,11 @@ def refuses(recording: Recording) -> str | None:
     if recording.has_gpu and (recording.shares.cpu or 0.0) < 0.05:
         return "The model trains on a GPU, and the host's operators hardly matter."
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """Memory nodes matter where operators compute on the CPU."""
+    return not trace.has_device
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

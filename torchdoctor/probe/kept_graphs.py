@@ -77,7 +77,7 @@ class KeptGraphs:
         tensor_class = self._torch.Tensor
         held = []
         for value in gc.get_objects():
-            if issubclass(type(value), tensor_class) and value.grad_fn is not None:
+            if issubclass(type(value), tensor_class) and _graph_of(value) is not None:
                 held.append(value)
         holders = {}
         for tensor in held:
@@ -117,6 +117,13 @@ class KeptGraphs:
     def facts(self):
         """`kept_graphs` of the process facts."""
         return {"kept_graphs": self._found}
+
+
+def _graph_of(tensor):
+    try:
+        return tensor.grad_fn
+    except Exception:  # a subclass of the user's may forbid it
+        return None
 
 
 def _reachable(nodes):

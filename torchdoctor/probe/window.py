@@ -224,18 +224,27 @@ class Window:
             kept_graphs.KeptGraphs(session),
             training_facts.TrainingFacts(session),
         )
-        for part in self._analysis:
-            session.registries.append(part)
-            part.start()
+        try:
+            for part in self._analysis:
+                session.registries.append(part)
+                part.start()
+        except Exception as error:
+            session.fail("analysis", error)
+            self._finish("profile")
 
     def _analyse_step(self):
         calls, graphs, training = self._analysis
         calls.steps += 1
         graphs.step += 1
-        if calls.steps >= _ANALYSED_STEPS:
-            calls.on = graphs.on = training.on = False
+        if calls.steps < _ANALYSED_STEPS:
+            return
+        calls.on = graphs.on = training.on = False
+        try:
             graphs.look()
-            self._finish("profile")
+        except Exception as error:
+            self._session.fail("kept_graphs", error)
+        # Whatever failed: a launch that is not ended here would run until it times out.
+        self._finish("profile")
 
     def _keep(self, profiler):
         session = self._session
