@@ -23,20 +23,7 @@ Make it permanent
 
 Sources
 -------
-- NVIDIA, V100 data sheet:
-  https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf
-- NVIDIA, A100 data sheet:
-  https://www.nvidia.com/en-us/data-center/a100/
-- NVIDIA, H100 data sheet:
-  https://www.nvidia.com/en-us/data-center/h100/
-- NVIDIA, H200 data sheet:
-  https://www.nvidia.com/en-us/data-center/h200/
-- NVIDIA, L4 data sheet:
-  https://www.nvidia.com/en-us/data-center/l4/
-- NVIDIA, L40S data sheet:
-  https://www.nvidia.com/en-us/data-center/l40s/
-- NVIDIA, T4 data sheet:
-  https://www.nvidia.com/en-us/data-center/tesla-t4/
+- The makers' data sheets, each named in torchdoctor/gpu_data_sheets.py.
 - Williams et al., Roofline: an insightful visual performance model:
   https://doi.org/10.1145/1498765.1498785
 """
@@ -46,6 +33,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdoctor.gpu_data_sheets import DataSheet
     from torchdoctor.records import Recording, TraceStatistics
 
 TREATS = ("compute",)
@@ -53,16 +41,6 @@ KEEPS_RESULTS = "within rounding"
 WHEN = "by hand"
 UNTRIED = "it needs the other GPU."
 
-# Of the data sheets: memory bandwidth in GB/s, dense products of 16 bits in TFLOPS.
-_SHEETS = {
-    "T4": (320, 65),
-    "L4": (300, 121),
-    "V100": (900, 125),
-    "L40S": (864, 362),
-    "A100": (2039, 312),
-    "H100": (3350, 989),
-    "H200": (4800, 989),
-}
 _BUSY = 0.8  # of the step in kernels: below, the host is the limit
 
 
@@ -81,22 +59,30 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def _sheet(recording: Recording) -> str | None:
+def _sheet(recording: Recording) -> DataSheet | None:
+    from torchdoctor.gpu_data_sheets import data_sheet
+
     gpus = recording.environment.gpus
-    words = gpus[0].name.replace("-", " ").split() if gpus else []
-    return next((name for name in _SHEETS if name in words), None)
+    return data_sheet(gpus[0].name) if gpus else None
 
 
 def _better(recording: Recording) -> list[tuple[str, float, float]]:
     """GPUs that are faster by both figures, with the least and the most that they give."""
+    from torchdoctor.gpu_data_sheets import SHEETS
+
     here, share = _sheet(recording), recording.shares.gpu or 0.0
+    if here is None:
+        return []
     found = []
-    for name, (bandwidth, arithmetic) in _SHEETS.items():
-        ratios = bandwidth / _SHEETS[here or name][0], arithmetic / _SHEETS[here or name][1]
-        low, high = (1.0 / (1.0 - share + share / ratio) for ratio in sorted(ratios))
-        if low >= 1.0 and high > 1.05:
-            found.append((name, low, high))
-    return found
+    for sheet in SHEETS:
+        arithmetic = (sheet.peak("float16") or 0.0) / (here.peak("float16") or 1.0)
+        ratios = sorted((sheet.bandwidth / here.bandwidth, arithmetic))
+        if ratios[0] < 1.0:
+            continue
+        low, high = (1.0 / (1.0 - share + share / ratio) for ratio in ratios)
+        if high > 1.05:
+            found.append((sheet.name, low, high))
+    return sorted(found, key=lambda one: one[1])
 
 
 def suits(trace: TraceStatistics) -> bool:
@@ -111,24 +97,27 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The prediction for each."""
-    share = recording.shares.gpu or 0.0
+    here, share = _sheet(recording), recording.shares.gpu or 0.0
     lines = [f"# predicted from {share:.0%} of the step in kernels, by data sheets; not measured"]
     for name, low, high in _better(recording):
-        lines.append(f"{name}: {low:.2f}x to {high:.2f}x as fast as {_sheet(recording)}")
+        lines.append(f"{name}: {low:.2f}x to {high:.2f}x as fast as {here.name if here else ''}")
     return "\n".join(lines)
 
 
 _A100 = {"gpus": [{"index": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
 _MODEL = [{"pid": 1, "models": [{"ident": 0, "device": "cuda:0", "forwards": 9}]}]
 OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"environment": _A100, "processes": _MODEL, "shares": {"gpu": 1.0}}, "H100: 1.64x to 3.17x"),
+    (
+        {"environment": _A100, "processes": _MODEL, "shares": {"gpu": 1.0}},
+        "H100 SXM: 1.64x to 3.17x",
+    ),
 ]
 REFUSES: list[tuple[dict[str, Any], str]] = [
     ({}, "CPU"),
     ({"environment": _A100, "processes": _MODEL, "shares": {"gpu": 0.4}}, "most of the step"),
     (
         {
-            "environment": {"gpus": [{"index": 0, "name": "NVIDIA H200"}]},
+            "environment": {"gpus": [{"index": 0, "name": "NVIDIA B200"}]},
             "processes": _MODEL,
             "shares": {"gpu": 1.0},
         },
