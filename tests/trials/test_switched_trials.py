@@ -52,7 +52,7 @@ def launched(folder: Path, crash: str = "pass") -> SwitchedLaunch:
         loaders = seen.processes[0].loaders
         trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 60.0)
         assert trials is not None and seen.steps.cycle_steps == 4
-        arms = [[("set-to-none", {})], [("tf32", {})]]
+        arms = [[("set-to-none", {})], [("tf32", {})], [("ceiling-data_loader", {"loader": 0})]]
         return trials(arms, rounds=3, seed=0)
     finally:
         recorder.close()
@@ -62,11 +62,15 @@ def launched(folder: Path, crash: str = "pass") -> SwitchedLaunch:
 def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
     found = launched(tmp_path)
     assert found.ended == "measured", found.reason
-    assert [one.state for arm in found.arms for one in arm] == ["applied", "refused"]
+    assert [one.state for arm in found.arms for one in arm] == [
+        "applied",
+        "refused",
+        "applied",
+    ]
     assert "CUDA" in (found.arms[1][0].reason or "")
     assert all(len(block.timing.step_s) % 4 == 0 for block in found.blocks), "whole cycles"
     assert all(block.timing.samples == 16 * len(block.timing.step_s) for block in found.blocks)
-    rounds = rounds_of(found, ["set-to-none", "tf32"])
+    rounds = rounds_of(found, ["set-to-none", "tf32", "ceiling"])
     gains = differences(rounds, "set-to-none", lambda t: seconds_per_sample(t, "mean"))
     # 26 ms a cycle with zeros, 16 ms without, and what the steps themselves take.
     assert len(gains) >= 3 and math.exp(sum(gains) / len(gains)) > 1.15
@@ -76,4 +80,4 @@ def test_a_crash_under_a_fix_leaves_what_was_measured_and_says_why(tmp_path: Pat
     gone = "model.bias.grad is None and number % 4 == 3"
     found = launched(tmp_path, f'if {gone}: raise RuntimeError("lost its gradients")')
     assert found.ended == "failed" and "lost its gradients" in (found.reason or "")
-    assert [block.arm for block in found.blocks] == [0]
+    assert [block.arm for block in found.blocks] == [0, 3]  # the fix came next
