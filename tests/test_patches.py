@@ -232,7 +232,7 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
-def test_a_run_measures_its_patch(tmp_path: Path) -> None:
+def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("""
 import time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -255,7 +255,7 @@ if __name__ == "__main__":
         optimizer.zero_grad()
 """)
     before = (tmp_path / "train.py").read_bytes()
-    command = ["run", "--quiet", "--budget", "200s", "--fixes", "loader-workers"]
+    command = ["run", "--quiet", "--budget", "150s", "--fixes", "loader-workers"]
     result = subprocess.run(
         [sys.executable, "-m", "torchdoctor.cli", *command, "--output", "out", "train.py"],
         capture_output=True,
@@ -267,7 +267,13 @@ if __name__ == "__main__":
     )
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "train.py").read_bytes() == before
-    recommended = json.loads((tmp_path / "out" / "report.json").read_text())["recommendation"]
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["diagnosis"]["bottleneck"] == "data_loader"
+    assert report["diagnosis"]["detail"] == "loader-io-bound"
+    recommended = report["recommendation"]
+    assert [fix["fix"] for fix in recommended["fixes"]] == ["loader-workers"]
+    assert recommended["speedup"]["low"] > 1.0
+    assert recommended["numerics"] == "identical"
     if recommended["patch_trial"]["reason"] and "overlay" in recommended["patch_trial"]["reason"]:
         pytest.skip("no overlay here")
     assert recommended["patch_trial"]["speedup"]["low"] > 1.0, recommended

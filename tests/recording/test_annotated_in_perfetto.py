@@ -11,8 +11,11 @@ import pytest
 from browser import Browser, chromium, served
 from compared_pairs import synthetic, trace_of
 
+from torchdoctor.recording.timeline import build_timeline
+from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_annotate import annotate
 from torchdoctor.records import Finding
+from torchdoctor.reports.content import SHARE_LABELS
 
 _SLICES = """
 return self.app.trace.engine.query(`
@@ -54,7 +57,9 @@ def test_perfetto_shows_our_tracks_and_those_of_the_trace(
     content = document if root == "object" else document["traceEvents"]
     source.write_text(json.dumps(content))
     finding = Finding(check="data-wait", share_of_step=0.25, evidence=["It waits."])
-    annotate(source, pages / "annotated.json.gz", [finding])
+    trace = read_trace(source)
+    timeline = build_timeline(trace)
+    annotate(source, pages / "annotated.json.gz", timeline, trace.base_us, [finding])
     with served(pages) as address, chromium() as browser:
         browser.open(f"{address}/#!/?url={address}/annotated.json.gz")
         browser.wait(lambda: browser.run("return !!(self.app && self.app.trace)"))
@@ -71,7 +76,7 @@ def test_perfetto_shows_our_tracks_and_those_of_the_trace(
     assert ("steps", "step 0", 1) in slices
     assert ("findings", "data-wait 25%", 1) in slices
     inside = {name for track, name, _ in slices if track.startswith("what the step is in")}
-    assert {"kernels", "waiting for data"} <= inside
+    assert {SHARE_LABELS["gpu"], SHARE_LABELS["data_loader"]} <= inside
 
 
 def _has_text(browser: Browser, text: str) -> bool:

@@ -38,7 +38,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording, TableReads
+    from torchdoctor.records import Location, Recording, TableReads, TraceStatistics
 
 TREATS = ("data-wait", "loader-cpu-bound", "slow-storage")
 KEEPS_RESULTS = "exactly"
@@ -86,6 +86,11 @@ def _share(tables: list[TableReads], recording: Recording) -> float | None:
     workers = max(loaders[0].num_workers, 1) if loaders else 1
     total_s = sum(table.total_s for table in tables)
     return total_s / workers / (steps.total_steps_seen * steps.mean_s)
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say which readers its loader calls."""
+    return False
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -41,7 +41,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.records import Location, Recording, TraceStatistics
 
 TREATS = ("slow-storage", "loader-io-bound", "data-wait")
 KEEPS_RESULTS = "exactly"
@@ -91,6 +91,11 @@ def _mount(recording: Recording) -> str | None:
         if mount.kind in _REMOTE_KINDS and mount.opens:
             return mount.path
     return None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say which files its loader reads, and from where."""
+    return False
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import LoaderFacts, Location, Recording
+    from torchdoctor.records import LoaderFacts, Location, Recording, TraceStatistics
 
 TREATS = ("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample")
 KEEPS_RESULTS = "exactly"
@@ -108,6 +108,11 @@ def _limit_bytes(recording: Recording) -> int | None:
     seen = recording.environment
     known = [x for x in (seen.memory_bytes, seen.container.memory_bytes) if x is not None]
     return int(_MOST_OF_MEMORY * min(known)) if known else None
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say whether samples are decoded, or differ between epochs."""
+    return False
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

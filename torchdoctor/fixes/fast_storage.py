@@ -48,7 +48,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, MountReads, Recording
+    from torchdoctor.records import Location, MountReads, Recording, TraceStatistics
 
 TREATS = ("slow-storage", "loader-io-bound", "data-wait")
 KEEPS_RESULTS = "exactly"
@@ -95,6 +95,11 @@ def _no_room(recording: Recording, mount: MountReads) -> str:
         f"No faster place with room for {likely_bytes(recording, mount) / 1e9:.2f} GB in half of "
         f"it: {listed or 'none'}."
     )
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say which files its loader reads, and from where."""
+    return False
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
