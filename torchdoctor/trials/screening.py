@@ -61,8 +61,19 @@ class Screen:
         unseen = [arm for arm in rest if arm not in arms]
         if arms:
             return worth, [*others, *unseen]
-        # No time for a look at those: they go by what they could gain.
-        return sorted([*worth, *unseen], key=self._promise, reverse=True), others
+        return self._merged(worth, unseen), others
+
+    def _merged(self, worth: list[Arm], unseen: list[Arm]) -> list[Arm]:
+        """No time for a look at some: these keep their order, most promising first.
+
+        What one treats, at what cost, went into that order; its ceiling alone would prefer what
+        treats everything, a compilation of minutes for one.
+        """
+        merged, worth, unseen = [], list(worth), list(unseen)
+        while worth and unseen:
+            first = worth if self._promise(worth[0]) >= self._promise(unseen[0]) else unseen
+            merged.append(first.pop(0))
+        return [*merged, *worth, *unseen]
 
     def _promise(self, arm: Arm) -> float:
         """What is expected of an arm: what was seen, or half of what it could gain at most."""
