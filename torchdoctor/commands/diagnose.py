@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,7 @@ def diagnose(
 
     for path in (json, html, annotate):
         check_writable(path)
+    _check_different(traces, [path for path in (json, html, annotate) if path is not None])
     if annotate is not None and "-" in traces:
         raise UsageError("--annotate copies a file: save the standard input to one first.")
     check_tensorboard(tensorboard)
@@ -51,3 +53,16 @@ def diagnose(
     hand_to_tensorboard(report, tensorboard)
     if annotate is not None:
         typer.echo(f"To see it: open {annotate} in https://ui.perfetto.dev", err=True)
+
+
+def _check_different(traces: list[str], written: list[Path]) -> None:
+    """Nothing is written over a trace that is read, or over another result."""
+    read = {os.path.realpath(trace) for trace in traces if trace != "-"}
+    seen: set[str] = set()
+    for path in written:
+        place = os.path.realpath(path)
+        if place in read:
+            raise UsageError(f"{path} is one of the traces: name another file for the result.")
+        if place in seen and (path.is_file() or not path.exists()):
+            raise UsageError(f"{path} is named for two results: name another file for one.")
+        seen.add(place)

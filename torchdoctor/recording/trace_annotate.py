@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -47,18 +48,17 @@ def annotate(
         UsageError: `source` is no trace, or `target` cannot be written.
     """
     ours = b",\n".join(msgspec.json.encode(event) for event in _events(timeline, base_us, findings))
-    part = target.with_name(target.name + ".part")
+    if target.exists() and target.samefile(source):
+        raise UsageError(f"{target} is the trace itself: name another file to annotate it into.")
     try:
-        with source.open("rb") as stream, _writing(part, target.name) as out:
+        with source.open("rb") as stream, _replacing(target) as part:
             chunks = plain_chunks(stream, source.name, [])
             head, rest = _head(chunks, source)
-            out.write(head + b"\n" + ours + b",\n" + rest)
-            for chunk in chunks:
-                out.write(chunk)
-        part.replace(target)
+            with _writing(part, target.name) as out:
+                out.write(head + b"\n" + ours + b",\n" + rest)
+                for chunk in chunks:
+                    out.write(chunk)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise UsageError(f"Cannot write {target} ({error.strerror or error}).") from error
 
 
@@ -110,6 +110,23 @@ def _head(chunks: Iterator[bytes], source: Path) -> tuple[bytes, bytes]:
         if start is not None:
             return buffer[:start], buffer[start:]
     raise UsageError(f"{source} is not a PyTorch profiler trace.")
+
+
+@contextlib.contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """Where to write so that the target changes as a whole; a pipe or a device is written to."""
+    if target.exists() and not target.is_file():
+        yield target
+        return
+    target = Path(os.path.realpath(target))  # a link stays a link
+    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield part
+        part.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
 
 
 @contextlib.contextmanager

@@ -11,6 +11,8 @@ from torchdoctor.trials.launches import Arm, Launcher
 from torchdoctor.trials.schedule import FEWEST_PAIRS, Screened, choose_finalists, plan_screening
 from torchdoctor.trials.switching import PHASE, Switching, screen_within
 
+_PLAIN = 1.3  # a speed-up seen in blocks that goes before all that was not looked at
+
 
 class Screen:
     """Who is looked at how: within one launch where that is possible, else by launches.
@@ -67,9 +69,10 @@ class Screen:
         """No time for a look at some: these keep their order, most promising first.
 
         What one treats, at what cost, went into that order; its ceiling alone would prefer what
-        treats everything, a compilation of minutes for one.
+        treats everything, a compilation of minutes for one. A plain gain that was seen comes first.
         """
-        merged, worth, unseen = [], list(worth), list(unseen)
+        merged = [arm for arm in worth if self._promise(arm) >= math.log(_PLAIN)]
+        worth, unseen = [arm for arm in worth if arm not in merged], list(unseen)
         while worth and unseen:
             first = worth if self._promise(worth[0]) >= self._promise(unseen[0]) else unseen
             merged.append(first.pop(0))
