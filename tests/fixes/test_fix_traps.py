@@ -203,3 +203,35 @@ def test_parameters_that_cannot_be_updated_fused(tmp_path: Path) -> None:
     assert ran.stdout == "None None", ran.stderr
     assert ran.applied["fused-optimizer"]["state"] == "pending"
     assert "complex64" in ran.applied["fused-optimizer"]["reason"]
+
+
+DEFAULT_DEVICE = """
+import numpy as np, torch
+torch.nn.Linear(1, 1)(torch.ones(1)).backward()
+print(torch.tensor(np.ones(3)).device)
+with torch.device("meta"):
+    print(torch.tensor(np.ones(3)).device, torch.tensor([np.ones(2)]).device)
+print(torch.tensor(np.ones(3), device="cpu").device)
+"""
+
+SCRIPTED = """
+import numpy as np, torch
+torch.nn.Linear(1, 1)(torch.ones(1)).backward()
+def doubled(x):
+    return x * torch.tensor([2.0])
+print(torch.jit.script(doubled)(torch.ones(1)), torch.tensor(np.ones(1)))
+"""
+
+
+@pytest.mark.parametrize("source", [DEFAULT_DEVICE, SCRIPTED], ids=["default device", "scripted"])
+def test_arrays_are_shared_only_where_torch_would_have_put_them(
+    source: str, tmp_path: Path
+) -> None:
+    ran = []
+    for name, fixes in (("plain", {}), ("fixed", {"as-tensor": {}})):
+        (tmp_path / name).mkdir()
+        ran.append(run_with(source, fixes, tmp_path / name))
+    plain, fixed = ran
+    assert fixed.returncode == plain.returncode == 0, fixed.stderr
+    assert fixed.stdout == plain.stdout
+    assert fixed.applied["as-tensor"]["state"] == "applied"

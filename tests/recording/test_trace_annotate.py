@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,29 @@ def test_a_compressed_trace_that_was_cut_off_is_copied_as_far_as_it_goes(tmp_pat
     text = (tmp_path / "out.json").read_text()
     assert '"findings"' in text
     assert "ampere_sgemm_128x64_nn" in text
+
+
+def test_a_trace_is_not_annotated_into_itself(tmp_path: Path) -> None:
+    source = tmp_path / "trace.json"
+    source.write_bytes(every_branch().text())
+    before = source.read_bytes()
+    link = tmp_path / "link.json"
+    link.symlink_to(source)
+    for target in (source, link):
+        with pytest.raises(UsageError, match="the trace itself"):
+            write_annotated(source, target)
+    assert source.read_bytes() == before
+
+
+def test_a_pipe_stays_a_pipe_and_no_file_beside_is_touched(tmp_path: Path) -> None:
+    source = tmp_path / "trace.json"
+    source.write_bytes(every_branch().text())
+    (tmp_path / "out.json.part").write_text("precious")
+    write_annotated(source, tmp_path / "out.json")
+    assert (tmp_path / "out.json.part").read_text() == "precious"
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
+        write_annotated(source, tmp_path / "pipe")
+        content, _ = reader.communicate(timeout=60)
+    assert content == (tmp_path / "out.json").read_bytes()
+    assert (tmp_path / "pipe").is_fifo()

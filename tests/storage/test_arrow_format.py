@@ -167,3 +167,25 @@ def test_refused_with_the_reason():
     assert "pyarrow is not installed" in FIX.refuses(_seen(available=()))
     assert "read once" in FIX.refuses(_seen(calls=4))
     assert "0.1 %" in FIX.refuses(_seen(total_s=0.001))
+
+
+MOVED_LINK = """
+stale = 0
+for number in range(40):
+    with open(f"{folder}/{number}.csv", "w") as file:
+        file.write("a\\n%03d\\n" % number)
+for number in range(40):
+    os.utime(f"{folder}/{number}.csv", ns=(0, 0))
+for number in range(40):
+    if os.path.lexists(folder + "/current.csv"):
+        os.unlink(folder + "/current.csv")
+    os.symlink(f"{folder}/{number}.csv", folder + "/current.csv")
+    stale += int(pandas.read_csv(folder + "/current.csv")["a"][0]) != number
+print("stale:", stale)
+"""
+
+
+@pytest.mark.slow
+def test_a_link_that_moves_is_followed(tmp_path, probed, folder):
+    ran = _run(tmp_path / "on", probed, MOVED_LINK, folder)
+    assert ran.stdout == "stale: 0\n", ran.stderr

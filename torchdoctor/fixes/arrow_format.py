@@ -114,7 +114,9 @@ class _Tables:
     def key(self, function: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Names a read by function, file, its state, and arguments. OSError: no such file."""
         status = os.stat(path)
-        state = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        # The very file: a link may have moved to another of the same size and the same instant.
+        very = (status.st_dev, status.st_ino)
+        state = (*very, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         what = (function, os.path.abspath(path), state, repr(args), repr(sorted(kwargs.items())))
         text = repr((what, _options(self._pandas)))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]

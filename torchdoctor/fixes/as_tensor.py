@@ -48,7 +48,9 @@ WHEN = "launch"
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to share."""
     if not recording.main.analysed_steps:
-        return "Calls of torch.tensor were not looked at: that needs the profiler window."
+        return (
+            "Calls of torch.tensor were not looked at: that needs steps after the profiler window."
+        )
     if not _copies(recording):
         return "The training process makes no tensor of a NumPy array by torch.tensor."
     return None
@@ -77,6 +79,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         def tensor(*args: Any, **kwargs: Any) -> Any:
             if len(args) != 1 or not kwargs.keys() <= {"dtype", "device"}:
                 return old(*args, **kwargs)
+            if "device" not in kwargs and torch.empty(0).device.type != "cpu":
+                return old(*args, **kwargs)  # a default device, to which it would have gone
             data = args[0]
             if type(data) in (list, tuple) and data and all(map(_is_array, data)):
                 made = _joined(torch, data)

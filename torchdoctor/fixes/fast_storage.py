@@ -14,13 +14,16 @@ does not keep it. Memory and a local solid-state disk answer in microseconds.
 
 Risks
 -----
-None for the result: the same bytes. The copies take memory or disk: only where all files are
-likely to fit into half of what is free is a place tried. `open`, `io.open` and `os.open` are
-redirected, and with them `numpy.load`, `numpy.memmap`, `PIL.Image.open`, `torch.load`, `zipfile`,
-`tarfile` and `pathlib`. Libraries that open files in C or C++ (`cv2.imread`, `torchvision.io`,
-`h5py`, `lmdb`, `pyarrow`, `torch.load(mmap=True)`) cannot be redirected and go on reading the slow
-storage: there only copying the folder and naming the copy helps. Files opened for writing are
-never redirected. Each read still asks the slow storage whether its file has changed, which a
+None for the result, as long as the files stay as they are while they are open: the same bytes. A
+file that is written while another handle or a map reads it (a replay buffer, a log that is
+followed) is not seen changing through that handle. The copies take memory or disk: only where all
+files are likely to fit into half of what is free is a place tried. `open`, `io.open` and `os.open`
+are redirected, and with them `numpy.load`, `numpy.memmap`, `PIL.Image.open`, `torch.load`,
+`zipfile`, `tarfile` and `pathlib`. Libraries that open files in C or C++ (`cv2.imread`,
+`torchvision.io`, `h5py`, `lmdb`, `pyarrow`, `torch.load(mmap=True)`) cannot be redirected and go on
+reading the slow storage: there only copying the folder and naming the copy helps. Files opened for
+writing are never redirected.
+Each read still asks the slow storage whether its file has changed, which a
 script that reads the copied folder does not: there it may gain more than was measured.
 
 Make it permanent
@@ -166,7 +169,9 @@ class _Stage:
         return target if self._copy(path, status, target) else None
 
     def _target(self, path: str, status: os.stat_result) -> str:
-        state = (path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        # The very file: a link may have moved to another of the same size and the same instant.
+        very = (path, status.st_dev, status.st_ino)
+        state = (*very, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         name = hashlib.sha256(repr(state).encode("utf-8", "surrogateescape")).hexdigest()
         return os.path.join(self.folder, name[:40])
 

@@ -51,7 +51,7 @@ _DEEP = 4  # convolutions
 def refuses(recording: Recording) -> str | None:
     """Why it is not advised."""
     if not recording.main.analysed_steps:
-        return "The model's inputs were not looked at: that needs the profiler window."
+        return "The model's inputs were not looked at: that needs steps after the profiler window."
     if not _input(recording) and not _deep(recording):
         return "The inputs have about mean 0 and deviation 1, or are token numbers."
     return None

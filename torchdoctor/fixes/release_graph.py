@@ -41,13 +41,17 @@ if TYPE_CHECKING:
 TREATS = ("kept-graphs",)
 KEEPS_RESULTS = "exactly"
 WHEN = "launch"
+_LOOKED_AT = 6  # the analysed step at which kept graphs are looked for, the last one
 
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to release."""
     main = recording.main
-    if not main.analysed_steps:
-        return "Graphs of earlier steps were not looked for: that needs the profiler window."
+    if main.analysed_steps < _LOOKED_AT:
+        return (
+            "Graphs of earlier steps were not looked for: "
+            "that needs steps after the profiler window."
+        )
     if not main.kept_graphs:
         return "No graph of an earlier step is kept."
     if main.flags.retain_graph:

@@ -54,7 +54,9 @@ def refuses(recording: Recording) -> str | None:
     if not recording.has_gpu:
         return "The model trains on the CPU, where nothing waits for a GPU."
     if not recording.main.analysed_steps:
-        return "What waits for the GPU was not looked at: that needs the profiler window."
+        return (
+            "What waits for the GPU was not looked at: that needs steps after the profiler window."
+        )
     if not _waits(recording):
         return "No line of the training loop waits for the GPU."
     return None

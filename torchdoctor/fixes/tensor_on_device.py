@@ -51,7 +51,7 @@ WHEN = "launch"
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to move."""
     if not recording.main.analysed_steps:
-        return "Moves to a device were not looked at: that needs the profiler window."
+        return "Moves to a device were not looked at: that needs steps after the profiler window."
     if not _calls(recording):
         return "No tensor is made on the host and then moved, or moved again unchanged."
     return None

@@ -3,6 +3,8 @@
 import functools
 import os
 
+from . import stand_in
+
 
 class Refusal(Exception):
     """The fix does not apply to this program; the message says why."""
@@ -146,6 +148,7 @@ class Program:
             new = functools.wraps(old)(new)
         except (AttributeError, TypeError):
             pass
+        stand_in.stand_in(self.torch, old, new)
         setattr(owner, name, new)
 
     def _while_on(self, new, old):

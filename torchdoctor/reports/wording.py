@@ -147,6 +147,11 @@ def _none_of(report: Report, trials: list[Trial]) -> str:
     count = f"of the {len(measured)} fixes tried" if len(measured) > 1 else "fix tried"
     if any(proven_faster(trial.speedup) for trial in report.trials):
         return f"No {count} made it faster without changing training."
+    if any(t.verdict == "unclear" and t.speedup is not None for t in trials):
+        none = f"None {count}" if len(measured) > 1 else "The fix tried"
+        looked = "looked faster" if len(measured) > 1 else "did not look faster"
+        more = "" if report.interrupted else "; more time may tell (--budget)"
+        return f"{none} {looked}, and not all is decided{more}."
     return f"None {count} made it faster." if len(measured) > 1 else "The fix tried did not help."
 
 
@@ -243,7 +248,7 @@ def step_time(report: Report) -> str:
         f"{time.steps} step{'s' * (time.steps != 1)})"
     ]
     if report.steps is not None and report.steps.two_modes and time.mean is not None:
-        parts.append(f"mean {seconds(time.mean)}, which decides: some steps take far longer")
+        parts.append(f"mean {seconds(time.mean)}, which decides: steps come in two kinds")
     if report.baseline.samples_per_s is not None:
         parts.append(quantity(report.baseline.samples_per_s, "samples/s"))
     if report.steps is not None and report.steps.trainers > 1:
