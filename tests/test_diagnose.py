@@ -14,9 +14,10 @@ import jsonschema
 import pytest
 from compared_pairs import synthetic
 
+from torchdoctor import catalogue
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_ranks import read_ranks
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.trace_checkup import _permanent, trace_checkup
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
@@ -298,3 +299,8 @@ def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
     bare = diagnose(str(write(tmp_path, "bare.json", trace))).stdout.decode()
     assert "MFU: not measured" in " ".join(bare.split())
     assert "record_shapes=True" in bare
+
+
+def test_code_that_is_offered_keeps_its_indentation() -> None:
+    code = _permanent(catalogue.fixes()["decoded-cache"])
+    assert "def __getitem__(self, index):\n    if " in code

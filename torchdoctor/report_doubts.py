@@ -10,6 +10,7 @@ from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement
 
 _FEW_STEPS = 12
+_BUSY = 0.25  # of the CPUs, by other programs
 _COSTLY = 0.2  # of a step, for observing it
 _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, either way
 
@@ -62,6 +63,13 @@ def _of_the_recording(recording: Recording) -> list[str]:
         doubts.append(
             f"A step takes hardly longer than observing it ({cost_us:.0f} us): its parts are not "
             "known well."
+        )
+    busy, usable = recording.sensors.other_load_cpus, recording.environment.usable_cpus
+    if busy is not None and busy >= _BUSY * max(usable, 1.0):
+        doubts.append(
+            f"Other programs kept {busy:.1f} of {usable:g} usable CPUs busy: speed-ups, above all "
+            "of thread counts and workers, may be those of a busy machine. Measure on a quiet one "
+            "before changing anything for good."
         )
     if recording.environment.sandbox == "none":
         doubts.append("No sandbox: each launch wrote to your own files.")

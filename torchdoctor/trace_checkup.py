@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -163,7 +164,7 @@ def _offered(
 def _permanent(module: Any) -> str:
     """The page's "Make it permanent": without the program, the general form has to do."""
     match = _PERMANENT.search(inspect.getdoc(module) or "")
-    return inspect.cleandoc(match[1]) if match else ""
+    return textwrap.dedent(match[1]).strip("\n") if match else ""
 
 
 def _without_steps(diagnosis: Diagnosis) -> Diagnosis:

@@ -475,3 +475,22 @@ def test_the_recommended_interval_covers_the_truth():
             speedup = results.recommendation.speedup
             held += speedup.low <= truth <= speedup.high
     assert runs > 110 and held / runs >= 0.92
+
+
+def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
+    made, recommending = [], 0
+
+    def make_patch(fixes):
+        made.append(fixes)
+
+    for number in range(20, 60):
+        made.clear()
+        program = Simulated(gains=GAINS, interrupt_at=number)
+        results = try_all(program, NAMES, patch=make_patch)
+        if not results.interrupted or not results.recommendation.fixes:
+            continue
+        recommending += 1
+        names = [fix.fix for fix in results.recommendation.fixes]
+        assert made and [fix for fix, _ in made[-1]] == names, number
+        assert results.patch is None or results.patch.reason == "interrupted"
+    assert recommending > 3

@@ -67,7 +67,11 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call, or the framework's switch."""
     if "transformers" in recording.main.frameworks:
         return 'AutoModel....from_pretrained(..., attn_implementation="sdpa")'
-    return "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"
+    return (
+        "# a causal mask: is_causal=True; another: attn_mask=allowed, bool (True: may be seen).\n"
+        "# A mask of 0 and 1 in floats would be added to the scores: give mask.bool().\n"
+        "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
+    )
 
 
 _TRACE = {

@@ -171,6 +171,9 @@ class _Search:
         except Stopped as stop:
             self.ended = "the trials were stopped"
             self.doubts.append(str(stop))
+        if self.ended is not None and self.patch is None and self.no_patch is None:
+            self.compose_patch()
+            self.no_patch = self.no_patch or self.ended
 
     def settle_training(self, arms: list[Arm], *, confirmed: bool) -> list[Arm]:
         """Without those that changed training; other seeds are launched where only they tell."""
@@ -241,15 +244,20 @@ class _Search:
 
     def patched(self) -> None:
         """The patch that makes the recommended fixes permanent, as a trial of its own."""
-        best = next(iter(self.judge().recommendable()), None)
-        if best is None or self.make_patch is None:
-            return
-        self.no_patch = self.make_patch(best.arm.fixes)
-        if self.no_patch is None:
+        best = self.compose_patch()
+        if best is not None and self.no_patch is None:
             try:
-                self.patch = measure_patch(self.launcher, best.arm)
+                self.patch = measure_patch(self.launcher, best)
             except BudgetEnded:
                 self.no_patch = "the budget ended"
+
+    def compose_patch(self) -> Arm | None:
+        """The patch as text, which takes no launch; the arm that it makes permanent."""
+        best = next(iter(self.judge().recommendable()), None)
+        if best is None or self.make_patch is None:
+            return None
+        self.no_patch = self.make_patch(best.arm.fixes)
+        return best.arm
 
     def judge(self) -> Judgement:
         """Verdicts by what is known now."""
