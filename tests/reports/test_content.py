@@ -7,7 +7,8 @@ from dataclasses import replace
 import samples
 
 from torchdoctor.records import Trial
-from torchdoctor.reports.not_measured import not_measured
+from torchdoctor.reports import terminal
+from torchdoctor.reports.not_measured import not_measured, told_and_named
 
 
 def test_refusals_that_begin_alike_are_one_row() -> None:
@@ -23,3 +24,23 @@ def test_refusals_that_begin_alike_are_one_row() -> None:
         (["loader-workers", "prefetch-factor"], f"{none}."),
         (["channels-last"], reasons["channels-last"]),
     ]
+
+
+def test_many_refusals_are_told_where_they_matter_and_named_elsewhere() -> None:
+    report = samples.loader_bound()
+    finding = replace(report.diagnosis.findings[0], fixes=["loader-workers"])
+    names = ["loader-workers", *(f"fix-{number}" for number in range(9))]
+    refused = [
+        replace(report.trials[0], fix=name, settings={}, verdict="refused", reason=f"Why {name}.")
+        for name in names
+    ]
+    report = replace(
+        report, diagnosis=replace(report.diagnosis, findings=[finding]), trials=refused
+    )
+    told, named = told_and_named(report)
+    assert [row.fixes for row in told] == [["loader-workers"]]
+    assert named == sorted(names[1:])
+    few, none = told_and_named(replace(report, trials=refused[:5]))
+    assert len(few) == 5 and none == []
+    printed = terminal.render(report, 80)
+    assert "Why loader-workers." in printed and "fix-8" in printed and "Why fix-8." not in printed

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from torchdoctor.records import Report, Trial
 from torchdoctor.reports.figures import clean, fix_with_settings
 
+_TOLD = 6  # refusals that are told one by one in any case
+
 
 @dataclass(frozen=True, kw_only=True)
 class NotMeasured:
@@ -35,6 +37,27 @@ def not_measured(report: Report) -> list[NotMeasured]:
             for (verdict, reason), names in by_reason.items()
         ]
     )
+
+
+def told_and_named(report: Report) -> tuple[list[NotMeasured], list[str]]:
+    """For a small place: rows whose reason is told, and fixes that are only named.
+
+    Where many were refused, those that treat nothing of what was found are named; their reasons
+    stand in the report's other forms.
+    """
+    rows = not_measured(report)
+    refused = [row for row in rows if row.verdict == "refused"]
+    if len(refused) <= _TOLD:
+        return rows, []
+    treating = {fix for finding in report.diagnosis.findings for fix in finding.fixes}
+    quiet = {
+        trial.fix
+        for trial in report.trials
+        if trial.verdict == "refused" and not treating & set(trial.fix.split(" + "))
+    }
+    named = [row for row in refused if set(row.fixes) <= quiet]
+    told = [row for row in rows if row not in named]
+    return told, sorted(fix for row in named for fix in row.fixes)
 
 
 def _with_clauses_said_once(rows: list[NotMeasured]) -> list[NotMeasured]:

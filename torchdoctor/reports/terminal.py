@@ -14,7 +14,7 @@ from rich.text import Text
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
-from torchdoctor.reports.not_measured import not_measured
+from torchdoctor.reports.not_measured import told_and_named
 
 WIDTH = 80
 _BAR = 60
@@ -208,8 +208,8 @@ def _trial_table(groups: list[content.TrialGroup], width: int) -> Table:
 
 
 def _not_measured(report: Report) -> RenderableType | None:
-    rows = not_measured(report)
-    if not rows:
+    rows, named = told_and_named(report)
+    if not rows and not named:
         return None
     lines = []
     for row in rows:
@@ -217,6 +217,14 @@ def _not_measured(report: Report) -> RenderableType | None:
         text.append(f"{', '.join(row.fixes)}", style="")
         text.append(f" ({row.verdict}): {row.reason}", style="dim")
         lines.append(Padding(text, (0, 0, 0, 2)))
+    if named:
+        others = Text(", ".join(named))
+        others.append(
+            " (refused): They treat nothing of what was found, or cannot apply here; each reason "
+            "stands in report.json and with --html.",
+            style="dim",
+        )
+        lines.append(Padding(others, (0, 0, 0, 2)))
     return Group(*lines)
 
 
