@@ -166,7 +166,8 @@ class Launcher:
         Raises:
             Stopped, Interrupted, KeyboardInterrupt: as `run`.
         """
-        self._tell(phase, f"{len(arms)} fixes switched on and off within one launch")
+        name = f"{len(arms)} fix{'es' * (len(arms) != 1)} switched on and off within one launch"
+        self._tell(phase, name)
         began = self.budget.now()
         try:
             found = start(self.order.randrange(1 << 30))
@@ -182,7 +183,7 @@ class Launcher:
         if found.ended == "interrupted":
             raise Interrupted(found.reason or "Interrupted.")
         self.done += 1
-        self._tell(phase, "")
+        self._tell(phase, name)
         return found
 
     def block(self, arms: Sequence[Arm], phase: str) -> None:
