@@ -7,10 +7,10 @@ import dataclasses
 import math
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -140,24 +140,31 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     """
     path = Path(path)
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(data)
-            return
-        target = Path(os.path.realpath(path))  # a link stays a link
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _replace(target, data)
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(data)
     except OSError as error:
         problem = error.strerror or str(error)
         raise UsageError(f"Cannot write {path}: {problem}. Choose another place.") from error
 
 
-def _replace(target: Path, data: bytes) -> None:
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` once the block has ended well.
+
+    As `write_atomically`, for what is written piece by piece. Raises OSError.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))  # a link stays a link
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     mode = target.stat().st_mode & 0o777 if target.exists() else 0o666  # less the umask
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)

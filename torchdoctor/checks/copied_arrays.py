@@ -32,7 +32,7 @@ _NAMED = 3
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.analysed import ARRAYS, calls_of, share_of_step, size_words
+    from torchdoctor.records.analysed import ARRAYS, calls_of, how_often, share_of_step
     from torchdoctor.records.lookup import place
 
     calls = calls_of(recording, *ARRAYS)
@@ -41,9 +41,7 @@ def look(recording: Recording) -> list[Finding]:
         return []
     evidence = [
         f"{place(recording, call.location, '')}: torch.tensor of "
-        f"{'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}, "
-        f"{call.calls_per_step:.1f} times a step, {size_words(call.bytes_per_step)} in "
-        f"{call.host_s * 1e3:.2f} ms."
+        f"{'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}, {how_often(call)}."
         for call in calls[:_NAMED]
     ]
     return [

@@ -34,7 +34,7 @@ _NAMED = 3
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.analysed import TO_DEVICE, calls_of, share_of_step, size_words
+    from torchdoctor.records.analysed import TO_DEVICE, calls_of, how_often, share_of_step
     from torchdoctor.records.lookup import place
 
     calls = calls_of(recording, *TO_DEVICE)
@@ -48,10 +48,7 @@ def look(recording: Recording) -> list[Finding]:
             if call.kind == "made-then-moved"
             else "the same unchanged tensor is moved again"
         )
-        evidence.append(
-            f"{place(recording, call.location, '')}: {what}, {call.calls_per_step:.1f} times a "
-            f"step, {size_words(call.bytes_per_step)} in {call.host_s * 1e3:.2f} ms."
-        )
+        evidence.append(f"{place(recording, call.location, '')}: {what}, {how_often(call)}.")
     return [
         Finding(
             check="host-made-tensors",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
@@ -64,22 +65,17 @@ def edited(source: str, edit: Edit) -> str | None:
 
 
 def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | None:
-    if isinstance(edit, KeywordEdit):
-        return _with_keyword(module, ranges, edit)
-    if isinstance(edit, DecoratorEdit):
-        return _with_decorator(module, ranges, edit)
-    if isinstance(edit, WithEdit):
-        return with_context(module, ranges, edit)
-    if isinstance(edit, BeforeLoopEdit):
-        return before_loop(module, ranges, edit)
-    if isinstance(edit, AsTensorEdit):
-        return as_tensor(module, ranges, edit)
-    if isinstance(edit, OnDeviceEdit):
-        return on_device(module, ranges, edit)
-    if isinstance(edit, DetachEdit):
-        return detached(module, ranges, edit)
-    assert isinstance(edit, InputEdit)
-    return with_input(module, ranges, edit)
+    by_kind: dict[type[Edit], Callable[[cst.Module, Ranges, Any], cst.Module | None]] = {
+        KeywordEdit: _with_keyword,
+        DecoratorEdit: _with_decorator,
+        WithEdit: with_context,
+        BeforeLoopEdit: before_loop,
+        AsTensorEdit: as_tensor,
+        OnDeviceEdit: on_device,
+        DetachEdit: detached,
+        InputEdit: with_input,
+    }
+    return by_kind[type(edit)](module, ranges, edit)
 
 
 def edit_call_keyword(

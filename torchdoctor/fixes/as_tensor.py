@@ -79,16 +79,17 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         def tensor(*args: Any, **kwargs: Any) -> Any:
             if len(args) != 1 or not kwargs.keys() <= {"dtype", "device"}:
                 return old(*args, **kwargs)
-            if "device" not in kwargs and torch.empty(0).device.type != "cpu":
-                return old(*args, **kwargs)  # a default device, to which it would have gone
             data = args[0]
             if type(data) in (list, tuple) and data and all(map(_is_array, data)):
-                made = _joined(torch, data)
+                share = _joined
             # `data` is one more reference than there was when the count was taken.
             elif _is_array(data) and sys.getrefcount(data) <= alone + 1:
-                made = _shared(torch, data)
+                share = _shared
             else:
                 return old(*args, **kwargs)
+            if "device" not in kwargs and torch.empty(0).device.type != "cpu":
+                return old(*args, **kwargs)  # a default device, to which it would have gone
+            made = share(torch, data)
             if made is None:
                 return old(*args, **kwargs)
             program.applied()
@@ -106,22 +107,22 @@ def _is_array(value: Any) -> bool:
     return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
 
 
-def _joined(torch: Any, arrays: Any) -> Any:
-    first = arrays[0]
-    if any(a.shape != first.shape or a.dtype != first.dtype for a in arrays):
+def _joined(torch: Any, data: Any) -> Any:
+    first = data[0]
+    if any(a.shape != first.shape or a.dtype != first.dtype for a in data):
         return None
     try:
-        return torch.from_numpy(sys.modules["numpy"].array(arrays))
+        return torch.from_numpy(sys.modules["numpy"].array(data))
     except (TypeError, ValueError):  # a type that torch has not
         return None
 
 
-def _shared(torch: Any, array: Any) -> Any:
-    flags = array.flags
-    if array.base is not None or not (flags.writeable and flags.c_contiguous):
+def _shared(torch: Any, data: Any) -> Any:
+    flags = data.flags
+    if data.base is not None or not (flags.writeable and flags.c_contiguous):
         return None
     try:
-        return torch.from_numpy(array)
+        return torch.from_numpy(data)
     except (TypeError, ValueError):
         return None
 

@@ -41,13 +41,14 @@ if TYPE_CHECKING:
 TREATS = ("kept-graphs",)
 KEEPS_RESULTS = "exactly"
 WHEN = "launch"
-_LOOKED_AT = 6  # the analysed step at which kept graphs are looked for, the last one
 
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to release."""
+    from torchdoctor.probe.window import ANALYSED_STEPS
+
     main = recording.main
-    if main.analysed_steps < _LOOKED_AT:
+    if main.analysed_steps < ANALYSED_STEPS:  # kept graphs are looked for at the last one
         return (
             "Graphs of earlier steps were not looked for: "
             "that needs steps after the profiler window."

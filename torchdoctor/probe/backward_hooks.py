@@ -109,14 +109,13 @@ def install(session):
 
     def end(tensors):
         index = keep(tensors)
-        session.learned += 1
-        if session.learned > _SETTLED and session.sparse:
+        if session.sparse and session.learned >= _SETTLED:
+            session.learned += 1
             return  # fetches separate iterations and watch the clock
         now = add(step_log.BACKWARD_END, 0, index)
         if optimizers.open:
             optimizers.saw_backward()
-        if now > session.facts_due_ns:
-            session.learning_due()
+        session.learning(now)
         if session.learned == _SETTLED and optimizers.handle is not None:
             # Backwards say that something is learned, so optimizer steps need not say it too.
             optimizers.leave()

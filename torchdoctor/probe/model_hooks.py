@@ -236,21 +236,8 @@ def _make_call(session, models, old):
 
 def _autocast(torch):
     """The function that says whether autocast is on."""
-    return getattr(torch._C, "_is_any_autocast_enabled", None) or _public_autocast(torch)
-
-
-def _public_autocast(torch):
-    cpu = _cpu_autocast(torch)
-    return lambda: torch.is_autocast_enabled() or cpu()
-
-
-def _cpu_autocast(torch):
-    """The function that says whether autocast is on for the CPU."""
-    try:
-        torch.is_autocast_enabled("cpu")
-    except TypeError:  # older torch takes no device
-        return torch.is_autocast_cpu_enabled
-    return functools.partial(torch.is_autocast_enabled, "cpu")
+    for_any = getattr(torch._C, "_is_any_autocast_enabled", None)
+    return for_any or (lambda: torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"))
 
 
 def _keep_from_dynamo(torch, code):

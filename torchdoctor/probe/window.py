@@ -12,7 +12,7 @@ from . import kept_graphs, step_log, tensor_calls, training_facts
 from .switching import Switching
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
-_ANALYSED_STEPS = 6
+ANALYSED_STEPS = 6
 
 
 class Window:
@@ -236,7 +236,7 @@ class Window:
         calls, graphs, training = self._analysis
         calls.steps += 1
         graphs.step += 1
-        if calls.steps < _ANALYSED_STEPS:
+        if calls.steps < ANALYSED_STEPS:
             return
         calls.on = graphs.on = training.on = False
         try:

@@ -14,16 +14,9 @@ from torchdoctor.recording.intervals import Intervals, join, subtract, union
 from torchdoctor.recording.phases import PHASES, phase_after
 from torchdoctor.recording.timeline import build_timeline, is_step, named
 from torchdoctor.recording.trace_columns import Table, Trace
+from torchdoctor.reports.content import PHASE_LABELS
 
 _STEPS = 3
-_LABELS = {
-    "data_wait": "waiting for data",
-    "h2d_copy": "copies to device",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "other",
-}
 # The second is how traces of 2021 and before name it.
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$|torch::autograd::Acc")
 _LOADER = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
@@ -61,7 +54,7 @@ def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes
     begin, end = int(times[first]), int(times[last])
     phase = phase_after(events)
     lanes = {}
-    for name, label in _LABELS.items():
+    for name, label in PHASE_LABELS.items():
         rows = np.flatnonzero(phase[:-1] == PHASES.index(name))
         lanes[label] = union(events.t_ns[rows], events.t_ns[rows + 1])
     return _cut(first, times[first : last + 1], lanes, begin, end)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -16,6 +15,7 @@ import msgspec
 import numpy as np
 
 from torchdoctor.errors import UsageError
+from torchdoctor.record_files import replacing
 from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_files import events_start, plain_chunks
@@ -51,10 +51,10 @@ def annotate(
     if target.exists() and target.samefile(source):
         raise UsageError(f"{target} is the trace itself: name another file to annotate it into.")
     try:
-        with source.open("rb") as stream, _replacing(target) as part:
+        with source.open("rb") as stream, replacing(target) as file:
             chunks = plain_chunks(stream, source.name, [])
             head, rest = _head(chunks, source)
-            with _writing(part, target.name) as out:
+            with _packed(file, target.name) as out:
                 out.write(head + b"\n" + ours + b",\n" + rest)
                 for chunk in chunks:
                     out.write(chunk)
@@ -113,27 +113,10 @@ def _head(chunks: Iterator[bytes], source: Path) -> tuple[bytes, bytes]:
 
 
 @contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """Where to write so that the target changes as a whole; a pipe or a device is written to."""
-    if target.exists() and not target.is_file():
-        yield target
-        return
-    target = Path(os.path.realpath(target))  # a link stays a link
-    part = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield part
-        part.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
-
-
-@contextlib.contextmanager
-def _writing(part: Path, name: str) -> Iterator[IO[bytes]]:
+def _packed(file: BinaryIO, name: str) -> Iterator[IO[bytes]]:
+    """What is written to it lands in the file, compressed where the name ends in .gz."""
     if not name.endswith(".gz"):
-        with part.open("wb") as raw:
-            yield raw
+        yield file
         return
-    with gzip.open(part, "wb", compresslevel=1) as stream:
+    with gzip.GzipFile("", "wb", compresslevel=1, fileobj=file) as stream:
         yield cast(BinaryIO, stream)

@@ -28,6 +28,12 @@ def summed_graphs(recording: Recording) -> list[KeptGraph]:
     return [x for x in recording.main.kept_graphs if x.kind == "sum" and x.location is not None]
 
 
+def how_often(call: TensorCall) -> str:
+    """ "1.0 times a step, 3.8 MiB in 4.00 ms"."""
+    size = size_words(call.bytes_per_step)
+    return f"{call.calls_per_step:.1f} times a step, {size} in {call.host_s * 1e3:.2f} ms"
+
+
 def size_words(size_bytes: float) -> str:
     """ "3.2 MiB"."""
     for unit, one in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -13,20 +13,12 @@ from torchdoctor.records.comparison import (
     FindingChange,
     OperatorChange,
 )
-from torchdoctor.reports.content import SHARE_LABELS
+from torchdoctor.reports.content import PHASE_LABELS, SHARE_LABELS
 from torchdoctor.reports.figures import clean, memory, percent, seconds, speedup
 
 WIDTH = 80
 _NAME, _CELL = 30, 14  # widest first cell and others of a table
 _EVIDENCE_LINES = 2
-_PHASE_LABELS = {
-    "data_wait": "waiting for data",
-    "h2d_copy": "copies to device",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "other",
-}
 _SAME = 0.005  # relative; below it a figure did not change
 
 
@@ -84,7 +76,7 @@ def _parts_title(found: Comparison) -> str:
 
 
 def _part_rows(found: Comparison) -> list[list[str]]:
-    labels = SHARE_LABELS if found.parts_are == "branches" else _PHASE_LABELS
+    labels = SHARE_LABELS if found.parts_are == "branches" else PHASE_LABELS
     rows = [
         [labels.get(one.name, one.name), _time(one.a_s), _time(one.b_s), _change(one.change_s)]
         for one in found.parts

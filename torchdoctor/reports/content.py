@@ -31,14 +31,15 @@ SHARE_LABELS = {
     "cpu": "CPU operators, Python",
     "other": "other",
 }
-_PHASES = {
-    "data_wait_s": ("data_loader", "waiting for data"),
-    "h2d_copy_s": ("memcpy", "copies to device"),
-    "forward_s": ("gpu", "forward"),
-    "backward_s": ("runtime", "backward"),
-    "optimizer_s": ("cpu", "optimizer"),
-    "other_s": ("other", "other"),
+PHASE_LABELS = {
+    "data_wait": "waiting for data",
+    "h2d_copy": "copies to device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "other",
 }
+_PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # those of branches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,8 @@ def _phases(report: Report) -> list[tuple[str, str, float | None]]:
     if steps is None or steps.mean_s <= 0:
         return []
     return [
-        (key, label, getattr(steps, name) / steps.mean_s) for name, (key, label) in _PHASES.items()
+        (colour, label, getattr(steps, f"{phase}_s") / steps.mean_s)
+        for colour, (phase, label) in zip(_PHASE_COLOURS, PHASE_LABELS.items(), strict=True)
     ]
 
 
