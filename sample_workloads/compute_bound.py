@@ -4,7 +4,7 @@ Illness: nearly all of the step is large matrix products in float32, on a machin
     work in bfloat16.
 Check expected: compute, low-precision-unused
 Bottleneck expected: cpu; on a GPU: gpu
-Fix expected: mixed-precision; on a CPU without bfloat16 units: none
+Fix expected: mixed-precision, cpu-bfloat16-products; on a CPU without bfloat16 units: none
 """
 
 import argparse

@@ -31,6 +31,7 @@ FIXES = {
     "torch-compile",
     "fused-optimizer",
     "mixed-precision",
+    "cpu-bfloat16-products",
     "channels-last",
     "debug-off",
     "no-grad-evaluation",

@@ -126,7 +126,7 @@ def candidates(
             refused.append(Refused(fix=ident, reason=reason or "It has no setting worth trying."))
             continue
         ceiling = None if prospect.share is None else 1.0 / (1.0 - min(prospect.share, _MOST_SHARE))
-        one = Candidate(fix=ident, ceiling=ceiling, reason=prospect.reason)
+        one = Candidate(fix=ident, ceiling=ceiling, reason=prospect.reason, main=prospect.tier == 0)
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         for number, (settings, also) in enumerate(_with_company(tried, module, recording)):
             # A second setting waits until the next tier's first ones had their turn.

@@ -37,6 +37,8 @@ def watch(module, args, output):
         "view": flat.data_ptr() == weight.data_ptr() and bool((flat == weight.data.view(-1)).all())
         if weight.is_contiguous() else None,
         "none": zeroed,
+        "products": [torch.get_float32_matmul_precision(), getattr(torch.backends.mkldnn, "conv",
+            None) and torch.backends.mkldnn.conv.fp32_precision],
     })
 net[0].register_forward_hook(watch)
 zeroed = None
@@ -236,6 +238,14 @@ def test_a_program_that_sets_threads_itself_gets_its_number_back(tmp_path: Path)
     ran = run(tmp_path, [arm("cpu-threads", num_threads=1)], "torch.set_num_threads(3)")
     for number, (now, look) in enumerate(zip(on_in_iterations(ran), seen(tmp_path), strict=False)):
         assert look["threads"] == (1 if now else 3 if number else 2), number
+
+
+def test_products_are_as_precise_as_before_once_bfloat16_is_switched_off(tmp_path: Path) -> None:
+    ran = run(tmp_path, [arm("cpu-bfloat16-products")])
+    looks = seen(tmp_path)
+    for now, look in zip(on_in_iterations(ran), looks, strict=False):
+        assert (look["products"] == looks[0]["products"]) != bool(now)
+        assert look["products"][0] == ("medium" if now else "highest")
 
 
 def test_every_fix_between_steps_can_be_switched(tmp_path: Path) -> None:

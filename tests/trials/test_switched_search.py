@@ -190,11 +190,12 @@ def test_blocks_within_one_launch_cover_the_truth_of_that_launch() -> None:
 
 def test_with_little_time_a_promising_fix_that_must_be_launched_is_not_forgotten() -> None:
     """No time for a look at it: what it could gain decides whether it is confirmed first."""
-    for ceiling, first in ((3.0, "workers"), (1.1, "amp"), (None, "amp")):
+    unknown = (None, False, "amp"), (None, True, "workers")
+    for ceiling, main, first in ((3.0, False, "workers"), (1.1, True, "amp"), *unknown):
         program = Simulated(gains={"amp": 1.2, "workers": 1.5})
         switching = SimulatedSwitching(program)
         candidates = [Candidate(fix="tf32"), Candidate(fix="amp")]
-        candidates += [Candidate(fix="workers", ceiling=ceiling)]
+        candidates += [Candidate(fix="workers", ceiling=ceiling, main=main)]
         results = run_trials(
             program,
             candidates,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 TREATS = ("low-precision-unused", "compute")
 KEEPS_RESULTS = "lower precision"
 PHASES = ("forward_s", "backward_s")
-WHEN = "launch"
+WHEN = "between steps"
 
 
 def refuses(recording: Recording) -> str | None:
@@ -71,10 +71,18 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set it at the first batch."""
+    before: list[tuple[Any, str]] = []  # where newer torch keeps its choice, and the choice
+    mkldnn = torch.backends.mkldnn
 
     def allow() -> None:
+        if program.switched:
+            before[:] = [(None, torch.get_float32_matmul_precision())]
+            for backend in (mkldnn, torch.backends.cuda):
+                for name in ("matmul", "conv"):
+                    kind: Any = getattr(backend, name, None)
+                    if hasattr(kind, "fp32_precision"):
+                        before.append((kind, kind.fp32_precision))
         torch.set_float32_matmul_precision("medium")
-        mkldnn = torch.backends.mkldnn
         if hasattr(mkldnn, "conv"):
             try:
                 mkldnn.conv.fp32_precision = "bf16"
@@ -82,8 +90,16 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
                 program.set_reason("Convolutions stay in float32: this torch has no switch.")
         program.applied(precision=torch.get_float32_matmul_precision())
 
+    def restore() -> None:
+        for kind, choice in before:
+            if kind is None:
+                torch.set_float32_matmul_precision(choice)
+            else:
+                kind.fp32_precision = choice
+        before.clear()
+
     program.set_reason("Training did not begin.")
-    program.at_first_batch(allow)
+    program.at_first_batch(allow, restore)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

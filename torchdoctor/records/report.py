@@ -72,6 +72,7 @@ class Candidate:
 
     also: fixes by id, with their settings, that go with it because one without the other may
     help nobody (loader workers, and fewer threads that would fight with them for the cores).
+    main: it treats what the diagnosis named.
     """
 
     fix: str
@@ -79,6 +80,7 @@ class Candidate:
     also: dict[str, dict[str, Any]] = field(default_factory=dict)
     ceiling: float | None = None  # most that it can gain by Amdahl, as a speed-up
     reason: str = ""  # why it is tried
+    main: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,8 +82,11 @@ class Screen:
         """What is expected of an arm: what was seen, or half of what it could gain at most."""
         if found := self.evidence.measured(arm).differences:
             return fmean(found)
-        ceiling = arm.candidate.ceiling if arm.candidate is not None else None
-        return math.log(ceiling) / 2 if ceiling is not None else 0.0
+        one = arm.candidate
+        if one is None or one.ceiling is None:
+            # Nobody knows what it could give, but it treats what the diagnosis named.
+            return math.log(_PLAIN) if one is not None and one.main else 0.0
+        return math.log(one.ceiling) / 2
 
     def _by_blocks(self) -> list[Arm]:
         """A look at those that can be switched, within one launch; the arms that it decided on."""
