@@ -64,22 +64,24 @@ def apply(t, s, program): program.around_forward(lambda m: Bad())
 }
 
 
-@pytest.mark.parametrize("name", list(FAILING))
-def test_state_of_a_fix(name: str, tmp_path: Path) -> None:
-    code, state = FAILING[name]
+def test_no_fix_that_fails_stops_the_program_or_another_fix(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    fix = tmp_path / "some_fix.py"
-    fix.write_text(code)
-    fixes = [{"id": "some-fix", "file": str(fix), "settings": {"n": 4}}]
+    fixes = []
+    for name, (code, _) in FAILING.items():
+        file = tmp_path / f"{name.replace(' ', '_')}_fix.py"
+        file.write_text(code)
+        fixes.append({"id": name, "file": str(file), "settings": {"n": 4}})
     run = run_probed(["train.py"], tmp_path, tmp_path, fixes=fixes)
     assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
     assert run.stderr == ""
-    assert run.main["fixes"][0]["state"] == state
+    found = {row["fix"]: row for row in run.main["fixes"]}
+    assert {name: row["state"] for name, row in found.items()} == {
+        name: state for name, (_, state) in FAILING.items()
+    }
+    for name, row in found.items():
+        assert row["reason"] or row["state"] in ("applied", "pending"), name
+    assert found["applied"]["details"] == {"n": 4}
     assert run.count(step_log.FORWARD_BEGIN) == run.count(step_log.FORWARD_END) == 4
-    if state in ("failed", "refused"):
-        assert run.main["fixes"][0]["reason"]
-    if state == "applied":
-        assert run.main["fixes"][0]["details"] == {"n": 4}
 
 
 @pytest.mark.parametrize("plan", ["{", "{}", '{"channel": "/nonexistent/folder"}'])
@@ -173,39 +175,36 @@ class Net(torch.nn.Module):
         self.body = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
     def forward(self, x):
         return self.body(x).relu()
-model = MODEL
-other = torch.nn.Sequential(torch.nn.Linear(4, 4))  # a root of a class that is nested above
-HOW
-o = torch.optim.SGD(model.parameters(), lr=0.1)
-for x in torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2):
-    o.zero_grad(); other(x); loss = model(x).sum(); loss.backward(); o.step(); print(loss.item())
-print(graphs)
+def train(model, compiled):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    other = torch.nn.Sequential(torch.nn.Linear(4, 4))  # a root of a class that is nested above
+    made = compiled(model)
+    model = model if made is None else made
+    o = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2):
+        o.zero_grad(); other(x); loss = model(x).sum(); loss.backward(); o.step()
+        print(loss.item())
+    print(graphs)
+sequential = torch.nn.Sequential
+def nested():
+    return sequential(torch.nn.Linear(4, 4), sequential(torch.nn.Linear(4, 2)))
+compile = torch.compile
+train(Net(), lambda model: compile(model, backend=backend))
+train(Net(), lambda model: compile(model, backend=backend, fullgraph=True))
+train(Net(), lambda model: model.compile(backend=backend, fullgraph=True))
+train(nested(), lambda model: compile(model, backend=backend, fullgraph=True))
+# Torch's own modules are not compiled this way at all: that too must stay so.
+train(nested(), lambda model: model.compile(backend=backend))
 """
 
 
-SEQUENTIAL = (
-    "torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.Linear(4, 2)))"
-)
-
-
-@pytest.mark.parametrize(
-    ("model", "how"),
-    [
-        ("Net()", "model = torch.compile(model, backend=backend)"),
-        ("Net()", "model = torch.compile(model, backend=backend, fullgraph=True)"),
-        ("Net()", "model.compile(backend=backend, fullgraph=True)"),
-        (SEQUENTIAL, "model = torch.compile(model, backend=backend, fullgraph=True)"),
-        # Torch's own modules are not compiled this way at all: that too must stay so.
-        (SEQUENTIAL, "model.compile(backend=backend)"),
-    ],
-    ids=["function", "full", "method", "sequential", "sequential-method"],
-)
-def test_compiled_models_have_the_same_graphs(model: str, how: str, tmp_path: Path) -> None:
-    code = COMPILED.replace("MODEL", model).replace("HOW", how)
-    (tmp_path / "train.py").write_text(code)
+def test_compiled_models_have_the_same_graphs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COMPILED)
     plain = run_plain(["train.py"], tmp_path)
     run = run_probed(["train.py"], tmp_path, tmp_path)
     assert plain.returncode == 0, plain.stderr
     assert (run.returncode, run.stdout) == (0, plain.stdout), run.stderr
     assert run.said() == []
-    assert run.count(step_log.FORWARD_BEGIN) == 12
+    # All but the first of each further model, by which it is noticed.
+    assert run.count(step_log.FORWARD_BEGIN) >= 5 * 12 - 8

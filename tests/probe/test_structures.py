@@ -108,6 +108,20 @@ def test_events_of_a_loop(name: str, tmp_path: Path) -> None:
     assert {key: seen[key] for key in expected} == expected
 
 
+def test_every_fold_trains_a_model_that_is_seen(tmp_path: Path) -> None:
+    """The next model may lie where the last one did, and its class is the same."""
+    body = """
+for fold in range(4):
+    model = nn.Sequential(nn.Linear(4, 2))
+    o = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in loader: o.zero_grad(); model(x).mean().backward(); o.step()
+"""
+    run = run_loop(body, tmp_path)
+    assert run.count(step_log.BACKWARD_END) == 24
+    assert run.count(step_log.FORWARD_END) >= 24 - 3  # a fold's first one, by which it is noticed
+    assert [m["forwards"] for m in run.main["models"] if m["forwards"]] == [6, 5, 5, 5]
+
+
 def test_lbfgs_closure_runs_inside_the_step(tmp_path: Path) -> None:
     run = run_loop(
         """

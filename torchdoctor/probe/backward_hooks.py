@@ -99,6 +99,11 @@ def install(session):
     watched = phases or bounds or session.programs
 
     def begin(retain_graph):
+        if models.settled and (phases or session.programs):
+            if models.seen_forward:
+                models.seen_forward = False
+            else:
+                models.look_again()
         rare = retain_graph or session.backward_location is False or not models.settled
         if rare or models.open_contexts or session.programs or not session.first_batch_done:
             first(retain_graph)

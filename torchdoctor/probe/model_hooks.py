@@ -14,6 +14,7 @@ from .fingerprints import shapes
 from .model_facts import describe
 
 _SCANS = 4
+_LATER_SCANS, _VAIN_SCANS = 16, 2
 _MOST_SHAPES = 8
 
 
@@ -25,11 +26,11 @@ class Models:
         self._idents = {}  # id(module) -> ident
         self.known = []  # _Root
         self._wrapped = set()
-        self._scans = 0
+        self._scans = self._later_scans = self._vain_scans = 0
         self.depth = 0
         self.open_contexts = []
-        self.seen_forward = False
-        self.settled = False  # no further scan
+        self.seen_forward = False  # once settled: since the last backward
+        self.settled = False  # no further scan, but for models that come later
 
     def discover(self):
         """Scan for root modules during the first batches; again until a forward was seen."""
@@ -38,6 +39,21 @@ class Models:
             self.settled = True
             return
         self._scans += 1
+        self._scan()
+
+    def look_again(self):
+        """A backward without a forward before it: the next fold or phase trains a model of its own.
+
+        Where nothing is found twice, the program learns without calling a module.
+        """
+        if self._later_scans >= _LATER_SCANS or self._vain_scans >= _VAIN_SCANS:
+            return
+        self._later_scans += 1
+        known = len(self.known)
+        self._scan()
+        self._vain_scans += len(self.known) == known
+
+    def _scan(self):
         module_class = self._session.torch.nn.Module
         # Never isinstance(): it would wake up the lazy proxies of other libraries.
         modules = [x for x in gc.get_objects() if _is_module(type(x), module_class)]
@@ -53,7 +69,8 @@ class Models:
             self._add(module)
 
     def _add(self, module):
-        if id(module) in self._idents or module.__dict__.get("_modules") is None:
+        # A module that is gone has left its id to others.
+        if self.root_of(module) is not None or module.__dict__.get("_modules") is None:
             return
         if next(iter(module.parameters()), None) is None:
             return
