@@ -207,7 +207,6 @@ def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\n")
     body = "open('log.csv', 'a').write('x'); torch.save(model.state_dict(), 'model.pt')"
@@ -231,7 +230,6 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) -> None:
     name = script(tmp_path)

@@ -19,8 +19,7 @@ from torchdoctor.checkup import checkup
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.run_settings import RunSettings
 
-# One at a time: they need their budgets.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 STEP = """
     loss = (model(x) - 1).square().mean()

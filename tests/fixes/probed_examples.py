@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def run_with(
     folder: Path,
     seed: int | None = None,
     variables: dict[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Ran:
     """Run `program`, given as text, in a process of its own; fixes: id -> settings.
 
@@ -63,7 +65,7 @@ def run_with(
         environment |= {name: value for name, value in changed.items() if value is not None}
         environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}
     process = subprocess.run(
-        [sys.executable, script.name],
+        [sys.executable, script.name, *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -58,21 +58,13 @@ def test_surroundings_and_exit_code_are_those_of_plain_python(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault",
-    [
-        "raise RuntimeError('mine')",
-        "torch.nn.Linear(2, 2)(torch.zeros(1, 3))",
-        "Data.bad = True",
-        "(model(torch.zeros(1, 2)) * 2).backward()",
-    ],
-)
+@pytest.mark.parametrize("fault", ["raise RuntimeError('mine')", "Data.bad = True"])
 def test_traceback_is_that_of_plain_python(fault: str, project: Path, tmp_path: Path) -> None:
     write(
         project,
         "train.py",
         f"""
-        import torch
+        import torch, traceback
         class Data(torch.utils.data.Dataset):
             bad = False
             def __len__(self): return 6
@@ -84,13 +76,17 @@ def test_traceback_is_that_of_plain_python(fault: str, project: Path, tmp_path: 
         for x in torch.utils.data.DataLoader(Data(), batch_size=2):
             model(x).sum().backward()
             optimizer.step()
+            try: torch.nn.Linear(2, 2)(torch.zeros(1, 3))
+            except RuntimeError: traceback.print_exc()
+            try: (model(torch.zeros(1, 2)) * 2).backward()
+            except RuntimeError: traceback.print_exc()
             {fault}
         """,
     )
     plain = run_plain(["train.py"], project)
     probed = run_probed(["train.py"], project, tmp_path)
     assert plain.returncode == probed.returncode == 1
-    assert "Traceback" in plain.stderr
+    assert plain.stderr.count("Traceback") >= 3
     assert probed.stderr == plain.stderr
 
 
