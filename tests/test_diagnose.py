@@ -200,6 +200,93 @@ def test_folders_and_arguments_that_make_no_sense(tmp_path: Path) -> None:
         read_ranks([])
 
 
+def a_rank(folder: Path, rank: int, suffix: str = "json") -> Path:
+    information = {"backend": "nccl", "rank": rank, "world_size": 3}
+    return write(folder, f"rank{rank}.{suffix}", distributedInfo=information)
+
+
+def test_what_lies_beside_the_traces_of_a_folder_is_passed_over_and_named(tmp_path: Path) -> None:
+    """Results are written where the traces are; they made the next diagnosis end in an error."""
+    a_rank(tmp_path, 0)
+    a_rank(tmp_path, 1)
+    results = ["--json", str(tmp_path / "report.json")]
+    results += ["--annotate", str(tmp_path / "annotated.json")]
+    assert diagnose(*results, str(tmp_path)).returncode == 0
+    (tmp_path / "config.json").write_text('{"batch_size": 8}')
+    report = trace_checkup([str(tmp_path)])
+    assert [row.rank for row in report.ranks] == [0, 1]
+    doubts = [doubt for doubt in report.doubts if "passed over" in doubt]
+    assert len(doubts) == 3
+    for name in ("report.json", "annotated.json", "config.json"):
+        assert sum(f"/{name} is" in doubt for doubt in doubts) == 1
+    alone = trace_checkup([str(tmp_path / "annotated.json")])
+    assert alone.trace is not None and alone.trace.steps == 3
+
+
+BROKEN = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:60]),
+    "damaged": lambda path: path.write_bytes(b"\x1f\x8b" + bytes(100)),
+    "dangling": lambda path: (path.unlink(), path.symlink_to("nowhere.json")),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_one_broken_rank_leaves_the_others_their_diagnosis(how: str, tmp_path: Path) -> None:
+    for rank in range(3):
+        a_rank(tmp_path, rank)
+    BROKEN[how](tmp_path / "rank1.json")
+    report = trace_checkup([str(tmp_path)])
+    assert [row.rank for row in report.ranks] == [0, 2]
+    [doubt] = [doubt for doubt in report.doubts if "passed over" in doubt]
+    assert "rank1.json" in doubt
+    assert any("2 of 3 ranks" in doubt for doubt in report.doubts)
+
+
+def test_a_broken_rank_among_large_ones_is_told_by_the_other_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchdoctor.recording.trace_ranks._IN_PARALLEL_BYTES", 1)
+    a_rank(tmp_path, 0)
+    (tmp_path / "rank1.json").write_bytes(b"")
+    found = read_ranks([str(tmp_path)])
+    assert [one.rank for one in found.traces] == [0]
+    assert "rank1.json is empty" in found.doubts[0]
+
+
+def test_a_folder_without_a_single_trace_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text('{"schema_version": "1.0"}')
+    (tmp_path / "rank0.json").write_text("")
+    result = diagnose(str(tmp_path))
+    assert result.returncode == 2
+    assert "None of 2 files" in result.stderr.decode()
+    assert len(result.stderr.decode().strip().splitlines()) == 1
+
+
+def test_windows_of_one_program_are_not_compared_as_ranks(tmp_path: Path) -> None:
+    """tensorboard_trace_handler writes a file for each cycle of its schedule."""
+    for number, step in enumerate((1000.0, 2000.0)):
+        trace = synthetic.every_branch(step=step)
+        trace.events = [e for e in trace.events if "nccl" not in e["name"]]
+        write(tmp_path, f"host_17.{number}.pt.trace.json", trace)
+    report = trace_checkup([str(tmp_path)])
+    assert report.ranks == []
+    assert not [f for f in report.diagnosis.findings if f.check == "rank-imbalance"]
+    assert any("separate recordings" in doubt and "17.1.pt" in doubt for doubt in report.doubts)
+
+
+@pytest.mark.parametrize("how", ["json", "json.gz", "stdin", "folder"])
+def test_a_byte_order_mark_is_transparent(how: str, tmp_path: Path) -> None:
+    cards = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0}]
+    data = b"\xef\xbb\xbf" + synthetic.every_branch().text(deviceProperties=cards)
+    path = tmp_path / ("trace.json.gz" if how == "json.gz" else "trace.json")
+    path.write_bytes(gzip.compress(data) if how == "json.gz" else data)
+    argument = {"stdin": "-", "folder": str(tmp_path)}.get(how, str(path))
+    result = diagnose(argument, input=path.read_bytes())
+    assert result.returncode == 0, result.stderr
+    assert "A100-SXM4-80GB" in result.stdout.decode()
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("suffix", ["json", "json.gz"])
 def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(share, suffix, tmp_path) -> None:

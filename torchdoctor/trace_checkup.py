@@ -53,7 +53,8 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         UsageError: one of them does not exist or is no trace, or `annotated` cannot be written.
     """
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    ranks = read_ranks(sources, timelines=annotated is not None)
+    read = read_ranks(sources, timelines=annotated is not None)
+    ranks = read.traces
     chosen = slowest(ranks)
     trace = chosen.statistics
     alignment = align([one.collectives for one in ranks], trace.step_s or 0.0)
@@ -84,7 +85,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
-        doubts=[*_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
+        doubts=[*read.doubts, *_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
 
@@ -99,9 +100,14 @@ def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
     return max(ranks, key=own_s)
 
 
+def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
+    """Whether the traces are of ranks that wait for each other: they say so, or communicate."""
+    return any(one.rank is not None or len(one.collectives.start) for one in ranks)
+
+
 def rank_times(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[RankTime]:
-    """One row a rank; empty for a single trace."""
-    if len(ranks) < 2:
+    """One row a rank; empty for a single trace, and for traces that are of no ranks."""
+    if len(ranks) < 2 or not _of_one_job(ranks):
         return []
     rows = []
     for number, one in enumerate(ranks):
@@ -209,14 +215,33 @@ def _doubts(
             "folder with the traces of all."
         )
     if len(ranks) > 1:
-        name = chosen.rank if chosen.rank is not None else Path(trace.path).name
-        doubts.append(f"The shares are of rank {name}, which the others wait for.")
+        doubts += _whose(ranks, chosen)
         doubts += _clock_doubts(ranks, alignment)
         for one in ranks:
             if one is not chosen:
                 label = Path(one.statistics.path).name
                 doubts += [f"{label}: {doubt}" for doubt in one.statistics.doubts]
     return list(dict.fromkeys(doubts))
+
+
+def _whose(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
+    """Which trace the shares are of, and whether each is of another rank."""
+    name = Path(chosen.statistics.path).name
+    if not _of_one_job(ranks):
+        return [
+            f"The {len(ranks)} traces name no rank and communicate with nobody: they are taken for "
+            f"separate recordings, and the figures are of {name}, whose steps are the longest."
+        ]
+    rank = name if chosen.rank is None else chosen.rank
+    doubts = [f"The shares are of rank {rank}, which the others wait for."]
+    numbers = [one.rank for one in ranks if one.rank is not None]
+    repeated = sorted({number for number in numbers if numbers.count(number) > 1})
+    if repeated:
+        doubts.append(
+            f"Several traces are of rank {', '.join(map(str, repeated))} (windows of one run, or "
+            "several runs): what is said of ranks compares them as if they ran together."
+        )
+    return doubts
 
 
 def _clock_doubts(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[str]:

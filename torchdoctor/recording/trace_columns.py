@@ -43,6 +43,7 @@ _DEVICE_KINDS = ("kernel", "memcpy", "memset")
 KERNEL, MEMCPY, MEMSET = range(3)
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
 _NO_ARGS = SliceArgs()
+OUR_CATEGORY = "torchdoctor"  # of what `trace_annotate` adds to a copy
 
 
 class Names(dict[Key, int], Generic[Key]):
@@ -114,6 +115,7 @@ class Trace:
     device: Table
     spans: Table
     python: Table  # the user's frames of Python, where stacks were recorded
+    annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
@@ -256,6 +258,7 @@ class Columns:
             threads=self.threads.values_in_order(),
             shapes=self.shapes.values_in_order(),
             products=self.products.values_in_order(),
+            annotated=OUR_CATEGORY in self._table_of,
             doubts=doubts,
             **tables,
         )
