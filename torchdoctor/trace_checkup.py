@@ -161,9 +161,14 @@ def _offered(
     capability = compute_capability(recording)
     for ident in sorted(treated, key=lambda ident: treated[ident], reverse=True):
         module = fixes[ident]
-        too_old = capability is not None and capability < getattr(module, "CAPABILITY", (0, 0))
-        if not too_old and getattr(module, "suits", lambda trace: True)(trace):
-            offered.append(RecommendedFix(fix=ident, instruction=_permanent(module)))
+        if hasattr(module, "advice"):
+            instruction = module.advice(recording)
+        elif capability is not None and capability < getattr(module, "CAPABILITY", (0, 0)):
+            instruction = None
+        else:
+            instruction = _permanent(module)
+        if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
+            offered.append(RecommendedFix(fix=ident, instruction=instruction))
     return offered
 
 
@@ -177,6 +182,8 @@ def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
     """The same of a trace whose steps are unknown: all of it counts as one span."""
 
     def said(text: str) -> str:
+        text = re.sub(r"^Each step\b", "The trace", text)
+        text = re.sub(r"\ba [\d.]+ ms step\b", "the trace", text)
         text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
         return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
 

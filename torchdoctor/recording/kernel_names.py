@@ -39,6 +39,7 @@ _TENSOR_CORE = re.compile(
 )
 # The same families, computed in plain float32 or float64 arithmetic.
 _NO_TENSOR_CORE = re.compile(r"simt|ffma|_sgemm_(?!.*tf32)|dgemm", re.IGNORECASE)
+_DOUBLE = re.compile(r"dgemm|_d884|f64f64|_f64|double", re.IGNORECASE)
 # PyTorch's loops over all elements; kernels that gather and scatter (index_elementwise_kernel) are
 # left out, as are those that a compiler or a foreach has fused already.
 _POINTWISE = re.compile(r"(?<!index_)elementwise_(?:kernel|grid_stride)")
@@ -61,6 +62,11 @@ def is_matrix_work(name: str) -> bool:
 def uses_tensor_cores(name: str) -> bool:
     """A kernel that is known by its name to run on tensor cores (NVIDIA) or matrix cores (AMD)."""
     return _TENSOR_CORE.search(name) is not None and _NO_TENSOR_CORE.search(name) is None
+
+
+def computes_float32(name: str) -> bool:
+    """Matrix work in plain arithmetic, which tensor cores could do in 16 bits (or TF32)."""
+    return is_matrix_work(name) and not uses_tensor_cores(name) and _DOUBLE.search(name) is None
 
 
 def is_pointwise(name: str) -> bool:

@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import exposed_in_order, union
-from torchdoctor.recording.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
+from torchdoctor.recording.kernel_names import (
+    computes_float32,
+    is_communication,
+    is_matrix_work,
+    uses_tensor_cores,
+)
 from torchdoctor.recording.timeline import Steps, Timeline, named
 from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, Ints, Table, Trace, once
 
@@ -38,6 +43,7 @@ class DeviceSummary:
     sync_s: float
     syncs_per_step: float
     tensor_core_share: float | None
+    float32_matrix_s: float
 
 
 def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
@@ -64,6 +70,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
         sync_s=float(waiting.sum()) / count / 1e9,
         syncs_per_step=len(waiting) / count,
         tensor_core_share=_tensor_core_share(trace, kernels),
+        float32_matrix_s=_float32_matrix_ns(trace, steps) / count / 1e9,
     )
 
 
@@ -119,6 +126,14 @@ def _bytes(copies: Table, rows: NDArray[np.bool_], steps: int) -> int | None:
     if len(sizes) and (sizes < 0).all():
         return None
     return int(sizes[sizes >= 0].sum()) // steps
+
+
+def _float32_matrix_ns(trace: Trace, steps: Steps) -> int:
+    """Of the device's time, what matrix kernels without tensor cores add; doubles left out."""
+    device = trace.device
+    plain = np.array([computes_float32(name) for name in trace.names], dtype=bool)
+    wanted = (device["kind"] == KERNEL) & named(trace, device, plain)
+    return int(device_time(trace)[wanted & (steps.index(device.start) >= 0)].sum())
 
 
 def _tensor_core_share(trace: Trace, kernels: Table) -> float | None:
