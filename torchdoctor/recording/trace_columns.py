@@ -216,13 +216,13 @@ class Columns:
 
     def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
         found = np.full(len(events), -1, dtype=np.int32)
-        for row, event in enumerate(events):
-            if event.name in PRODUCT_OPERATORS:
-                arg = args[row]
-                dims = bytes(arg.dims) or bytes(arg.dims_2020)
-                more = arg.types, arg.strides, arg.concrete, arg.stack
-                inputs = ProductInputs(event.name, dims, *map(bytes, more))
-                found[row] = self.products[inputs]
+        wanted = [row for row, event in enumerate(events) if event.name in PRODUCT_OPERATORS]
+        for row in wanted:
+            arg = args[row]
+            dims = bytes(arg.dims) or bytes(arg.dims_2020)
+            more = arg.types, arg.strides, arg.concrete, arg.stack
+            inputs = ProductInputs(events[row].name, dims, *map(bytes, more))
+            found[row] = self.products[inputs]
         return found
 
     def _device_columns(self, kind: int, args: list[SliceArgs]) -> dict[str, NDArray[Any]]:
