@@ -7,7 +7,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.records.lookup import compute_capability
+from torchdoctor.trace_verdict import as_far_as_recorded
 
 NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
@@ -68,8 +68,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     )
     fixes = catalogue.fixes()
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
-    if not trace.steps:
-        diagnosis = _without_steps(diagnosis)
+    diagnosis = as_far_as_recorded(diagnosis, trace)
     if annotated is not None and chosen.timeline is not None:
         source = Path(trace.path)
         annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
@@ -176,19 +175,6 @@ def _permanent(module: Any) -> str:
     """The page's "Make it permanent": without the program, the general form has to do."""
     match = _PERMANENT.search(inspect.getdoc(module) or "")
     return textwrap.dedent(match[1]).strip("\n") if match else ""
-
-
-def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
-    """The same of a trace whose steps are unknown: all of it counts as one span."""
-
-    def said(text: str) -> str:
-        text = re.sub(r"^Each step\b", "The trace", text)
-        text = re.sub(r"\ba [\d.]+ ms step\b", "the trace", text)
-        text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
-        return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
-
-    findings = [replace(f, evidence=[said(x) for x in f.evidence]) for f in diagnosis.findings]
-    return replace(diagnosis, sentence=said(diagnosis.sentence), findings=findings)
 
 
 def _hidden(diagnosis: Diagnosis, trace: TraceStatistics) -> list[str]:

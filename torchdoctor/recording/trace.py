@@ -8,6 +8,7 @@ from typing import BinaryIO
 from torchdoctor.errors import NoTrace
 from torchdoctor.recording.trace_columns import Columns, Trace
 from torchdoctor.recording.trace_files import BLOCK_BYTES, TraceFile
+from torchdoctor.recording.trace_processes import of_one_process
 
 
 def read_trace(
@@ -38,10 +39,11 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     columns = Columns()
     for slices in file.slices():
         columns.add(slices)
-    if not columns.events:
+    if not columns.of_profiler:
         cut = " before it was cut off" if file.doubts else ""
-        raise NoTrace(f"{name} holds no profiler events{cut}", "record at least one step")
-    trace = columns.trace(name)
+        what = f"{name} holds no operator, driver call or GPU work{cut}"
+        raise NoTrace(what, "record at least one step, with ProfilerActivity.CPU")
+    trace = of_one_process(columns.trace(name))
     trace.metadata = file.metadata
     trace.doubts = [*file.doubts, *trace.doubts]
     if file.damaged:

@@ -18,7 +18,7 @@ import numpy as np
 from torchdoctor.errors import UsageError
 from torchdoctor.record_files import replacing
 from torchdoctor.recording.timeline import Timeline
-from torchdoctor.recording.trace_columns import OUR_CATEGORY
+from torchdoctor.recording.trace_categories import OUR_CATEGORY
 from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_files import TraceFile
 from torchdoctor.records import Finding

@@ -125,6 +125,7 @@ def repair(run: bytes | bytearray) -> bytes:
     text = _NOT_A_NUMBER.sub(rb"\1null", text)
     text = _ESCAPE.sub(_valid_escape, text)
     text = _LONE_SURROGATE.sub(_paired, text)
+    text = _LAST_COMMA.sub(b"", text)
     return text.decode("utf-8", "replace").encode()
 
 
@@ -234,6 +235,7 @@ _NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s
 _LONE_SURROGATE = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
+_LAST_COMMA = re.compile(rb"(?<=[}\]\"0-9]),(?=\s*(?:[}\]]|\Z))")  # Chrome's format allows it
 _ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
 # Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
 _CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))
