@@ -82,6 +82,7 @@ ACCELERATORS = {
     "xpu": {"cuda_runtime": "xpu_runtime"},
     "mtia": {"cuda_runtime": "mtia_runtime", "kernel": "mtia_ccp_events"},
     "hpu": {"kernel": "hpu_op"},
+    "private": {"cuda_runtime": "privateuse1_runtime", "kernel": "privateuse1_kernel"},
     "amd, in capitals": {"cuda_runtime": "HIP_RUNTIME", "kernel": "KERNEL"},
 }
 
@@ -156,6 +157,34 @@ def test_writers_of_a_list_may_leave_a_comma_and_no_bracket(end: str, tmp_path: 
     report = checked(tmp_path, text.removesuffix("]") + end)
     assert_every_branch(report)
     assert not any("damaged" in doubt for doubt in report.doubts)
+
+
+@pytest.mark.parametrize("write", [hex, str])
+def test_ids_may_be_texts(write, tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] = write(event["args"]["correlation"])
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert not report.doubts
+
+
+def test_that_no_event_names_its_launch_is_a_doubt(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        event.get("args", {}).pop("correlation", None)
+    report = checked(tmp_path, trace.document())
+    assert any("names the call that launched it" in doubt for doubt in report.doubts)
+
+
+def test_kernels_without_a_duration_are_a_doubt_about_the_gpu(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event.get("cat") == "kernel":
+            event["dur"] *= -1
+    report = checked(tmp_path, trace.document())
+    assert any("8 of 16 GPU events" in doubt for doubt in report.doubts)
 
 
 def test_start_up_is_not_taken_for_training_where_steps_are_unknown(tmp_path: Path) -> None:

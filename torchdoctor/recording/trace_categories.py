@@ -42,7 +42,11 @@ def table_of(category: str) -> str | None:
     """The table of a category, or its kind of device event; None: nothing reads such events."""
     lower = category.lower()
     suffix = lower.rpartition("_")[2]  # cuda_runtime, hip_runtime, xpu_driver, ...
-    return _TABLE_OF.get(lower) or ("runtime" if suffix in ("runtime", "driver") else None)
+    if found := _TABLE_OF.get(lower):
+        return found
+    if suffix in DEVICE_KINDS:  # privateuse1_kernel, xpu_memcpy, ...
+        return suffix
+    return "runtime" if suffix in ("runtime", "driver") else None
 
 
 def is_left_out(category: str) -> bool:

@@ -32,6 +32,7 @@ Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
+_NOTICED = 0.01  # share of the device's events without a duration from where on it is said
 _NO_ARGS = SliceArgs()
 
 
@@ -240,6 +241,11 @@ class Columns:
         for table in ("operators", "annotations", "runtime", "device", "spans", "python_frames"):
             tables[table], count = self._join(table, longest)
             overflowed += count
+            if table == "device" and count > _NOTICED * len(tables[table]):
+                doubts.append(
+                    f"{count} of {len(tables[table])} GPU events have no duration that can be: GPU "
+                    "time is too low, and what is said of the GPU and the host with it."
+                )
         tables["python"] = tables.pop("python_frames")
         if overflowed:
             doubts.append(

@@ -8,6 +8,7 @@ read event by event around the damage.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -218,6 +219,9 @@ def _number(value: Any, otherwise: float) -> float:
 
 
 def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and value[:2].lower() == "0x":
+        with contextlib.suppress(ValueError):
+            return int(value, 16)
     number = _number(value, math.nan)
     return int(number) if math.isfinite(number) else None
 
