@@ -159,6 +159,17 @@ def test_writers_of_a_list_may_leave_a_comma_and_no_bracket(end: str, tmp_path: 
     assert not any("damaged" in doubt for doubt in report.doubts)
 
 
+def test_copies_by_their_names_in_rocm(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event.get("cat") == "gpu_memcpy":
+            event["name"] = "CopyHostToDevice"
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert report.trace is not None and report.trace.h2d_bytes == 4096
+    assert report.trace.d2h_bytes == 0
+
+
 @pytest.mark.parametrize("write", [hex, str])
 def test_ids_may_be_texts(write, tmp_path: Path) -> None:
     trace = every_branch(steps=4)

@@ -26,7 +26,8 @@ _COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
 _SYNC_CALL = re.compile(
     r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
 )
-_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)")
+# "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
+_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
     sides = []
     for name in trace.names:
         match = _SIDES.search(name)
-        sides.append([side.lower() for side in match.groups()] if match else ["", ""])
+        sides.append([side.lower() for side in match.groups() if side] if match else ["", ""])
     table = np.array(sides or [["", ""]])[copies.name]
     return table[:, 0], table[:, 1]
 
