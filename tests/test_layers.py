@@ -37,6 +37,7 @@ ORDER = [
     "gate",
     "run_settings",
     "checkup",
+    "trace_verdict",
     "trace_checkup",
     "commands",
     "cli",

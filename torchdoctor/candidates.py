@@ -47,7 +47,8 @@ class FixModule(Protocol):
     `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
     `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
     `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes
-    sense there; `CAPABILITY`: least compute capability of a GPU.
+    sense there; `CAPABILITY`: least compute capability of a GPU; or `advice(recording)`: the code
+    in place of the page's, None where the GPU that was recorded cannot do it.
     """
 
     TREATS: tuple[str, ...]

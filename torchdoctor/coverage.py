@@ -82,7 +82,7 @@ _ROWS_OF_CHECKS = (
     ),
     Row(
         asked="tensor cores or low precision unused; TF32 off",
-        checks=("low-precision-unused", "tf32-off"),
+        checks=("low-precision-unused", "tensor-cores-unused", "tf32-off"),
         fixes=("mixed-precision", "tf32", "cpu-bfloat16-products"),
     ),
     Row(

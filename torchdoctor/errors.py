@@ -25,6 +25,22 @@ class UsageError(TorchdoctorError):
     exit_code = 2
 
 
+class NoTrace(UsageError):
+    """A file is no trace that can be read.
+
+    Args:
+        what: what is wrong with which file, for where others beside it are read all the same.
+        advice: what to do.
+    """
+
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}: {advice}.")
+        self.what, self.advice = what, advice
+
+    def __reduce__(self) -> tuple[type[NoTrace], tuple[str, str]]:
+        return NoTrace, (self.what, self.advice)  # comes back from another process
+
+
 class ProgramFailed(TorchdoctorError):
     """The user's program ended with an error before it could be measured.
 

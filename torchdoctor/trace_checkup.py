@@ -7,7 +7,6 @@ import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.records.lookup import compute_capability
+from torchdoctor.trace_verdict import as_far_as_recorded
 
 NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
@@ -53,7 +53,8 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         UsageError: one of them does not exist or is no trace, or `annotated` cannot be written.
     """
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    ranks = read_ranks(sources, timelines=annotated is not None)
+    read = read_ranks(sources, timelines=annotated is not None)
+    ranks = read.traces
     chosen = slowest(ranks)
     trace = chosen.statistics
     alignment = align([one.collectives for one in ranks], trace.step_s or 0.0)
@@ -67,8 +68,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     )
     fixes = catalogue.fixes()
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
-    if not trace.steps:
-        diagnosis = _without_steps(diagnosis)
+    diagnosis = as_far_as_recorded(diagnosis, trace)
     if annotated is not None and chosen.timeline is not None:
         source = Path(trace.path)
         annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
@@ -84,7 +84,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
-        doubts=[*_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
+        doubts=[*read.doubts, *_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
 
@@ -99,9 +99,14 @@ def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
     return max(ranks, key=own_s)
 
 
+def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
+    """Whether the traces are of ranks that wait for each other: they say so, or communicate."""
+    return any(one.rank is not None or len(one.collectives.start) for one in ranks)
+
+
 def rank_times(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[RankTime]:
-    """One row a rank; empty for a single trace."""
-    if len(ranks) < 2:
+    """One row a rank; empty for a single trace, and for traces that are of no ranks."""
+    if len(ranks) < 2 or not _of_one_job(ranks):
         return []
     rows = []
     for number, one in enumerate(ranks):
@@ -155,9 +160,14 @@ def _offered(
     capability = compute_capability(recording)
     for ident in sorted(treated, key=lambda ident: treated[ident], reverse=True):
         module = fixes[ident]
-        too_old = capability is not None and capability < getattr(module, "CAPABILITY", (0, 0))
-        if not too_old and getattr(module, "suits", lambda trace: True)(trace):
-            offered.append(RecommendedFix(fix=ident, instruction=_permanent(module)))
+        if hasattr(module, "advice"):
+            instruction = module.advice(recording)
+        elif capability is not None and capability < getattr(module, "CAPABILITY", (0, 0)):
+            instruction = None
+        else:
+            instruction = _permanent(module)
+        if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
+            offered.append(RecommendedFix(fix=ident, instruction=instruction))
     return offered
 
 
@@ -165,17 +175,6 @@ def _permanent(module: Any) -> str:
     """The page's "Make it permanent": without the program, the general form has to do."""
     match = _PERMANENT.search(inspect.getdoc(module) or "")
     return textwrap.dedent(match[1]).strip("\n") if match else ""
-
-
-def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
-    """The same of a trace whose steps are unknown: all of it counts as one span."""
-
-    def said(text: str) -> str:
-        text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
-        return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
-
-    findings = [replace(f, evidence=[said(x) for x in f.evidence]) for f in diagnosis.findings]
-    return replace(diagnosis, sentence=said(diagnosis.sentence), findings=findings)
 
 
 def _hidden(diagnosis: Diagnosis, trace: TraceStatistics) -> list[str]:
@@ -209,14 +208,33 @@ def _doubts(
             "folder with the traces of all."
         )
     if len(ranks) > 1:
-        name = chosen.rank if chosen.rank is not None else Path(trace.path).name
-        doubts.append(f"The shares are of rank {name}, which the others wait for.")
+        doubts += _whose(ranks, chosen)
         doubts += _clock_doubts(ranks, alignment)
         for one in ranks:
             if one is not chosen:
                 label = Path(one.statistics.path).name
                 doubts += [f"{label}: {doubt}" for doubt in one.statistics.doubts]
     return list(dict.fromkeys(doubts))
+
+
+def _whose(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
+    """Which trace the shares are of, and whether each is of another rank."""
+    name = Path(chosen.statistics.path).name
+    if not _of_one_job(ranks):
+        return [
+            f"The {len(ranks)} traces name no rank and communicate with nobody: they are taken for "
+            f"separate recordings, and the figures are of {name}, whose steps are the longest."
+        ]
+    rank = name if chosen.rank is None else chosen.rank
+    doubts = [f"The shares are of rank {rank}, which the others wait for."]
+    numbers = [one.rank for one in ranks if one.rank is not None]
+    repeated = sorted({number for number in numbers if numbers.count(number) > 1})
+    if repeated:
+        doubts.append(
+            f"Several traces are of rank {', '.join(map(str, repeated))} (windows of one run, or "
+            "several runs): what is said of ranks compares them as if they ran together."
+        )
+    return doubts
 
 
 def _clock_doubts(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[str]:

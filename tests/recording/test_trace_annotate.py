@@ -86,14 +86,74 @@ def test_nothing_is_left_where_it_cannot_be_written(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "source.json"]
 
 
-def test_a_compressed_trace_that_was_cut_off_is_copied_as_far_as_it_goes(tmp_path: Path) -> None:
-    whole = gzip.compress(every_branch(steps=40).text(), mtime=0)
-    source = tmp_path / "cut.json.gz"
-    source.write_bytes(whole[: len(whole) // 2])
+def strictly(data: bytes) -> list[dict]:
+    """The events of a document that is valid JSON to the letter, NaN and the like refused."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    document = json.loads(data, parse_constant=refuse)
+    return document if isinstance(document, list) else document["traceEvents"]
+
+
+@pytest.mark.parametrize("root", ["object", "list"])
+@pytest.mark.parametrize("suffix", ["json", "json.gz"])
+def test_a_trace_that_was_cut_off_is_closed_after_its_last_whole_event(
+    tmp_path: Path, root: str, suffix: str
+) -> None:
+    document = every_branch(steps=4).document(deviceProperties=[{"id": 0}])
+    events = document["traceEvents"]
+    text = json.dumps(document if root == "object" else events, indent=1).encode()
+    whole = gzip.compress(text, mtime=0) if suffix == "json.gz" else text
+    source, target = tmp_path / f"cut.{suffix}", tmp_path / "out.json"
+    kept = []
+    for cut in range(len(whole) // 2, len(whole), len(whole) // 37):
+        source.write_bytes(whole[:cut])
+        write_annotated(source, target)
+        found = [e for e in strictly(target.read_bytes()) if e["pid"] != 2_000_000_000]
+        assert found == events[: len(found)]
+        kept.append(len(found))
+    assert kept == sorted(kept)
+    assert kept[-1] > 0.9 * len(events)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b'"occupancy": NaN',
+        b'"occupancy": -Infinity',
+        b'"occupancy": [1, nan, -inf]',
+        b'"text": "two\nlines"',
+        b'"text": "\xff\xfe"',
+        b'"text": "\\ud800 alone, \\\\ud800 a path, \\ud83d\\ude00 a face"',
+        b'"path": "C:\\windows"',
+        b'"key" "value"',
+    ],
+)
+def test_what_is_no_json_is_mended_or_left_out(tmp_path: Path, wrong: bytes) -> None:
+    data = every_branch().text(note=float("nan"))
+    broken = data.replace(b'"cbid": 211,', b'"cbid": 211, ' + wrong + b",", 4)
+    source = tmp_path / "source.json"
+    source.write_bytes(broken)
     write_annotated(source, tmp_path / "out.json")
-    text = (tmp_path / "out.json").read_text()
-    assert '"findings"' in text
-    assert "ampere_sgemm_128x64_nn" in text
+    found = strictly((tmp_path / "out.json").read_bytes())
+    lost = 4 if wrong.startswith(b'"key"') else 0
+    assert len([e for e in found if e["pid"] != 2_000_000_000]) == data.count(b'"ph"') - lost
+    if b"alone" in wrong:
+        texts = {e["args"]["text"] for e in found if "text" in e.get("args", {})}
+        assert texts == {"\ufffd alone, \\ud800 a path, \N{GRINNING FACE} a face"}
+
+
+@pytest.mark.parametrize("root", ["object", "list"])
+def test_a_byte_order_mark_is_not_copied(tmp_path: Path, root: str) -> None:
+    document = every_branch().document(distributedInfo={"rank": 3})
+    content = document if root == "object" else document["traceEvents"]
+    (tmp_path / "source.json").write_text(json.dumps(content), encoding="utf-8-sig")
+    write_annotated(tmp_path / "source.json", tmp_path / "out.json")
+    written = (tmp_path / "out.json").read_bytes()
+    assert strictly(written)[-len(document["traceEvents"]) :] == document["traceEvents"]
+    if root == "object":
+        assert json.loads(written)["distributedInfo"] == {"rank": 3}
 
 
 def test_a_trace_is_not_annotated_into_itself(tmp_path: Path) -> None:

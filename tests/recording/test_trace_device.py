@@ -33,6 +33,7 @@ def test_figures_of_every_branch() -> None:
     assert found.syncs_per_step == 1
     assert found.sync_s == pytest.approx(90e-6)
     assert found.tensor_core_share == 0.0  # sgemm
+    assert found.float32_matrix_s == pytest.approx(400e-6)
     assert found.doubts == []
 
 

@@ -56,6 +56,20 @@ def test_an_object_and_a_list_are_read_alike() -> None:
     assert_every_branch(read(b"\xef\xbb\xbf \n" + json.dumps(builder.events, indent=2).encode()))
 
 
+@pytest.mark.parametrize("block_bytes", [2, 333, 1 << 20])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_byte_order_mark_hides_nothing(packed: bool, block_bytes: int) -> None:
+    """Editors and shells of Windows put one in front, and the header was lost behind it."""
+    builder = every_branch()
+    information = {"rank": 1, "world_size": 2}
+    data = b"\xef\xbb\xbf" + builder.text(distributedInfo=information, traceName="after")
+    trace = read(gzip.compress(data) if packed else data, max(block_bytes, 16 * packed))
+    assert_every_branch(trace)
+    assert trace.metadata["distributedInfo"] == information
+    assert trace.metadata["schemaVersion"] == 1  # stands before the events
+    assert trace.doubts == []
+
+
 def test_the_categories_of_2020_are_read() -> None:
     assert_every_branch(read(every_branch(legacy=True).text()))
 
@@ -201,6 +215,8 @@ def test_damage_in_the_middle_costs_only_the_events_it_hit() -> None:
         b'"text": "two\nlines\tand a tab"',
         b'"text": "\xff\xfe"',
         b'"nested": [{"name": "x"}, {"name": "y"}]',
+        b'"sizes": [[NaN, 3], Infinity]',
+        b'"text": "\\ud800"',
         b'"stack": "a \\"}, {\\"ph\\": 1"',
         b'"correlation": 18446744073709551615',
         b'"device": "zero"',

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.records import Finding, Recording, TraceStatistics
 
 UNDER = "gpu"
 THRESHOLD = 0.5
@@ -36,12 +36,20 @@ def look(recording: Recording) -> list[Finding]:
     if share is None or share < THRESHOLD:
         return []
     trace = recording.trace
-    top = trace.operators[:3] if trace is not None else []
-    names = ", ".join(operator.name for operator in top)
+    names = ", ".join(_most_expensive(trace)[:3]) if trace is not None else ""
     evidence = [f"Large operators take {share:.0%} of each step."]
     if names:
         evidence.append(f"The most expensive: {names}.")
     return [Finding(check="compute", share_of_step=share, evidence=evidence, severity="moderate")]
+
+
+def _most_expensive(trace: TraceStatistics) -> list[str]:
+    """Operators by the time that computes: on a GPU what waits for it is not what it costs."""
+    if not trace.has_device:
+        return [operator.name for operator in trace.operators]
+    busy = [operator for operator in trace.operators if operator.device_s]
+    busy.sort(key=lambda operator: operator.device_s or 0.0, reverse=True)
+    return [operator.name for operator in busy]
 
 
 FIRES = [

@@ -8,7 +8,7 @@ each other in memory (channels_last).
 How it is measured
 ------------------
 Conv2d modules whose weights are not channels_last, and the share of convolutions among the
-trace's operators.
+trace's operators. Transposed convolutions (ConvTranspose2d) are counted in neither.
 
 Not to be confused with
 -----------------------
@@ -31,10 +31,10 @@ THRESHOLD_SOURCE = "torchdoctor; PyTorch reports gains of 8 to 35 % on GPUs with
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import operator_share, training_models
+    from torchdoctor.records.lookup import convolution_share, training_models
 
     models = [m for m in training_models(recording) if m.conv2d > 0 and not m.conv_channels_last]
-    share = operator_share(recording, "conv")
+    share = convolution_share(recording)
     if not models or (share is not None and share < THRESHOLD):
         return []
     model = max(models, key=lambda m: m.conv2d)
@@ -65,11 +65,24 @@ FIRES = [
 ]
 QUIET = [
     {
+        "trace": {
+            "path": "t",
+            "steps": 4,
+            "step_s": 0.1,
+            "operators": [
+                {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.005},
+                {"name": "aten::_convolution", "calls_per_step": 8.0, "self_s": 0.03},
+                {"name": "aten::convolution_backward", "calls_per_step": 16.0, "self_s": 0.06},
+            ],
+        },
+        "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
+    },
+    {
         "processes": [
             {
                 "pid": 1,
                 "models": [{"ident": 0, "conv2d": 8, "forwards": 9, "conv_channels_last": True}],
             }
         ]
-    }
+    },
 ]

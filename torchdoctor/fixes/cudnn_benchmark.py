@@ -51,7 +51,7 @@ _STATEMENT = "torch.backends.cudnn.benchmark = True"
 
 def refuses(recording: Recording) -> str | None:
     """Why the auto-tuner cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.records.lookup import convolves, training_models
 
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and cuDNN runs on one alone."
@@ -61,8 +61,8 @@ def refuses(recording: Recording) -> str | None:
     if flags.deterministic or flags.cudnn_deterministic:
         return "The program asks for deterministic algorithms, and the auto-tuner's choice varies."
     models = training_models(recording)
-    operators = recording.trace.operators if recording.trace is not None else []
-    if not any(m.conv2d for m in models) and not any("conv" in o.name for o in operators):
+    convolving = recording.trace is not None and convolves(recording.trace)
+    if not any(m.conv2d for m in models) and not convolving:
         return "The model has no convolutions for cuDNN to tune."
     varying = [m for m in models if m.conv2d and len(m.input_shapes) > _MOST_SHAPES]
     if varying:

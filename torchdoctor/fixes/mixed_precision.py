@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torchdoctor.edits import Edit
     from torchdoctor.records import Recording, TraceStatistics
 
-TREATS = ("compute", "low-precision-unused", "memory-near-limit")
+TREATS = ("compute", "low-precision-unused", "tensor-cores-unused", "memory-near-limit")
 KEEPS_RESULTS = "lower precision"
 WHEN = "between steps"
 
@@ -155,3 +155,34 @@ EXAMPLE_WITHOUT = """training forward: torch.float32 gradient: torch.float32
 evaluation: torch.float32"""
 EXAMPLE_WITH = """training forward: torch.bfloat16 gradient: torch.float32
 evaluation: torch.float32"""
+
+_FIRST_TENSOR_CORES, _FIRST_BFLOAT16 = (7, 0), (8, 0)  # of float16: V100, T4; of bfloat16: A100
+_OLDER = "before Ampere (V100, T4): torch.float16, which needs torch.amp.GradScaler"
+
+
+def advice(recording: Recording) -> str | None:
+    """For traces: the code for the GPU that was recorded; None: it has no 16-bit tensor cores."""
+    from torchdoctor.records.lookup import compute_capability
+
+    capability = compute_capability(recording)
+    device = "cuda" if recording.has_gpu else "cpu"
+    if capability is not None and capability < _FIRST_TENSOR_CORES:
+        return None
+    if capability is None or capability >= _FIRST_BFLOAT16:
+        known = "" if capability or device == "cpu" else f"# {_OLDER}\n"
+        return (
+            f'{known}with torch.autocast(device_type="{device}", dtype=torch.bfloat16):\n'
+            "    output = model(x)\n"
+            "    loss = criterion(output, y)\n"
+            "loss.backward()                                 # outside"
+        )
+    return (
+        "scaler = torch.amp.GradScaler()                 # once: float16 gradients underflow\n"
+        f'with torch.autocast(device_type="{device}", dtype=torch.float16):\n'
+        "    output = model(x)\n"
+        "    loss = criterion(output, y)\n"
+        "scaler.scale(loss).backward()                   # outside\n"
+        "scaler.unscale_(optimizer)                      # only before clipping gradients\n"
+        "scaler.step(optimizer)\n"
+        "scaler.update()"
+    )

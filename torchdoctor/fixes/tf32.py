@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torchdoctor.edits import Edit
     from torchdoctor.records import Recording, TraceStatistics
 
-TREATS = ("tf32-off", "compute", "low-precision-unused")
+TREATS = ("tf32-off", "compute", "low-precision-unused", "tensor-cores-unused")
 KEEPS_RESULTS = "lower precision"
 WHEN = "between steps"
 

@@ -1,10 +1,12 @@
 """What a device kernel's name says: communication, matrix work, tensor cores.
 
-Works on names alone, since neither Kineto nor the GPU says more. One call per distinct name.
+Works on names alone, since neither Kineto nor the GPU says more. Several parts of the analysis ask,
+and the names of templates are long: each is looked at once.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 
 # NCCL ("ncclKernel_", "ncclDevKernel_", 2020's "ncclAllReduceRingLLKernel_"), RCCL (the same
@@ -39,16 +41,21 @@ _TENSOR_CORE = re.compile(
 )
 # The same families, computed in plain float32 or float64 arithmetic.
 _NO_TENSOR_CORE = re.compile(r"simt|ffma|_sgemm_(?!.*tf32)|dgemm", re.IGNORECASE)
+_DOUBLE = re.compile(r"dgemm|_d884|f64f64|_f64|double", re.IGNORECASE)
 # PyTorch's loops over all elements; kernels that gather and scatter (index_elementwise_kernel) are
 # left out, as are those that a compiler or a foreach has fused already.
 _POINTWISE = re.compile(r"(?<!index_)elementwise_(?:kernel|grid_stride)")
 
+_once_a_name = functools.lru_cache(maxsize=1 << 16)
 
+
+@_once_a_name
 def is_communication(name: str) -> bool:
     """A collective or point-to-point kernel of a communication library."""
     return _COMMUNICATION.search(name) is not None
 
 
+@_once_a_name
 def is_matrix_work(name: str) -> bool:
     """A matrix product, a convolution or fused attention."""
     if _COMMUNICATION.search(name):
@@ -58,11 +65,19 @@ def is_matrix_work(name: str) -> bool:
     )
 
 
+@_once_a_name
 def uses_tensor_cores(name: str) -> bool:
     """A kernel that is known by its name to run on tensor cores (NVIDIA) or matrix cores (AMD)."""
     return _TENSOR_CORE.search(name) is not None and _NO_TENSOR_CORE.search(name) is None
 
 
+@_once_a_name
+def computes_float32(name: str) -> bool:
+    """Matrix work in plain arithmetic, which tensor cores could do in 16 bits (or TF32)."""
+    return is_matrix_work(name) and not uses_tensor_cores(name) and _DOUBLE.search(name) is None
+
+
+@_once_a_name
 def is_pointwise(name: str) -> bool:
     """A kernel that computes each element from the same place of its inputs, and is not fused."""
     return _POINTWISE.search(name) is not None

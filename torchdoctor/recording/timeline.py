@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import EMPTY, Intervals, join, subtract, union
 from torchdoctor.recording.kernel_names import is_communication
-from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, MEMSET, Ints, Table, Trace, once
+from torchdoctor.recording.trace_categories import KERNEL, MEMCPY, MEMSET
+from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
 from torchdoctor.recording.trace_nesting import operator_nesting
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
 BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
 _STEP = "ProfilerStep#"
+_LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
 _HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
 
@@ -78,10 +80,17 @@ def find_steps(trace: Trace) -> Steps:
     marks = [t.where(named(trace, t, step_name)) for t in (trace.annotations, trace.operators)]
     start = np.concatenate([mark.start for mark in marks])
     end = np.concatenate([mark.end for mark in marks])
-    if not len(start):
+    name = np.concatenate([mark.name for mark in marks])
+    order = np.lexsort((-end, start))
+    kept: list[int] = []
+    ended: dict[int, int] = {}  # by name: a step that two threads mark counts once
+    for row in order[end[order] > start[order]].tolist():
+        if start[row] >= ended.get(int(name[row]), start[row]):
+            kept.append(row)
+            ended[int(name[row])] = int(end[row])
+    if not kept:
         return _whole_trace(trace, step_name)
-    order = np.lexsort((end, start))
-    return _with_device_work(trace, start[order], end[order])
+    return _with_device_work(trace, start[kept], end[kept])
 
 
 def find_step_thread(trace: Trace) -> int:
@@ -107,7 +116,25 @@ def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
         "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
         "is meant."
     )
-    return Steps(start, end, start, end, known=False, doubts=[doubt])
+    doubts = [doubt, *_start_up(trace, int((end - start)[0]))]
+    return Steps(start, end, start, end, known=False, doubts=doubts)
+
+
+def _start_up(trace: Trace, length_ns: int) -> list[str]:
+    """Single driver calls so long that they load modules and libraries, which no step repeats."""
+    runtime = trace.runtime
+    lasting = runtime.end - runtime.start
+    long = np.flatnonzero((lasting >= _LONG_CALL * length_ns) & (lasting >= _LONG_CALL_NS))
+    if not len(long):
+        return []
+    names = sorted({trace.names[name] for name in runtime.name[long]})
+    held = union(runtime.start[long], runtime.end[long])
+    total_ns = int((held.end - held.start).sum())
+    return [
+        f"{len(long)} calls ({', '.join(names)}) hold the host for {total_ns / 1e6:.0f} ms, "
+        f"{total_ns / length_ns:.0%} of the trace, as start-up does: where it is no part of "
+        "training, record after a few steps (`schedule=` with wait and warmup)."
+    ]
 
 
 def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
@@ -146,9 +173,31 @@ def launch_rows(trace: Trace) -> Ints:
     order = np.argsort(calls, kind="stable")
     if not len(order):
         return np.full(len(device), -1)
+    if (np.diff(calls[order]) == 0).any():
+        order = _first_of_each_use(trace.runtime, calls)
     place = np.minimum(np.searchsorted(calls[order], device), len(order) - 1)
+    if (np.diff(calls[order]) == 0).any():
+        place = _latest_before(trace, order, place)
     row = order[place]
     return np.where((calls[row] == device) & (device >= 0), row, -1)
+
+
+def _first_of_each_use(runtime: Table, calls: Ints) -> Ints:
+    """Rows of calls by id and time; of calls within each other (runtime and driver) the outer."""
+    order = np.lexsort((-runtime.end, runtime.start, calls))
+    same = (np.diff(calls[order]) == 0) & (runtime.start[order][1:] < runtime.end[order][:-1])
+    return order[np.concatenate(([True], ~same))]
+
+
+def _latest_before(trace: Trace, order: Ints, place: Ints) -> Ints:
+    """Where ids are given again (by another process, in another window): the call just before."""
+    calls, start = trace.runtime["correlation"][order], trace.runtime.start[order]
+    moments = np.sort(start)
+    group = np.cumsum(np.concatenate(([0], np.diff(calls) != 0)))
+    size = len(moments) + 1
+    key = group * size + np.searchsorted(moments, start)
+    wanted = group[place] * size + np.searchsorted(moments, trace.device.start, side="right") - 1
+    return np.maximum(np.searchsorted(key, wanted, side="right") - 1, place)
 
 
 def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:

@@ -1,6 +1,7 @@
 """A copy of a trace with tracks of our own, for ui.perfetto.dev and chrome://tracing.
 
-The original's events are copied as they stand, unread; ours go before them.
+The original's events are copied as they stand, after ours. What is no valid JSON is mended as it is
+for reading, or left out, and a trace that was cut off is closed after its last whole event.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import numpy as np
 from torchdoctor.errors import UsageError
 from torchdoctor.record_files import replacing
 from torchdoctor.recording.timeline import Timeline
+from torchdoctor.recording.trace_categories import OUR_CATEGORY
 from torchdoctor.recording.trace_exposed import exposed_intervals
-from torchdoctor.recording.trace_files import events_start, plain_chunks
+from torchdoctor.recording.trace_files import TraceFile
 from torchdoctor.records import Finding
 from torchdoctor.reports.content import SHARE_LABELS
 
@@ -52,14 +54,37 @@ def annotate(
         raise UsageError(f"{target} is the trace itself: name another file to annotate it into.")
     try:
         with source.open("rb") as stream, replacing(target) as file:
-            chunks = plain_chunks(stream, source.name, [])
-            head, rest = _head(chunks, source)
+            trace = TraceFile(stream, str(source))
             with _packed(file, target.name) as out:
-                out.write(head + b"\n" + ours + b",\n" + rest)
-                for chunk in chunks:
-                    out.write(chunk)
+                _copy(trace, ours, out)
     except OSError as error:
         raise UsageError(f"Cannot write {target} ({error.strerror or error}).") from error
+
+
+def _copy(trace: TraceFile, ours: bytes, out: IO[bytes]) -> None:
+    """Writes our events and those of the trace, and its metadata on the side where it stood."""
+    runs = trace.runs()
+    run = next(runs, None)  # what stands before the events is known from here on
+    head = {**trace.metadata, "traceEvents": []}
+    out.write(b"[" if trace.is_list else msgspec.json.encode(head)[: -len(b"]}")])
+    out.write(b"\n" + ours)
+    while run is not None:
+        out.write(b",\n" + _valid_utf8(run.text))
+        run = next(runs, None)
+    out.write(b"\n]")
+    if not trace.is_list:
+        tail = {key: value for key, value in trace.metadata.items() if key not in head}
+        out.write((b"," + msgspec.json.encode(tail)[1:]) if tail else b"}")
+
+
+def _valid_utf8(text: bytes | memoryview) -> bytes:
+    """The same; what is not UTF-8 in strings that nothing reads becomes a replacement mark."""
+    copied = bytes(text)
+    try:
+        copied.decode()
+    except UnicodeDecodeError:
+        return copied.decode("utf-8", "replace").encode()
+    return copied
 
 
 def _events(
@@ -79,7 +104,7 @@ def _events(
         # slice that reaches into the next one.
         resolved_us = float(np.spacing(end_us * 1000)) / 1000
         lasting_us = max(round(end_us - at_us - resolved_us, 3), 0.0)
-        event = {"ph": "X", "cat": "torchdoctor", "name": title, "pid": _PROCESS, "tid": track}
+        event = {"ph": "X", "cat": OUR_CATEGORY, "name": title, "pid": _PROCESS, "tid": track}
         return {**event, "ts": at_us, "dur": lasting_us, "args": args}
 
     for number, (start, end) in enumerate(
@@ -99,17 +124,6 @@ def _events(
         evidence = " ".join(finding.evidence)
         first, last = int(steps.start.min()), int(steps.end.max())
         yield slice_(_FINDINGS, title, first, last, evidence=evidence)
-
-
-def _head(chunks: Iterator[bytes], source: Path) -> tuple[bytes, bytes]:
-    """What stands up to the first event, and what was read beyond it."""
-    buffer = b""
-    for chunk in chunks:
-        buffer += chunk
-        start = events_start(buffer)
-        if start is not None:
-            return buffer[:start], buffer[start:]
-    raise UsageError(f"{source} is not a PyTorch profiler trace.")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -16,6 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.recording.product_sizes import PRODUCT_OPERATORS, ProductInputs
+from torchdoctor.recording.trace_categories import (
+    DEVICE_KINDS,
+    OUR_CATEGORY,
+    doubt_about_unknown,
+    is_left_out,
+    kind_by_name,
+    table_of,
+)
 from torchdoctor.recording.trace_events import Slice, SliceArgs
 from torchdoctor.recording.user_frames import is_users
 
@@ -23,25 +31,8 @@ Ints = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
-# Category of Kineto (2020 spelling, today's, other vendors') -> table.
-_TABLE_OF = {
-    "operator": "operators",
-    "cpu_op": "operators",
-    "python": "operators",  # record_function of the first releases
-    "runtime": "runtime",
-    "driver": "runtime",
-    "kernel": "kernel",
-    "memcpy": "memcpy",
-    "gpu_memcpy": "memcpy",
-    "memset": "memset",
-    "gpu_memset": "memset",
-    "user_annotation": "annotations",
-    "trace": "spans",
-    "python_function": "python_frames",
-}
-_DEVICE_KINDS = ("kernel", "memcpy", "memset")
-KERNEL, MEMCPY, MEMSET = range(3)
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
+_NOTICED = 0.01  # share of the device's events without a duration from where on it is said
 _NO_ARGS = SliceArgs()
 
 
@@ -114,6 +105,7 @@ class Trace:
     device: Table
     spans: Table
     python: Table  # the user's frames of Python, where stacks were recorded
+    annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
@@ -149,6 +141,7 @@ class Columns:
         self.base_us: float | None = None
         self.events = 0
         self.untimed = 0
+        self.unknown: Counter[str] = Counter()  # events by category
         self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
         self._table_of: dict[str, str | None] = {}
         # Frames outnumber all other events, and nobody asks for those of libraries.
@@ -166,14 +159,19 @@ class Columns:
                 events = [event for event in events if self._users[event.name]]
             if table is not None:
                 self._add_events(table, events)
+            elif not is_left_out(category):
+                self.unknown[category or "none"] += len(events)
+
+    @property
+    def of_profiler(self) -> bool:
+        """Whether any of it is an operator, an annotation, a driver call or work of a device."""
+        return any(
+            self._parts[table] for table in ("operators", "annotations", "runtime", "device")
+        )
 
     def _table(self, category: str) -> str | None:
         if category not in self._table_of:
-            lower = category.lower()
-            suffix = lower.rpartition("_")[2]  # cuda_runtime, hip_runtime, xpu_driver, ...
-            self._table_of[category] = _TABLE_OF.get(lower) or (
-                "runtime" if suffix in ("runtime", "driver") else None
-            )
+            self._table_of[category] = table_of(category)
         return self._table_of[category]
 
     def _add_events(self, table: str, events: list[Slice]) -> None:
@@ -201,8 +199,8 @@ class Columns:
             columns["product"] = self._product_numbers(events, args)
         elif table == "runtime":
             columns["correlation"] = _whole_column([arg.correlation for arg in args])
-        elif table in _DEVICE_KINDS:
-            columns |= self._device_columns(_DEVICE_KINDS.index(table), args)
+        elif table in DEVICE_KINDS:
+            columns |= self._device_columns(DEVICE_KINDS.index(table), args)
             table = "device"
         self._parts[table].append(columns)
 
@@ -214,13 +212,13 @@ class Columns:
 
     def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
         found = np.full(len(events), -1, dtype=np.int32)
-        for row, event in enumerate(events):
-            if event.name in PRODUCT_OPERATORS:
-                arg = args[row]
-                dims = bytes(arg.dims) or bytes(arg.dims_2020)
-                more = arg.types, arg.strides, arg.concrete, arg.stack
-                inputs = ProductInputs(event.name, dims, *map(bytes, more))
-                found[row] = self.products[inputs]
+        wanted = [row for row, event in enumerate(events) if event.name in PRODUCT_OPERATORS]
+        for row in wanted:
+            arg = args[row]
+            dims = bytes(arg.dims) or bytes(arg.dims_2020)
+            more = arg.types, arg.strides, arg.concrete, arg.stack
+            inputs = ProductInputs(events[row].name, dims, *map(bytes, more))
+            found[row] = self.products[inputs]
         return found
 
     def _device_columns(self, kind: int, args: list[SliceArgs]) -> dict[str, NDArray[Any]]:
@@ -243,12 +241,20 @@ class Columns:
         for table in ("operators", "annotations", "runtime", "device", "spans", "python_frames"):
             tables[table], count = self._join(table, longest)
             overflowed += count
+            if table == "device" and count > _NOTICED * len(tables[table]):
+                doubts.append(
+                    f"{count} of {len(tables[table])} GPU events have no duration that can be: GPU "
+                    "time is too low, and what is said of the GPU and the host with it."
+                )
         tables["python"] = tables.pop("python_frames")
         if overflowed:
             doubts.append(
                 f"{overflowed} events have a duration that cannot be (negative, or longer than "
                 "the trace by far); they count as instants."
             )
+        doubts += doubt_about_unknown(self.unknown, self.events)
+        if len(tables["device"]):
+            _tell_copies(tables["device"], self.names)
         return Trace(
             path=path,
             base_us=self.base_us or 0.0,
@@ -256,6 +262,7 @@ class Columns:
             threads=self.threads.values_in_order(),
             shapes=self.shapes.values_in_order(),
             products=self.products.values_in_order(),
+            annotated=OUR_CATEGORY in self._table_of,
             doubts=doubts,
             **tables,
         )
@@ -287,6 +294,12 @@ class Columns:
             start, end, column("name"), column("thread"), {name: column(name) for name in extra}
         )
         return joined, int(len(sound) - sound.sum())
+
+
+def _tell_copies(device: Table, names: Iterable[str]) -> None:
+    """Some versions write copies as kernels."""
+    kinds = np.array([kind_by_name(name) for name in names], dtype=np.int8)[device.name]
+    device.columns["kind"] = np.where(kinds >= 0, kinds, device["kind"])
 
 
 def _whole_column(values: list[Any]) -> Ints:

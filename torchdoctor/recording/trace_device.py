@@ -9,9 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import exposed_in_order, union
-from torchdoctor.recording.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
+from torchdoctor.recording.kernel_names import (
+    computes_float32,
+    is_communication,
+    is_matrix_work,
+    uses_tensor_cores,
+)
 from torchdoctor.recording.timeline import Steps, Timeline, named
-from torchdoctor.recording.trace_columns import KERNEL, MEMCPY, Ints, Table, Trace, once
+from torchdoctor.recording.trace_categories import KERNEL, MEMCPY
+from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
 
 SHORT_KERNEL_NS = 10_000
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
@@ -20,7 +26,8 @@ _COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
 _SYNC_CALL = re.compile(
     r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
 )
-_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)")
+# "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
+_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class DeviceSummary:
     sync_s: float
     syncs_per_step: float
     tensor_core_share: float | None
+    float32_matrix_s: float
 
 
 def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
@@ -64,6 +72,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
         sync_s=float(waiting.sum()) / count / 1e9,
         syncs_per_step=len(waiting) / count,
         tensor_core_share=_tensor_core_share(trace, kernels),
+        float32_matrix_s=_float32_matrix_ns(trace, steps) / count / 1e9,
     )
 
 
@@ -90,7 +99,7 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
     sides = []
     for name in trace.names:
         match = _SIDES.search(name)
-        sides.append([side.lower() for side in match.groups()] if match else ["", ""])
+        sides.append([side.lower() for side in match.groups() if side] if match else ["", ""])
     table = np.array(sides or [["", ""]])[copies.name]
     return table[:, 0], table[:, 1]
 
@@ -119,6 +128,14 @@ def _bytes(copies: Table, rows: NDArray[np.bool_], steps: int) -> int | None:
     if len(sizes) and (sizes < 0).all():
         return None
     return int(sizes[sizes >= 0].sum()) // steps
+
+
+def _float32_matrix_ns(trace: Trace, steps: Steps) -> int:
+    """Of the device's time, what matrix kernels without tensor cores add; doubles left out."""
+    device = trace.device
+    plain = np.array([computes_float32(name) for name in trace.names], dtype=bool)
+    wanted = (device["kind"] == KERNEL) & named(trace, device, plain)
+    return int(device_time(trace)[wanted & (steps.index(device.start) >= 0)].sum())
 
 
 def _tensor_core_share(trace: Trace, kernels: Table) -> float | None:

@@ -53,7 +53,7 @@ def _overlaps(trace: Trace) -> str | None:
 
 def _unlaunched(trace: Trace) -> str | None:
     calls = trace.runtime["correlation"]
-    if len(trace.runtime) and np.isin(trace.device["correlation"], calls).any():
+    if np.isin(trace.device["correlation"], calls[calls >= 0]).any():
         return None
     return (
         "No device event names the call that launched it: steps end where the host's step ends, "

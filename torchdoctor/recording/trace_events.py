@@ -8,6 +8,7 @@ read event by event around the damage.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import operator
@@ -82,10 +83,18 @@ _LOOSE = msgspec.json.Decoder(list[_LooseEvent])
 
 
 @dataclass
-class Salvage:
-    """What a damaged run gave: its slices, how many events were lost, and how far it was read."""
+class Run:
+    """Whole events separated by commas, as valid JSON, and the complete ones among them."""
 
-    slices: list[Slice] = field(default_factory=list)
+    text: bytes | memoryview  # a view is of the reader's buffer: use it before the next block
+    slices: list[Slice]
+
+
+@dataclass
+class Salvage:
+    """What a damaged run gave: its parts, how many events were lost, and how far it was read."""
+
+    runs: list[Run] = field(default_factory=list)
     damaged: int = 0
     read: int = 0  # bytes of the run that were read or skipped
     array_ended: bool = False  # the byte at `read` is the array's closing bracket
@@ -116,6 +125,8 @@ def repair(run: bytes | bytearray) -> bytes:
     text = bytes(run).translate(_CONTROL_TO_SPACE)
     text = _NOT_A_NUMBER.sub(rb"\1null", text)
     text = _ESCAPE.sub(_valid_escape, text)
+    text = _LONE_SURROGATE.sub(_paired, text)
+    text = _LAST_COMMA.sub(b"", text)
     return text.decode("utf-8", "replace").encode()
 
 
@@ -139,7 +150,8 @@ def salvage(run: bytes, more_follows: bool) -> Salvage:
             found.read = cuts[first]
             first += 1
         else:
-            found.slices += decode_run(run[found.read : cuts[good]]) or []
+            text = run[found.read : cuts[good]]
+            found.runs.append(Run(text, decode_run(text) or []))
             found.read = cuts[good]
             first = good + 1
             if _ARRAY_END.match(run, found.read):
@@ -207,6 +219,9 @@ def _number(value: Any, otherwise: float) -> float:
 
 
 def _whole(value: Any) -> int | None:
+    if isinstance(value, str) and value[:2].lower() == "0x":
+        with contextlib.suppress(ValueError):
+            return int(value, 16)
     number = _number(value, math.nan)
     return int(number) if math.isfinite(number) else None
 
@@ -215,7 +230,16 @@ def _valid_escape(match: re.Match[bytes]) -> bytes:
     return match.group(0) if match.group(1) else b"\\\\"
 
 
-_NOT_A_NUMBER = re.compile(rb"(?<=:)(\s*)-?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+def _paired(match: re.Match[bytes]) -> bytes:
+    return match.group(0) if match.group(1) else b"\\ufffd"
+
+
+_NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+# What is escaped already, a pair, or half of one: Python's json writes and reads it, JSON has none.
+_LONE_SURROGATE = re.compile(
+    rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+_LAST_COMMA = re.compile(rb"(?<=[}\]\"0-9]),(?=\s*(?:[}\]]|\Z))")  # Chrome's format allows it
 _ESCAPE = re.compile(rb"\\(\\|[\"/bfnrt]|u[0-9a-fA-F]{4})|\\")
 # Raw newlines and tabs inside strings are invalid JSON; outside strings a space does as well.
 _CONTROL_TO_SPACE = bytes(32 if byte < 32 else byte for byte in range(256))

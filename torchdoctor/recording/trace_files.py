@@ -14,10 +14,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from torchdoctor.errors import UsageError
+from torchdoctor.errors import NoTrace, UsageError
 from torchdoctor.recording.trace_events import (
     EVENT_END,
     MOST_DAMAGED,
+    Run,
     Slice,
     decode_run,
     repair,
@@ -32,7 +33,9 @@ except ImportError:  # no wheel for this platform: the standard library reads th
 BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
 _LARGEST_HEAD = 64 << 20  # of what stands before the events
 _BORDER_WINDOW = 1 << 16
+_PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
 GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
@@ -45,7 +48,9 @@ def events_start(head: bytes | bytearray) -> int | None:
 
 
 class TraceFile:
-    """One pass over a trace: iterate `slices()`, then read `metadata` and `doubts`.
+    """One pass over a trace: iterate `slices()` or `runs()`, then read `metadata` and `doubts`.
+
+    What of the metadata stands before the events is known from the first block on.
 
     Args:
         stream: binary, at the start of the trace; only `read(n)` is used.
@@ -57,13 +62,23 @@ class TraceFile:
         self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
         self.doubts: list[str] = []
         self.damaged = 0
+        self.is_list = False  # the root is a list of events, which has no metadata
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
 
     def slices(self) -> Iterator[list[Slice]]:
         """The complete events, in blocks.
 
         Raises:
-            UsageError: the bytes are no Kineto trace.
+            NoTrace: the bytes are no Kineto trace.
+        """
+        for run in self.runs():
+            yield run.slices
+
+    def runs(self) -> Iterator[Run]:
+        """All that can be read, in blocks: valid JSON, and the complete events in it.
+
+        Raises:
+            NoTrace: the bytes are no Kineto trace.
         """
         buffer = self._skip_head()
         for chunk in self._chunks:
@@ -71,17 +86,20 @@ class TraceFile:
             end = _last_event_end(buffer)
             if end is None:
                 continue
-            run = decode_run(memoryview(buffer)[:end])
+            text: bytes | memoryview = memoryview(buffer)[:end]
+            run = decode_run(text)
             if run is None:
-                mended = repair(buffer[:end])
-                run = decode_run(mended)
+                text = repair(buffer[:end])
+                run = decode_run(text)
             if run is not None:
-                yield run
-                buffer = _after_comma(buffer, end)
+                rest = _after_comma(buffer, end)
+                yield Run(text, run)
+                buffer = rest
                 continue
+            mended = bytes(text)
             found = salvage(mended, more_follows=True)
             self.damaged += found.damaged
-            yield found.slices
+            yield from found.runs
             rest = bytearray(mended[found.read :]) + buffer[end:]
             if found.array_ended:
                 self._read_tail(rest)
@@ -90,23 +108,30 @@ class TraceFile:
                 self.doubts.append(f"{self.name} is too damaged: reading it was given up.")
                 return
             buffer = _after_comma(rest, 0) if found.read == len(mended) else rest
-        yield self._last_slices(bytes(buffer))
+        yield from self._last_runs(bytes(buffer))
 
     def _skip_head(self) -> bytearray:
         """Reads up to the first event, keeps the metadata, returns what was read beyond it."""
         buffer = bytearray()
         for chunk in self._chunks:
             buffer += chunk
+            if buffer.startswith(_BYTE_ORDER_MARK):
+                del buffer[: len(_BYTE_ORDER_MARK)]
             end = events_start(buffer)
             if end is not None:
-                if not _LIST_ROOT.match(buffer):
+                self.is_list = _LIST_ROOT.match(buffer) is not None
+                if not self.is_list:
                     self._keep_metadata(bytes(buffer[:end]) + b"]}")
                 return buffer[end:]
-            if (not _ROOT.match(buffer) and buffer.strip()) or len(buffer) > _LARGEST_HEAD:
+            started = _ROOT.match(buffer) or _BYTE_ORDER_MARK.startswith(buffer.strip())
+            if not started or len(buffer) > _LARGEST_HEAD:
                 break
-        raise UsageError(self._no_trace())
+        if not buffer.strip():
+            raise NoTrace(f"{self.name} is empty", _PASS_A_TRACE)
+        kind = "not a PyTorch profiler trace (JSON with traceEvents, or a list of events)"
+        raise NoTrace(f"{self.name} is {kind}", _PASS_A_TRACE)
 
-    def _last_slices(self, rest: bytes) -> list[Slice]:
+    def _last_runs(self, rest: bytes) -> list[Run]:
         """The events of what is left when the file has ended."""
         if not rest.strip():
             self.doubts.append(f"{self.name} ends before its last event: it was cut off.")
@@ -123,7 +148,7 @@ class TraceFile:
             self.doubts.append(
                 f"{self.name} is cut off in the middle of an event: what follows is missing."
             )
-        return found.slices
+        return found.runs
 
     def _read_tail(self, rest: bytes | bytearray) -> None:
         """Keeps the metadata that some versions write after the events."""
@@ -146,12 +171,6 @@ class TraceFile:
                 decoded.pop("traceEvents", None)
                 self.metadata.update(decoded)
             return
-
-    def _no_trace(self) -> str:
-        return (
-            f"{self.name} is not a PyTorch profiler trace (JSON with traceEvents, or a list of "
-            "events): pass a file that torch.profiler's export_chrome_trace wrote."
-        )
 
 
 def plain_chunks(
@@ -197,10 +216,10 @@ def _unzipped_chunks(
 
 
 def trace_paths(path: Path) -> list[Path]:
-    """The trace files that a path means: itself, or the traces of a folder in order of name.
+    """The files that may be meant by a path: itself, or of a folder those in order of name.
 
     Raises:
-        UsageError: it does not exist, or the folder holds no trace.
+        UsageError: it does not exist, or the folder holds no file of a trace's name.
     """
     if not path.exists():
         raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")
@@ -209,7 +228,7 @@ def trace_paths(path: Path) -> list[Path]:
     found = sorted(
         file
         for file in path.iterdir()
-        if file.is_file() and file.name.endswith((".json", ".json.gz"))
+        if not file.is_dir() and file.name.endswith((".json", ".json.gz"))
     )
     if not found:
         raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")

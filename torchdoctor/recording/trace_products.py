@@ -16,7 +16,8 @@ from torchdoctor.recording.kernel_names import is_matrix_work, uses_tensor_cores
 from torchdoctor.recording.product_sizes import ProductSizes, convolution_output, product_sizes
 from torchdoctor.recording.roofline import compute_bound, precision_of, uneven_sizes
 from torchdoctor.recording.timeline import Timeline, launch_rows
-from torchdoctor.recording.trace_columns import KERNEL, Table, Trace
+from torchdoctor.recording.trace_categories import KERNEL
+from torchdoctor.recording.trace_columns import Table, Trace
 from torchdoctor.recording.trace_device import device_time
 from torchdoctor.recording.trace_gpus import gpus
 from torchdoctor.recording.trace_nesting import Nesting, innermost, nest

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchdoctor.errors import UsageError
+from torchdoctor.errors import NoTrace, UsageError
 from torchdoctor.recording.timeline import Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_clocks import Collectives, collectives
@@ -36,18 +36,29 @@ class RankTrace:
     world_size: int | None = None
     start_us: float = 0.0  # where the timeline's times begin, as the trace counts
     collectives: Collectives
+    annotated: bool = False  # a copy with tracks of torchdoctor's own
     timeline: Timeline | None = None  # where it was asked for
 
 
-def read_ranks(sources: Sequence[str], timelines: bool = False) -> list[RankTrace]:
-    """Read traces, several at once where there are cores; those that name a rank in its order.
+@dataclass(frozen=True)
+class Ranks:
+    """The traces that were read, those that name a rank in its order, and what was not read."""
+
+    traces: list[RankTrace]
+    doubts: list[str]
+
+
+def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
+    """Read traces, several at once where there are cores.
+
+    Beside a trace at least, what is none is passed over, and named in a doubt.
 
     Args:
         sources: files, folders of traces, or "-" for the standard input.
         timelines: keep each one's timeline, to draw it.
 
     Raises:
-        UsageError: one of them does not exist, is no trace, or is given twice.
+        UsageError: one of them does not exist or is given twice, or none is a trace.
     """
     if not sources:
         raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")
@@ -56,12 +67,37 @@ def read_ranks(sources: Sequence[str], timelines: bool = False) -> list[RankTrac
     paths = [p for source in sources if source != STDIN for p in trace_paths(Path(source))]
     if len({path.resolve() for path in paths}) < len(paths):
         raise UsageError("One trace is named twice: name each once.")
-    found = [_summary(read_trace(sys.stdin.buffer), timelines)] if STDIN in sources else []
-    found += _in_parallel(paths, timelines)
-    return sorted(found, key=lambda one: (one.rank is None, one.rank or 0))
+    tried = [_read(STDIN, timelines)] if STDIN in sources else []
+    tried += _in_parallel(paths, timelines)
+    found = [one for one in tried if isinstance(one, RankTrace)]
+    unread = [one for one in tried if isinstance(one, NoTrace)]
+    if not found:
+        if len(unread) == 1:
+            raise unread[0]
+        raise UsageError(f"None of {len(unread)} files is a trace that can be read: {unread[0]}")
+    doubts = [f"{one.what}; it was passed over." for one in unread]
+    copies = [one for one in found if _is_copy(one, found)]
+    doubts += [
+        f"{one.statistics.path} is an annotated copy of another of the traces; it was passed over."
+        for one in copies
+    ]
+    found = [one for one in found if not any(one is copy for copy in copies)]
+    return Ranks(sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), doubts)
 
 
-def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace]:
+def _is_copy(one: RankTrace, found: Sequence[RankTrace]) -> bool:
+    """Whether it is `diagnose --annotate`'s copy of a trace that is there as well."""
+
+    def same(other: RankTrace) -> tuple[object, ...]:
+        figures = other.statistics
+        return other.rank, figures.steps, figures.step_times_s, figures.operator_calls_per_step
+
+    return one.annotated and any(
+        not other.annotated and same(other) == same(one) for other in found
+    )
+
+
+def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace | NoTrace]:
     size = sum(path.stat().st_size for path in paths if path.is_file())
     workers = min(len(paths), len(os.sched_getaffinity(0)) if _HAS_AFFINITY else 1)
     if workers < 2 or size < _IN_PARALLEL_BYTES:
@@ -75,8 +111,12 @@ def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace]:
 _HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
-def _read(path: Path, timelines: bool) -> RankTrace:
-    return _summary(read_trace(path), timelines)
+def _read(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
+    try:
+        trace = read_trace(source if isinstance(source, Path) else sys.stdin.buffer)
+    except NoTrace as error:
+        return error
+    return _summary(trace, timelines)
 
 
 def _summary(trace: Trace, timelines: bool) -> RankTrace:
@@ -92,6 +132,7 @@ def _summary(trace: Trace, timelines: bool) -> RankTrace:
         world_size=whole_number(distributed.get("world_size")),
         start_us=trace.base_us,
         collectives=collectives(trace, timeline),
+        annotated=trace.annotated,
         timeline=timeline if timelines else None,
     )
 

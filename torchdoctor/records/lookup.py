@@ -73,7 +73,7 @@ def trains(trace: TraceStatistics) -> bool:
 
 def convolves(trace: TraceStatistics) -> bool:
     """Whether convolutions are among the operators that take most."""
-    return any("conv" in operator.name.lower() for operator in trace.operators)
+    return any(_CONVOLUTION.search(operator.name) for operator in trace.operators)
 
 
 def compute_capability(recording: Recording) -> tuple[int, int] | None:
@@ -251,13 +251,27 @@ def updates_one_by_one(optimizer: OptimizerFacts) -> bool:
     return not optimizer.fused and (optimizer.foreach is False or by_default)
 
 
-def operator_share(recording: Recording, name: str) -> float | None:
-    """Share of the step in operators whose name contains `name`; None without a trace."""
+def convolution_share(recording: Recording) -> float | None:
+    """Share of the step in convolutions, transposed ones left out; None without a trace.
+
+    The backward operators are the same for both: they are divided as the forward ones are.
+    """
     trace = recording.trace
     if trace is None or not trace.step_s or not trace.operators:
         return None
-    found = [x for x in trace.operators if name in x.name.lower()]
-    return sum(x.device_s if x.device_s is not None else x.self_s for x in found) / trace.step_s
+    plain = transposed = backward = 0.0
+    for operator in trace.operators:
+        spent = operator.self_s if operator.device_s is None else operator.device_s
+        if _TRANSPOSED.search(operator.name):
+            transposed += 0.0 if "backward" in operator.name.lower() else spent
+        elif not _CONVOLUTION.search(operator.name):
+            continue
+        elif "backward" in operator.name.lower():
+            backward += spent
+        else:
+            plain += spent
+    forward = plain + transposed
+    return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
 
 
 def has_bfloat16(recording: Recording) -> bool:
@@ -267,6 +281,9 @@ def has_bfloat16(recording: Recording) -> bool:
     return bool(has_bf16_instructions(recording))
 
 
+_CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
+# `_convolution` hands on to the library's operator, but for oneDNN's transposed one, which has none.
+_TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)
 # What these variables may ask for, the oldest first, by the CPU feature that makes it a loss.
 _SIMD = {
     "ATEN_CPU_CAPABILITY": {"default": ("avx2", "avx512f"), "avx2": ("avx512f",)},

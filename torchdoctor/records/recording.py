@@ -248,6 +248,7 @@ class TraceStatistics:
     sync_s: float | None = None  # host blocked in synchronisation, per step
     syncs_per_step: float | None = None
     tensor_core_share: float | None = None  # of GEMM/conv kernel time
+    float32_matrix_s: float | None = None  # per step, GEMM/conv kernels without tensor cores
     operator_calls_per_step: float | None = None  # leaf CPU operators
     operator_median_us: float | None = None  # leaf CPU operators' self time
     compute_s: float | None = None  # host time inside leaf operators of at least 50 us

@@ -23,6 +23,8 @@ NOTES: dict[str, dict[str, str]] = {
         "sync_s": "Time per step that the host is blocked in synchronisation.",
         "syncs_per_step": "Synchronising calls per step.",
         "tensor_core_share": "Share of the matrix and convolution kernels' time that ran on tensor cores.",
+        "float32_matrix_s": "Kernel time per step in matrix products, convolutions and attention that "
+        "use no tensor cores, double precision left out.",
         "operator_calls_per_step": "Operators on the CPU per step, those that call no other.",
         "operator_median_us": "Median self time of these operators.",
         "compute_s": "Host time per step in operators of at least 50 microseconds.",

@@ -1,0 +1,213 @@
+"""Traces that other profilers, accelerators and tools that merge them write: what they say."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic_traces import EVERY_BRANCH, HOST, LOADER, TraceBuilder, every_branch
+
+from torchdoctor.errors import UsageError
+from torchdoctor.records import Report
+from torchdoctor.trace_checkup import trace_checkup
+
+
+def checked(folder: Path, document: Any) -> Report:
+    path = folder / "trace.json"
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return trace_checkup([str(path)])
+
+
+def assert_every_branch(report: Report, steps: int = 4) -> None:
+    assert report.trace is not None
+    assert report.trace.steps == steps
+    for branch, share in EVERY_BRANCH.items():
+        assert getattr(report.baseline.shares, branch) == pytest.approx(share, abs=1e-6), branch
+
+
+@pytest.mark.parametrize("thread", [HOST, 99])
+def test_a_step_that_is_annotated_twice_counts_once(tmp_path: Path, thread: int) -> None:
+    trace = every_branch(steps=4)
+    for number in range(4):
+        at = 1000.0 * number
+        name = f"ProfilerStep#{number}"
+        trace.slice("user_annotation", name, at + 1, at + 999, tid=thread)
+    assert_every_branch(checked(tmp_path, trace.document()))
+
+
+def test_steps_without_length_are_none(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event["name"].startswith("ProfilerStep"):
+            event["dur"] = 0
+    report = checked(tmp_path, trace.document())
+    assert report.trace is not None and report.trace.steps == 0
+    assert report.baseline.shares.gpu == pytest.approx(0.4, abs=0.02)
+    assert any("steps are unknown" in doubt for doubt in report.doubts)
+
+
+@pytest.mark.parametrize("device", [0, 1])
+def test_ranks_that_were_merged_into_one_file_are_not_mixed(tmp_path: Path, device: int) -> None:
+    """Correlation ids count from the same number in each process."""
+    events = []
+    for rank in range(2):
+        for event in copy.deepcopy(every_branch(steps=4, device=rank * device).events):
+            if event["pid"] == HOST:
+                event["pid"] += rank
+            event["ts"] += 400.0 * rank
+            events.append(event)
+    report = checked(tmp_path, {"traceEvents": events})
+    assert any("2 processes" in doubt for doubt in report.doubts)
+    if device:
+        assert_every_branch(report)
+    else:
+        assert report.trace is not None and report.trace.steps == 4
+
+
+def test_ids_that_are_given_again_launch_what_comes_after(tmp_path: Path) -> None:
+    trace, again = every_branch(steps=3), every_branch(steps=3)
+    for event in again.events:
+        event["ts"] += 1e9
+        number = event["name"].partition("#")
+        if number[0] == "ProfilerStep":
+            event["name"] = f"ProfilerStep#{int(number[2]) + 3}"
+    report = checked(tmp_path, {"traceEvents": trace.events + again.events})
+    assert_every_branch(report, steps=6)
+
+
+ACCELERATORS = {
+    "xpu": {"cuda_runtime": "xpu_runtime"},
+    "mtia": {"cuda_runtime": "mtia_runtime", "kernel": "mtia_ccp_events"},
+    "hpu": {"kernel": "hpu_op"},
+    "private": {"cuda_runtime": "privateuse1_runtime", "kernel": "privateuse1_kernel"},
+    "amd, in capitals": {"cuda_runtime": "HIP_RUNTIME", "kernel": "KERNEL"},
+}
+
+
+@pytest.mark.parametrize("kind", ACCELERATORS)
+def test_work_of_other_accelerators_is_the_devices(kind: str, tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        event["cat"] = ACCELERATORS[kind].get(event.get("cat", ""), event.get("cat", ""))
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert not report.doubts
+
+
+def test_events_of_an_unknown_category_are_named(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event.get("cat") == "kernel":
+            event["cat"] = "tpu_op"
+    report = checked(tmp_path, trace.document())
+    assert any("tpu_op" in doubt and "8 events" in doubt for doubt in report.doubts)
+
+
+def test_copies_that_are_written_as_kernels_are_copies(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event.get("cat") in ("gpu_memcpy", "gpu_memset"):
+            event["cat"] = "kernel"
+    assert_every_branch(checked(tmp_path, trace.document()))
+
+
+def test_work_that_was_launched_and_not_recorded_is_no_verdict_on_the_cpu(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    device = ("kernel", "gpu_memcpy", "gpu_memset")
+    trace.events = [event for event in trace.events if event.get("cat") not in device]
+    report = checked(tmp_path, trace.document())
+    assert report.diagnosis.bottleneck == "none"
+    assert "was not recorded" in report.diagnosis.sentence
+    waiting = TraceBuilder()
+    for number in range(4):
+        at = 1000.0 * number
+        waiting.step(number, at, at + 1000)
+        waiting.slice("user_annotation", LOADER, at, at + 800)
+        waiting.call("cudaLaunchKernel", at + 810, at + 820)
+    assert checked(tmp_path, waiting.document()).diagnosis.bottleneck == "data_loader"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [{"cat": "blink", "name": "Layout"}],
+        [{"cat": "FEE", "name": "main (t.py:3)"}],
+        [{"cat": "python_function", "name": "/home/me/train.py(3): step"}],
+        [{"ph": "B", "cat": "cpu_op", "name": "aten::mm"}, {"ph": "E"}],
+        [{"ph": "M", "name": "process_name"}],
+    ],
+)
+def test_what_no_profiler_of_torch_wrote_is_refused(events: list[dict], tmp_path: Path) -> None:
+    """A page of a browser or a Python tracer got a report in which nothing stood out."""
+    some = [
+        {"ph": "X", "pid": 1, "tid": 1, "ts": 10 * at, "dur": 5, **event}
+        for at, event in enumerate(events * 20)
+    ]
+    with pytest.raises(UsageError, match="no operator"):
+        checked(tmp_path, {"traceEvents": some})
+
+
+@pytest.mark.parametrize("end", [",]", ",\n]", ",", ",\n", ""])
+def test_writers_of_a_list_may_leave_a_comma_and_no_bracket(end: str, tmp_path: Path) -> None:
+    """Chrome's format allows both, so that a crash leaves a file that can be read."""
+    text = json.dumps(every_branch(steps=4).events)
+    report = checked(tmp_path, text.removesuffix("]") + end)
+    assert_every_branch(report)
+    assert not any("damaged" in doubt for doubt in report.doubts)
+
+
+def test_copies_by_their_names_in_rocm(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event.get("cat") == "gpu_memcpy":
+            event["name"] = "CopyHostToDevice"
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert report.trace is not None and report.trace.h2d_bytes == 4096
+    assert report.trace.d2h_bytes == 0
+
+
+@pytest.mark.parametrize("write", [hex, str])
+def test_ids_may_be_texts(write, tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] = write(event["args"]["correlation"])
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert not report.doubts
+
+
+def test_that_no_event_names_its_launch_is_a_doubt(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        event.get("args", {}).pop("correlation", None)
+    report = checked(tmp_path, trace.document())
+    assert any("names the call that launched it" in doubt for doubt in report.doubts)
+
+
+def test_kernels_without_a_duration_are_a_doubt_about_the_gpu(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event.get("cat") == "kernel":
+            event["dur"] *= -1
+    report = checked(tmp_path, trace.document())
+    assert any("8 of 16 GPU events" in doubt for doubt in report.doubts)
+
+
+def test_start_up_is_not_taken_for_training_where_steps_are_unknown(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]
+    trace.call("cudaFree", -300_000, -100_000)
+    report = checked(tmp_path, trace.document())
+    [doubt] = [doubt for doubt in report.doubts if "cudaFree" in doubt]
+    assert "start-up" in doubt and "200 ms" in doubt
+
+
+def test_a_trace_that_shows_no_time_does_not_say_that_all_is_even(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 0}
+    report = checked(tmp_path, {"traceEvents": [event]})
+    assert "stands out" not in report.diagnosis.sentence

@@ -1,0 +1,40 @@
+"""What a trace does not show, no verdict may rest on: the diagnosis of a trace, worded by that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import astuple, replace
+
+from torchdoctor.records import Diagnosis, TraceStatistics
+
+_UNSEEN = (
+    "The host launched work on a device that was not recorded, so whether it waited for that or "
+    "computed cannot be told: record with ProfilerActivity.CUDA (or that of the device)."
+)
+_NO_TIME = "The events of the trace have no length, so what takes the time cannot be told."
+_LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
+
+
+def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
+    """The diagnosis, without what the trace cannot know: its steps, or what a device did."""
+    if not trace.steps:
+        diagnosis = _without_steps(diagnosis)
+    if all(share is None for share in astuple(trace.shares)):
+        return replace(diagnosis, sentence=_NO_TIME)
+    launches = any(_LAUNCHES.search(call.name) for call in trace.runtime_calls)
+    if not trace.has_device and launches and diagnosis.bottleneck in ("cpu", "none"):
+        return replace(diagnosis, bottleneck="none", detail=None, sentence=_UNSEEN)
+    return diagnosis
+
+
+def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
+    """The same of a trace whose steps are unknown: all of it counts as one span."""
+
+    def said(text: str) -> str:
+        text = re.sub(r"^Each step\b", "The trace", text)
+        text = re.sub(r"\ba [\d.]+ ms step\b", "the trace", text)
+        text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
+        return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
+
+    findings = [replace(f, evidence=[said(x) for x in f.evidence]) for f in diagnosis.findings]
+    return replace(diagnosis, sentence=said(diagnosis.sentence), findings=findings)
