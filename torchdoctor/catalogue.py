@@ -56,9 +56,8 @@ def fixes() -> dict[str, ModuleType]:
 
 @functools.cache
 def ceilings() -> dict[str, ModuleType]:
-    """Modules of the ceilings by the branch of the tree that they take away."""
-    found = _load("ceilings")
-    return {module.BRANCH: module for module in found.values()}
+    """Modules of the ceilings by id, in alphabetical order."""
+    return _load("ceilings")
 
 
 def faults() -> list[str]:

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.diagnosis_by_experiment import by_experiment
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
@@ -279,7 +280,7 @@ class _Checkup:
             switching=SwitchedTrials.choose(
                 self._recorder, seen, window, self._recording.main.loaders, modules, self._left
             ),
-            ceilings=ceiling_trials(self._recording),
+            ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
         )
         self._patch = launch.patch
         self._interrupted = self._trials.interrupted
@@ -306,9 +307,12 @@ class _Checkup:
             )
         if self._sandbox.doubt:
             doubts.append(self._sandbox.doubt)
+        on_gpu = self._recording.has_gpu or self._recording.shares.gpu is not None
+        tried = self._trials.ceilings if self._trials else []
+        diagnosis, disagree = by_experiment(self._diagnosis, tried, catalogue.checks(), on_gpu)
         return assemble(
-            recording=replace(self._recording, doubts=doubts),
-            diagnosis=self._diagnosis,
+            recording=replace(self._recording, doubts=[*doubts, *disagree]),
+            diagnosis=diagnosis,
             trials=self._trials,
             refused=self._refused,
             fixes=self._settings.wanted(),

@@ -272,7 +272,7 @@ for epoch in range(9):
 def without_loader(tmp_path: Path, in_place: str = "pass", **wanted: Any) -> Probed:
     """The loop above; batches of an iteration are told by their first sample."""
     (tmp_path / "train.py").write_text(LOADER.replace("IN_PLACE", in_place))
-    module = catalogue.ceilings()["data_loader"]
+    module = catalogue.ceilings()["loader-batches"]
     ceiling = [{"id": "ceiling", "file": str(module.__file__), "settings": {"loader": 0}}]
     switch = {"arms": [ceiling], "rounds": 2, "block_steps": 6, "discard_steps": 2, "seed": 3}
     return run_probed(

@@ -52,7 +52,7 @@ def launched(folder: Path, crash: str = "pass") -> SwitchedLaunch:
         loaders = seen.processes[0].loaders
         trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 60.0)
         assert trials is not None and seen.steps.cycle_steps == 4
-        arms = [[("set-to-none", {})], [("tf32", {})], [("ceiling-data_loader", {"loader": 0})]]
+        arms = [[("set-to-none", {})], [("tf32", {})], [("ceiling-loader-batches", {"loader": 0})]]
         return trials(arms, rounds=3, seed=0)
     finally:
         recorder.close()

@@ -35,6 +35,7 @@ class Switching:
         self._most_s = wanted.get("most_s")
         # A generator of our own: the program's random numbers must stay what they are.
         self._order = random.Random(wanted.get("seed") or 0)
+        self._flush = session.guarded(session.log.flush)
         self._left_out = set()
         self._slots = []  # arms of this round that are still to come
         self._round = -1
@@ -56,6 +57,9 @@ class Switching:
             log.add(step_log.BOUNDARY, 0, number)
             return not more
         self._count += 1
+        for program in self._session.programs:
+            for function in program.iteration_functions:
+                program.guarded(function)
         if not self._in_block and self._count >= self._discard:
             self._synchronise()
             log.add(step_log.BLOCK_BEGIN, self._now, self._round)
@@ -132,6 +136,7 @@ class Switching:
             arm = BASELINE
         self._now = arm
         session.log.add(step_log.SWITCH, arm)
+        self._flush()  # who was on must be known of a program that is killed
         return True
 
     def _on(self, programs, modules):

@@ -32,8 +32,8 @@ def _parts(report: Report) -> list[str]:
     parts += _table("Why", ["question", "answer", "figure", "what it is"], path)
     parts += _table(
         "Where a step's time goes",
-        ["part", "share"],
-        [[row.label, row.text] for row in content.time_rows(report)],
+        ["part", "share", "tried"],
+        [[row.label, row.text, row.ceiling] for row in content.time_rows(report)],
     )
     findings = [
         [row.check, row.share, row.where, " ".join(row.evidence)]

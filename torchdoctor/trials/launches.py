@@ -104,6 +104,7 @@ class Launcher:
         self.seeds: list[LaunchTiming] = []
         self.rounds: list[Round] = []
         self.switched: list[Round] = []  # of blocks within one launch
+        self.switched_arms: set[str] = set()  # keys of those that a launch was started with
         self.planned: int | None = None
         self.best: str | None = None
         self.done = 0
@@ -166,7 +167,12 @@ class Launcher:
         Raises:
             Stopped, Interrupted, KeyboardInterrupt: as `run`.
         """
-        name = f"{len(arms)} fix{'es' * (len(arms) != 1)} switched on and off within one launch"
+        fixes = sum(arm.candidate is not None for arm in arms)
+        parts = [f"{fixes} fix{'es' * (fixes != 1)}"] if fixes else []
+        if len(arms) > fixes:
+            parts.append(f"{len(arms) - fixes} costs taken away")
+        name = f"{' and '.join(parts)}, switched on and off within one launch"
+        self.switched_arms |= {arm.key for arm in arms}
         self._tell(phase, name)
         began = self.budget.now()
         try:

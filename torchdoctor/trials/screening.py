@@ -90,10 +90,9 @@ class Screen:
         arms = [arm for arm in self.arms if arm.facts.switches and arm.facts.risk < 3]
         if len(self.arms) == 1:
             arms = []  # it gets its pairs of launches at once
-        turns = [*arms, *self.ceilings]
-        if self.switching is None or not turns:
+        if self.switching is None or not (arms or self.ceilings):
             return []
-        found = screen_within(self.launcher, self.switching, turns)
+        found = screen_within(self.launcher, self.switching, arms, self.ceilings)
         seen = [arm for arm in arms if arm in found]
         self.tell(seen)
         return seen

@@ -12,18 +12,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchdoctor.records import Recording
 
-BRANCH = "data_loader"
+WHOLE = True
+REMOVES = "its data loader"
 
 LEAST_SHARE = 0.05  # of the step: the tree's bound for a moderate wait
 _BATCHES = 2  # no more than are discarded after a switch, or a block would hold real fetches
 
 
+def branch(recording: Recording) -> str:
+    """The loader's."""
+    return "data_loader"
+
+
+def share(recording: Recording) -> float | None:
+    """The wait for batches."""
+    steps, found = recording.steps, recording.shares.data_loader
+    if found is None and steps is not None and steps.mean_s > 0:
+        found = (steps.data_wait_s + steps.loader_start_s) / steps.mean_s
+    return found
+
+
 def settings(recording: Recording) -> dict[str, Any] | None:
     """The training loader's number; None where its wait is no question, or none drives the loop."""
-    steps, share = recording.steps, recording.shares.data_loader
-    if share is None and steps is not None and steps.mean_s > 0:
-        share = (steps.data_wait_s + steps.loader_start_s) / steps.mean_s
-    if steps is None or steps.boundary.kind != "loader" or (share or 0.0) < LEAST_SHARE:
+    steps = recording.steps
+    if steps is None or steps.boundary.kind != "loader":
+        return None
+    if (share(recording) or 0.0) < LEAST_SHARE:
         return None
     return {"loader": steps.boundary.ident}
 
@@ -53,6 +67,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             kept.append((batch, [(tensor, tensor._version) for tensor in _tensors(torch, batch)]))
 
     program.set_reason("Its loader handed out no batch.")
+    program.restore_training()
     program.before_backward(learns)
     program.around_fetch(answer, keep)
 
