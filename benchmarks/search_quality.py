@@ -43,7 +43,7 @@ from torchdoctor.recording.window import choose_window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Candidate, Interval, Recording
 from torchdoctor.trials import compare
-from torchdoctor.trials.launches import Arm, FixFacts, Fixes, Launcher, label
+from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launcher, label
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.run_trials import run_trials
@@ -189,13 +189,15 @@ def _gain(launcher: Launcher, arm: Arm) -> float:
 
 def run_one(script: Path, budget_s: float, number: int) -> dict[str, Any]:
     """One workload by both ways."""
-    with tempfile.TemporaryDirectory() as name:
-        with Workload.observed(script, Path(name), budget_s) as one:
-            tried = one.candidates()
-            found = one.search(tried, budget_s, number)
-            ours: Fixes = [(fix.fix, fix.settings) for fix in found.recommendation.fixes]
-            best = one.exhaustive(tried, TIMES * budget_s, number)
-            both = one.side_by_side({"search": ours, "exhaustive": best}, number)
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Workload.observed(script, Path(name), budget_s) as one,
+    ):
+        tried = one.candidates()
+        found = one.search(tried, budget_s, number)
+        ours: Fixes = [(fix.fix, fix.settings) for fix in found.recommendation.fixes]
+        best = one.exhaustive(tried, TIMES * budget_s, number)
+        both = one.side_by_side({"search": ours, "exhaustive": best}, number)
     return {
         "kind": "run",
         "workload": script.stem,

@@ -31,6 +31,8 @@ class TrainingState:
         for module in modules:
             for part in module.modules():
                 self._back += [self._kept(part._parameters), self._kept(part._buffers)]
+            # Those of a scripted module lie in no dictionary.
+            self._back += [self._kept(one) for one in [*module.parameters(), *module.buffers()]]
             parameters.update((id(p), p) for p in module.parameters())
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -95,6 +97,9 @@ class TrainingState:
 
 
 def _kept_tensor(tensor):
+    shared = any(n > 1 and not step for n, step in zip(tensor.shape, tensor.stride()))  # noqa: B905
+    if shared or tensor.is_inference():
+        return lambda: tensor  # nobody can write to it
     saved = tensor.detach().clone()
 
     def back():
@@ -107,10 +112,7 @@ def _kept_tensor(tensor):
 
 def _helpers(torch, optimizers):
     """Schedules of these optimizers, and gradient scalers."""
-    schedulers = torch.optim.lr_scheduler.LRScheduler
-    scalers = tuple(
-        cls for cls in (getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler) if cls
-    )
+    schedulers, scalers = torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler
     found = []
     for one in gc.get_objects():
         cls = type(one)  # never isinstance(): it would wake up the lazy proxies of other libraries

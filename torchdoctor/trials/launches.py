@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
 from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent, SwitchedLaunch
 from torchdoctor.trials.compare import usable
+from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
 from torchdoctor.trials.schedule import Budget, BudgetEnded
@@ -40,6 +41,7 @@ class FixFacts:
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     switches: bool = False  # on and off in a running program (`WHEN`)
+    ladder: Ladder | None = None  # a setting of which more values may be tried
 
     @property
     def risk(self) -> int:
