@@ -90,4 +90,8 @@ class SwitchedTrials:
             # Arms that are slower than the untouched program take longer; rounds end in time.
             most_s=max(min(1.5 * expected + 5.0, self._left()), 1.0),
             seed=seed,
+            settle_s=[
+                max((getattr(self._modules[fix], "SETTLES_S", 0.0) for fix, _ in a), default=0.0)
+                for a in arms
+            ],
         )
