@@ -38,6 +38,7 @@ _FIX_NAMES = (
     "instruction",
 )
 _TRIED_NAMES = ("apply", "EXAMPLE", "EXAMPLE_SETTINGS", "EXAMPLE_WITHOUT", "EXAMPLE_WITH")
+_CEILING_NAMES = ("WHOLE", "REMOVES", "branch", "share", "settings", "apply")
 # A fix by hand is never run: why, and recordings that it is offered for, and refused for.
 _BY_HAND_NAMES = ("UNTRIED", "OFFERS", "REFUSES")
 
@@ -85,6 +86,12 @@ def faults() -> list[str]:
         f"check {ident} is under '{module.UNDER}', which is no branch."
         for ident, module in checks().items()
         if module.UNDER not in BRANCHES
+    ]
+    found += [
+        f"ceiling {ident} lacks {name}."
+        for ident, module in ceilings().items()
+        for name in _CEILING_NAMES
+        if not hasattr(module, name)
     ]
     return found
 

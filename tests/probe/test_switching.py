@@ -218,6 +218,19 @@ def apply(torch, settings, program):
     assert len({round for _, round, _ in found}) == 3
 
 
+def test_a_side_that_takes_time_to_settle_gets_it_before_and_after(tmp_path: Path) -> None:
+    arms = [arm("cpu-threads", num_threads=1), arm("set-to-none")]
+    ran = run(tmp_path, arms, settle_s=[0.4, 0.0])
+    now, before, waits = 0, 0, {True: [], False: []}
+    for code, ident, t_ns, _ in ran.events[ran.main_pid]:
+        if code == step_log.SWITCH:
+            before, now, switched_ns = now, int(ident), t_ns
+        elif code == step_log.BLOCK_BEGIN and before != now:
+            waits[1 in (before, now)].append((t_ns - switched_ns) / 1e9)
+            before = now
+    assert min(waits[True]) >= 0.35 and waits[False], "a little passes before the switch is noted"
+
+
 def test_no_round_begins_after_its_time(tmp_path: Path) -> None:
     ran = run(tmp_path, [arm("set-to-none")], rounds=50, most_s=0.0)
     assert {round for _, round, _ in blocks(ran)} == {0}
