@@ -35,6 +35,7 @@ from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
 from torchdoctor.commands.arguments import parse_duration
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.errors import TorchdoctorError
 from torchdoctor.recording.environment import environment
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
@@ -249,6 +250,13 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def append(path: Path, row: dict[str, Any]) -> None:
+    """A line of its own, also where the one before was cut off."""
+    whole = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(("" if whole else "\n") + json.dumps(row) + "\n")
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """What is there as text."""
     lines = ["| workload | search | exhaustive | reached |", "| --- | --- | --- | --- |"]
@@ -314,9 +322,12 @@ def main() -> int:
             done = sum(row["candidates"] for row in rows if row["kind"] == "nulls")
             if options.what == "nulls" and done >= options.least:
                 break
-            row = (run_one if options.what == "run" else run_nulls)(script, budget_s, number)
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            try:
+                row = (run_one if options.what == "run" else run_nulls)(script, budget_s, number)
+            except TorchdoctorError as error:  # the next start tries it again
+                print(f"{script.stem}: {error}", file=sys.stderr, flush=True)
+                continue
+            append(options.out, row)
             print(json.dumps(row), flush=True)
     print(table(rows_of(options.out)))
     return 0
