@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ def quality() -> Any:
     spec = importlib.util.spec_from_file_location("search_quality", _FILE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look their types up
     spec.loader.exec_module(module)
     return module
 
