@@ -1,6 +1,7 @@
 """The training loop without its data loader: two batches from memory, over and over.
 
-The loader itself is left alone, so that training goes on with its next batch afterwards. A batch
+The two are given back when it is first switched off, and the loader itself is left alone, so that
+training goes on with its next batch afterwards. A batch
 is answered from memory only where something was learned since the last answer: an evaluation over
 the same loader, or a loop that fetches ahead, gets real batches and comes to its end.
 """
@@ -46,7 +47,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Answer fetches of the training loader with the batches that came first."""
     kept: list[tuple[Any, list[tuple[Any, int]]]] = []
     learned = [False]
-    answered = [0]
+    answered = [0, 0]  # fetches, and whether the kept batches were given back
+
+    def give_back() -> None:
+        """The training has not had them yet: they are its next ones."""
+        if not answered[1]:
+            answered[1] = 1
+            for batch, versions in kept:
+                if all(tensor._version == version for tensor, version in versions):
+                    program.give_back(settings["loader"], batch)
 
     def learns() -> None:
         learned[0] = True
@@ -68,6 +77,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
     program.set_reason("Its loader handed out no batch.")
     program.restore_training()
+    program.at_first_batch(lambda: None, give_back)
     program.before_backward(learns)
     program.around_fetch(answer, keep)
 

@@ -45,6 +45,7 @@ class Program:
         self.model_answers = []
         self.backward_replacements = []
         self.iteration_functions = []
+        self.given_back = []  # (loader, batch): its next ones, before it is asked again
         self.modules = []  # the program's root modules, from the moment it is switched on
 
     def refuse(self, reason):
@@ -88,6 +89,10 @@ class Program:
         keep(ident, batch) sees each batch that was fetched.
         """
         self.fetch_functions.append((answer, keep))
+
+    def give_back(self, ident, batch):
+        """A batch that was fetched and not trained with: the loader's next one when it is off."""
+        self.given_back.append((ident, batch))
 
     def around_model(self, answer, keep):
         """answer(module, args, kwargs) -> (output,) in place of a root's forward, or None.
