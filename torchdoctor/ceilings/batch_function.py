@@ -187,7 +187,7 @@ def _undecorated(value: Any) -> Any:
     while type(value) is types.FunctionType:
         if "__wrapped__" not in vars(value):
             return value
-        value = value.__wrapped__
+        value = vars(value)["__wrapped__"]
     return None
 
 
