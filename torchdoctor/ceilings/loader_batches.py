@@ -1,9 +1,9 @@
 """The training loop without its data loader: two batches from memory, over and over.
 
 The two are given back when it is first switched off, and the loader itself is left alone, so that
-training goes on with its next batch afterwards. A batch is answered from memory only where something
-was learned since the last answer: an evaluation over the same loader, or a loop that fetches ahead,
-gets real batches and comes to its end.
+training goes on with its next batch afterwards. A batch is answered from memory only where
+something was learned since the last answer: an evaluation over the same loader, or a loop that
+fetches ahead, gets real batches and comes to its end.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,13 +31,16 @@ class CeilingTrial:
         return Arm(key=f"ceiling-{self.ceiling}", fixes=self.fixes)
 
 
-def abandon(found: SwitchedLaunch, arms: Sequence[Arm], ceilings: Sequence[Arm]) -> bool:
+def abandon(
+    found: SwitchedLaunch, arms: Sequence[Arm], ceilings: Sequence[Arm], enough: int
+) -> bool:
     """Give up the ceilings that did not come off in this launch, each with its reason.
 
     Args:
         found: the launch.
         arms: all that took turns.
         ceilings: those of them that are ceilings.
+        enough: blocks, to judge one by: what was seen so often before the end stands.
 
     Returns:
         Whether one of them, or what one left behind, ended the program: then the launch is worth
@@ -50,14 +54,17 @@ def abandon(found: SwitchedLaunch, arms: Sequence[Arm], ceilings: Sequence[Arm])
     if found.failed_in is None or not ceilings:
         return False
     why = found.reason or "The program failed."
-    seen = {block.arm for block in found.blocks}
+    seen = Counter(block.arm for block in found.blocks)
     if found.failed_in:
         arm = arms[found.failed_in - 1]
-        if arm in ceilings:
-            arm.refused = f"The program did not go on with it: {why}"
-        return arm in ceilings
+        if arm not in ceilings or seen[found.failed_in] >= enough:
+            return False
+        arm.refused = f"The program did not go on with it: {why}"
+        return True
+    if found.ended == "timed-out":
+        return False  # a machine that is slow at the moment; nothing was on that it could wait for
     # Nothing was on: what a ceiling had left behind may be why. It is never worth another try.
-    guilty = [arm for n, arm in enumerate(arms, 1) if arm in ceilings and n in seen]
+    guilty = [arm for n, arm in enumerate(arms, 1) if arm in ceilings and 0 < seen[n] < enough]
     for arm in guilty:
         arm.refused = arm.refused or f"The program failed after it: {why}"
     return bool(guilty)

@@ -106,7 +106,7 @@ def _repeat(
     for number, arm in enumerate(turns):
         states = found.arms[number] if number < len(found.arms) else []
         arm.refused = next((x.reason for x in states if x.state == "refused"), None)
-    broken = abandon(found, turns, ceilings)
+    broken = abandon(found, turns, ceilings, _FEWEST_PAIRS)
     usable = {n for n, states in enumerate(found.arms, 1) if _took_effect(states)}
     keys = [arm.key for arm in turns]
     launcher.switched += [
