@@ -2,7 +2,7 @@
 
 Where no DataLoader feeds the loop, the function is the one that the loop itself calls on the way to
 the line that the stacks showed. It is answered from memory only where something was learned since
-the last answer, so that an evaluation that uses it gets batches of its own.
+the last answer, and with gradients, so that an evaluation that uses it gets batches of its own.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _BatchFunction:
 
     def forget(self) -> None:
         self.kept: dict[Any, tuple[Any, list[tuple[Any, int]]]] = {}
-        self.learned = False
+        self.given: set[Any] = set()  # keys that were answered, or kept, since the last backward
 
     def start(self) -> None:
         """Answer the function, or watch the one of the line until it is known which to answer."""
@@ -142,9 +142,10 @@ class _BatchFunction:
 
     def look(self, key: Any) -> tuple[Any] | None:
         """The kept result, if it may be given."""
-        if key not in self.kept or not self.learned:
+        # Without gradients nothing is learned from it: an evaluation, which gets its own.
+        if key not in self.kept or key in self.given or not self.torch.is_grad_enabled():
             return None
-        self.learned = False
+        self.given.add(key)
         value, versions = self.kept[key]
         if any(tensor._version != version for tensor, version in versions):
             self.program.refuse("The program changes its batches in place.")
@@ -156,11 +157,12 @@ class _BatchFunction:
         tensors, arrays = _contents(self.torch, value)
         if not tensors and not arrays:
             self.program.refuse("The function that prepares batches returns no tensor or array.")
+        self.given.add(key)
         self.kept[key] = (value, [(tensor, tensor._version) for tensor in tensors])
 
     def learns(self) -> None:
         """A backward begins: the loop's own function is one of those above it."""
-        self.learned = True
+        self.given.clear()
         if self.code is not None or not self.callers:
             return
         self.loop = _codes(sys._getframe(1))
