@@ -300,7 +300,7 @@ def compute_bound() -> Report:
                 ceiling="loader-batches",
                 branch="data_loader",
                 removes="its data loader",
-                share=0.02,
+                share=0.006,
                 speedup=between(1.008, 0.999, 1.017),
                 verdict="nothing",
                 pairs=8,
