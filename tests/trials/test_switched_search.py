@@ -274,6 +274,7 @@ def test_ceilings_cost_a_tenth_of_the_budget_the_most_telling_first() -> None:
     few = with_ceilings(program, NAMES, 80.0, (NO_LOADER, NO_WAITS), block_s=0.9)
     first, second = few.ceilings
     assert first.speedup is not None and second.speedup is None
+    assert second.verdict == "not-tried"
     assert second.reason == "The budget left no time for it."
 
 

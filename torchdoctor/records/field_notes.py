@@ -134,9 +134,9 @@ NOTES: dict[str, dict[str, str]] = {
         "removes": 'What was taken away, as in "without ...".',
         "share": "Share of the step that it takes by what was observed; null: not known.",
         "speedup": "Without it, against the untouched program in the same launch; null: it did not come to figures.",
-        "verdict": "gain: the interval is above 1; hidden: a high share that gives nothing; nothing: a low one; unclear; abandoned.",
+        "verdict": "gain: the interval is above 1; hidden: a high share that gives nothing; nothing: a low one; unclear; abandoned; not-tried.",
         "whole": "Whether it is the whole cost of its branch, or a part.",
-        "reason": "Why it was abandoned.",
+        "reason": "Why it was abandoned, or not tried.",
         "pairs": "Pairs of blocks that the interval rests on.",
     },
     "Interval": {
@@ -292,7 +292,14 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
         "not-comparable",
     ),
     ("Ceiling", "source"): ("experiment", "replay"),
-    ("TriedCeiling", "verdict"): ("gain", "hidden", "nothing", "unclear", "abandoned"),
+    ("TriedCeiling", "verdict"): (
+        "gain",
+        "hidden",
+        "nothing",
+        "unclear",
+        "abandoned",
+        "not-tried",
+    ),
     ("Environment", "sandbox"): ("overlay", "redirect", "none"),
     ("Boundary", "kind"): ("loader", "optimizer", "backward", "explicit"),
 }

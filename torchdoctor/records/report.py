@@ -216,9 +216,9 @@ class TriedCeiling:
     removes: str  # what, as in "without ..."
     share: float | None = None  # of the step, by what was observed
     speedup: Interval | None = None  # None: it did not come to figures
-    verdict: str = "abandoned"  # gain | hidden | nothing | unclear | abandoned
+    verdict: str = "abandoned"  # gain | hidden | nothing | unclear | abandoned | not-tried
     whole: bool = True
-    reason: str | None = None  # of one that was abandoned
+    reason: str | None = None  # of one that was abandoned, or not tried
     pairs: int = 0
 
 

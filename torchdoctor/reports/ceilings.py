@@ -27,7 +27,8 @@ def ceiling_text(report: Report, branch: str) -> str:
 def _line(one: TriedCeiling) -> str:
     removes, share = clean(one.removes), one.share
     if one.speedup is None:
-        return f"without {removes}: abandoned. {clean(one.reason or '')}".strip()
+        how = one.verdict.replace("-", " ")
+        return f"without {removes}: {how}. {clean(one.reason or '')}".strip()
     takes = f" ({percent(share)} of the step)" if share is not None else ""
     gives = f"without {removes}{takes}: {speedup(one.speedup)} at most"
     if one.verdict in _SAID:

@@ -83,11 +83,11 @@ def tried(
     """
     found = []
     for trial, arm in zip(trials, arms, strict=True):
+        speedup = evidence.ceiling(arm)
+        verdict = _verdict(speedup, trial.share)
+        reason = arm.refused or "Too few of its blocks were seen."
         if arm.key not in looked:
-            speedup, reason = None, _OUT_OF_TIME
-        else:
-            speedup = evidence.ceiling(arm)
-            reason = arm.refused or "Too few of its blocks were seen."
+            verdict, reason = "not-tried", _OUT_OF_TIME
         found.append(
             TriedCeiling(
                 ceiling=trial.ceiling,
@@ -95,7 +95,7 @@ def tried(
                 removes=trial.removes,
                 share=trial.share,
                 speedup=speedup,
-                verdict=_verdict(speedup, trial.share),
+                verdict=verdict,
                 whole=trial.whole,
                 reason=None if speedup is not None else reason,
                 pairs=len(evidence.paired(arm, "switch")) if speedup is not None else 0,
