@@ -303,3 +303,10 @@ def test_a_program_that_fails_after_ceilings_were_on_is_tried_without_them() -> 
     assert all("failed after it" in one.reason for one in results.ceilings)
     launches = switching_launches(program)
     assert len(launches) == 2 and "no-" not in launches[1]
+
+
+def test_a_program_without_comparable_blocks_says_so() -> None:
+    program = Simulated(gains=GAINS)
+    results = try_all(program, NAMES, facts=SWITCHED, ceilings=[NO_LOADER])
+    (one,) = results.ceilings
+    assert (one.verdict, one.speedup) == ("not-tried", None) and "several processes" in one.reason

@@ -12,6 +12,10 @@ from torchdoctor.trials.launches import Arm, Fixes
 
 _NOTHING = 1.02  # an interval that ends below is no gain
 _HIGH = 0.2  # of the step: a share that would make one look for a gain
+_NO_BLOCKS = (
+    "Blocks of this program's steps cannot be compared within one launch: several processes train, "
+    "or its steps come in kinds without a regular cycle."
+)
 _OUT_OF_TIME = "The budget left no time for it."
 
 
@@ -71,7 +75,10 @@ def abandon(
 
 
 def tried(
-    trials: Sequence[CeilingTrial], arms: Sequence[Arm], evidence: Evidence, looked: set[str]
+    trials: Sequence[CeilingTrial],
+    arms: Sequence[Arm],
+    evidence: Evidence,
+    looked: set[str] | None,
 ) -> list[TriedCeiling]:
     """What became of each.
 
@@ -79,15 +86,16 @@ def tried(
         trials: in the order of `arms`.
         arms: their arms.
         evidence: what the blocks say.
-        looked: keys of the arms that a launch was started with.
+        looked: keys of the arms that a launch was started with; None: there can be none.
     """
     found = []
     for trial, arm in zip(trials, arms, strict=True):
         speedup = evidence.ceiling(arm)
         verdict = _verdict(speedup, trial.share)
         reason = arm.refused or "Too few of its blocks were seen."
-        if arm.key not in looked:
-            verdict, reason = "not-tried", _OUT_OF_TIME
+        if looked is None or arm.key not in looked:
+            verdict = "not-tried"
+            reason = _NO_BLOCKS if looked is None else _OUT_OF_TIME
         found.append(
             TriedCeiling(
                 ceiling=trial.ceiling,

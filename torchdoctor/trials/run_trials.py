@@ -272,11 +272,10 @@ class _Search:
             self.launcher.best = f"{label(best.arm.fixes)} {math.exp(best.gain):.2f}x"
 
     def tried_ceilings(self) -> list[TriedCeiling]:
-        """What became of the ceilings; none of a program that cannot be compared in blocks."""
-        if self.switching is None:
-            return []
+        """What became of the ceilings."""
         trials, arms = [one for one, _ in self.ceilings], [arm for _, arm in self.ceilings]
-        return tried(trials, arms, self.evidence, self.launcher.switched_arms)
+        looked = None if self.switching is None else self.launcher.switched_arms
+        return tried(trials, arms, self.evidence, looked)
 
     def results(self) -> TrialResults:
         """What was found, however the search ended."""
