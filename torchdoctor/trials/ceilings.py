@@ -14,7 +14,7 @@ _NOTHING = 1.02  # an interval that ends below is no gain
 _HIGH = 0.2  # of the step: a share that would make one look for a gain
 _NO_BLOCKS = (
     "Blocks of this program's steps cannot be compared within one launch: several processes train, "
-    "or its steps come in kinds without a regular cycle."
+    "a backward alone separates steps, or these come in kinds without a regular cycle."
 )
 _OUT_OF_TIME = "The budget left no time for it."
 
