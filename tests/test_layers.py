@@ -27,6 +27,7 @@ ORDER = [
     "tensorboard_log",
     "source_patch",
     "diagnosis",
+    "diagnosis_by_experiment",
     "candidates",
     "trials",
     "comparison",

@@ -44,6 +44,8 @@ class FixModule(Protocol):
     Optional: `SETUP_S` (one-time cost); `PHASES` (fields of StepStatistics: all that it works on);
     `includes(recording)`: fixes that it applies as well. It treats what they treat, and goes before
     them: it can only give more. `together(settings, recording)`: `Candidate.also`.
+    `ladder(recording)`: fields of `trials.ladder.Ladder`: a setting of which more values may be
+    tried where the best of `settings` gains.
     `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
     `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
     `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes

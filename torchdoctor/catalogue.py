@@ -38,6 +38,7 @@ _FIX_NAMES = (
     "instruction",
 )
 _TRIED_NAMES = ("apply", "EXAMPLE", "EXAMPLE_SETTINGS", "EXAMPLE_WITHOUT", "EXAMPLE_WITH")
+_CEILING_NAMES = ("WHOLE", "REMOVES", "branch", "share", "settings", "apply")
 # A fix by hand is never run: why, and recordings that it is offered for, and refused for.
 _BY_HAND_NAMES = ("UNTRIED", "OFFERS", "REFUSES")
 
@@ -56,9 +57,8 @@ def fixes() -> dict[str, ModuleType]:
 
 @functools.cache
 def ceilings() -> dict[str, ModuleType]:
-    """Modules of the ceilings by the branch of the tree that they take away."""
-    found = _load("ceilings")
-    return {module.BRANCH: module for module in found.values()}
+    """Modules of the ceilings by id, in alphabetical order."""
+    return _load("ceilings")
 
 
 def faults() -> list[str]:
@@ -86,6 +86,12 @@ def faults() -> list[str]:
         f"check {ident} is under '{module.UNDER}', which is no branch."
         for ident, module in checks().items()
         if module.UNDER not in BRANCHES
+    ]
+    found += [
+        f"ceiling {ident} lacks {name}."
+        for ident, module in ceilings().items()
+        for name in _CEILING_NAMES
+        if not hasattr(module, name)
     ]
     return found
 

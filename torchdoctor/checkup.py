@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.diagnosis_by_experiment import by_experiment
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
@@ -31,6 +33,7 @@ from torchdoctor.records.program import ANALYSED
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings
 from torchdoctor.source_patch import SourcePatch
+from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
@@ -263,6 +266,7 @@ class _Checkup:
                         module.includes(self._recording) if hasattr(module, "includes") else ()
                     ),
                     switches=module.WHEN == "between steps",
+                    ladder=_ladder(module, self._recording),
                 )
                 for ident, module in modules.items()
             },
@@ -279,7 +283,7 @@ class _Checkup:
             switching=SwitchedTrials.choose(
                 self._recorder, seen, window, self._recording.main.loaders, modules, self._left
             ),
-            ceilings=ceiling_trials(self._recording),
+            ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
         )
         self._patch = launch.patch
         self._interrupted = self._trials.interrupted
@@ -306,9 +310,12 @@ class _Checkup:
             )
         if self._sandbox.doubt:
             doubts.append(self._sandbox.doubt)
+        on_gpu = self._recording.has_gpu or self._recording.shares.gpu is not None
+        tried = self._trials.ceilings if self._trials else []
+        diagnosis, disagree = by_experiment(self._diagnosis, tried, catalogue.checks(), on_gpu)
         return assemble(
-            recording=replace(self._recording, doubts=doubts),
-            diagnosis=self._diagnosis,
+            recording=replace(self._recording, doubts=[*doubts, *disagree]),
+            diagnosis=diagnosis,
             trials=self._trials,
             refused=self._refused,
             fixes=self._settings.wanted(),
@@ -320,3 +327,10 @@ class _Checkup:
             advise_training=self._settings.allow_training_changes,
             reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
         )
+
+
+def _ladder(module: Any, recording: Recording) -> Ladder | None:
+    """Where a fix says between which numbers a setting may lie, and it can be applied at all."""
+    if not hasattr(module, "ladder") or module.refuses(recording):
+        return None
+    return Ladder(**module.ladder(recording))

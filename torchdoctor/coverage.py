@@ -162,8 +162,8 @@ _ROWS_OF_FIXES = (
         fixes=("remove-sync",),
         tests=(
             "tests/edits/test_tensor_edits.py::test_a_sum_that_is_only_shown_stays_on_the_device",
+            "tests/probe/test_ceilings.py::test_values_are_answered_from_the_iteration_before",
         ),
-        lacking="There is no experiment that shows the ceiling of removing every wait.",
     ),
     Row(asked="fused pointwise operators, torch.compile", fixes=("torch-compile",)),
     Row(

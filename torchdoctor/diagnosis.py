@@ -4,7 +4,7 @@ utilization, CPU execution, other. docs/decisions/diagnosis-rule.md says why the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ def diagnose(
     findings = _findings(recording, checks, fixes or {})
     path, bottleneck, value = _walk(recording, checks)
     on_gpu = recording.has_gpu or recording.shares.gpu is not None
-    detail = _detail(bottleneck, findings, checks, on_gpu)
+    detail = detail_of(bottleneck, findings, checks, on_gpu)
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
@@ -116,8 +116,8 @@ def _rank(finding: Finding) -> tuple[int, float]:
     return _SEVERITY[finding.severity], -(_UNMEASURED_SHARE if share is None else share)
 
 
-def _detail(
-    bottleneck: str, findings: list[Finding], checks: Mapping[str, Any], on_gpu: bool
+def detail_of(
+    bottleneck: str, findings: Sequence[Finding], checks: Mapping[str, Any], on_gpu: bool
 ) -> str | None:
     """The check below the branch that explains most; None where nothing below it was found.
 

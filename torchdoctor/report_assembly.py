@@ -67,6 +67,7 @@ def assemble(
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
     replayed = recording.trace.what_if if recording.trace else None
+    tried = trials.ceilings if trials else []
     report = Report(
         torchdoctor_version=__version__,
         created=created,
@@ -74,7 +75,8 @@ def assemble(
         environment=recording.environment,
         baseline=_baseline(recording, trials),
         diagnosis=diagnosis,
-        ceilings=with_measured(replay_ceilings(replayed), trials.ceilings if trials else {}),
+        ceilings=with_measured(replay_ceilings(replayed), tried),
+        ceiling_trials=tried,
         trials=rows,
         no_trials_reason=no_trials_reason,
         noise_floor=trials.noise_floor if trials else None,

@@ -220,6 +220,19 @@ def apply(torch, settings, program):
     assert len({round for _, round, _ in found}) == 3
 
 
+def test_a_side_that_takes_time_to_settle_gets_it_before_and_after(tmp_path: Path) -> None:
+    arms = [arm("cpu-threads", num_threads=1), arm("set-to-none")]
+    ran = run(tmp_path, arms, settle_s=[0.4, 0.0])
+    now, before, waits = 0, 0, {True: [], False: []}
+    for code, ident, t_ns, _ in ran.events[ran.main_pid]:
+        if code == step_log.SWITCH:
+            before, now, switched_ns = now, int(ident), t_ns
+        elif code == step_log.BLOCK_BEGIN and before != now:
+            waits[1 in (before, now)].append((t_ns - switched_ns) / 1e9)
+            before = now
+    assert min(waits[True]) >= 0.35 and waits[False], "a little passes before the switch is noted"
+
+
 def test_no_round_begins_after_its_time(tmp_path: Path) -> None:
     ran = run(tmp_path, [arm("set-to-none")], rounds=50, most_s=0.0)
     assert {round for _, round, _ in blocks(ran)} == {0}
@@ -282,7 +295,7 @@ for epoch in range(9):
 def without_loader(tmp_path: Path, in_place: str = "pass", **wanted: Any) -> Probed:
     """The loop above; batches of an iteration are told by their first sample."""
     (tmp_path / "train.py").write_text(LOADER.replace("IN_PLACE", in_place))
-    module = catalogue.ceilings()["data_loader"]
+    module = catalogue.ceilings()["loader-batches"]
     ceiling = [{"id": "ceiling", "file": str(module.__file__), "settings": {"loader": 0}}]
     switch = {"arms": [ceiling], "rounds": 2, "block_steps": 6, "discard_steps": 2, "seed": 3}
     return run_probed(
@@ -306,10 +319,10 @@ def test_the_loop_without_its_loader(tmp_path: Path) -> None:
     kept = seen[first : first + 2]
     fetched = []
     for number, (arm, batch) in enumerate(zip(on, seen, strict=False)):
-        if arm == 1 and number >= first + 2:
-            assert batch in kept, "answered from memory"
-        else:
+        if arm == 0:
             fetched.append(batch)
+        elif number >= first + 2:
+            assert batch in kept, "answered from memory"
     # The loader was left alone meanwhile: no batch of the training was lost or came twice.
     assert fetched == [4 * n % 400 for n in range(len(fetched))]
     assert "evaluated 400" in ran.stdout or len(fetched) < 25

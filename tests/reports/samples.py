@@ -25,6 +25,7 @@ from torchdoctor.records import (
     StepStatistics,
     StepTime,
     Trial,
+    TriedCeiling,
     WorkloadRecord,
 )
 
@@ -294,6 +295,24 @@ def compute_bound() -> Report:
             ],
         ),
         ceilings={"data_loader": Ceiling(speedup=between(1.008, 0.999, 1.017)), "gpu": None},
+        ceiling_trials=[
+            TriedCeiling(
+                ceiling="loader-batches",
+                branch="data_loader",
+                removes="its data loader",
+                share=0.006,
+                speedup=between(1.008, 0.999, 1.017),
+                verdict="nothing",
+                pairs=8,
+            ),
+            TriedCeiling(
+                ceiling="answered-waits",
+                branch="cpu",
+                removes="waits for values (.item() and the like)",
+                whole=False,
+                reason="The program did not go on with it: IndexError.",
+            ),
+        ],
         trials=[
             Trial(
                 fix="mixed-precision",

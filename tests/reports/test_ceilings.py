@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from torchdoctor.records import (
     Interval,
     Report,
     Shares,
+    TriedCeiling,
     WorkloadRecord,
 )
 from torchdoctor.records.ceilings import with_measured
@@ -29,42 +31,57 @@ REPORT = Report(
 )
 
 
-def tried(low: float, estimate: float, high: float, source: str = "experiment") -> Report:
-    speedup = Interval(estimate=estimate, low=low, high=high)
-    return replace(REPORT, ceilings={"data_loader": Ceiling(speedup=speedup, source=source)})
+def tried(low: float, estimate: float, high: float, verdict: str = "gain", **more: Any) -> Report:
+    one = TriedCeiling(
+        ceiling="loader-batches",
+        branch="data_loader",
+        removes="its data loader",
+        share=0.4,
+        speedup=Interval(estimate=estimate, low=low, high=high),
+        verdict=verdict,
+    )
+    return replace(REPORT, ceiling_trials=[replace(one, **more)])
 
 
 def test_a_high_share_that_gives_nothing_is_hidden() -> None:
-    (line,) = ceiling_lines(tried(0.99, 1.0, 1.01))
-    assert line.startswith("waiting for data takes 40 % of the step; without it: 1.00x")
+    (line,) = ceiling_lines(tried(0.99, 1.0, 1.01, "hidden"))
+    assert line.startswith("without its data loader (40 % of the step): 1.00x")
     assert line.endswith(HIDDEN)
 
 
 def test_a_gain_is_shown_beside_what_the_share_promises() -> None:
     (line,) = ceiling_lines(tried(1.3, 1.4, 1.5))
-    assert HIDDEN not in line and "(1.67x if nothing else used that time)" in line
+    assert HIDDEN not in line and line.endswith("1.67x if nothing else used that time")
 
 
-def test_an_interval_that_leaves_a_gain_open_is_not_called_hidden() -> None:
-    (line,) = ceiling_lines(tried(0.95, 1.02, 1.10))
-    assert HIDDEN not in line
+def test_what_was_abandoned_says_why() -> None:
+    (line,) = ceiling_lines(tried(1, 1, 1, "abandoned", speedup=None, reason="It raised: no."))
+    assert line == "without its data loader: abandoned. It raised: no."
 
 
 def test_a_replay_is_no_experiment() -> None:
-    assert ceiling_lines(tried(1.3, 1.4, 1.5, source="replay")) == []
+    replayed = Ceiling(speedup=Interval(estimate=2, low=2, high=2), source="replay")
+    assert ceiling_lines(replace(REPORT, ceilings={"data_loader": replayed})) == []
 
 
 @pytest.mark.parametrize("renderer", [terminal, markdown, html])
-def test_every_format_shows_it(renderer) -> None:
-    text = renderer.render(tried(1.3, 1.4, 1.5))
-    assert TITLE in text and "if nothing else used that time" in " ".join(text.split())
+def test_every_format_shows_it_beside_the_share_too(renderer: Any) -> None:
+    text = " ".join(renderer.render(tried(1.3, 1.4, 1.5)).split())
+    assert TITLE in text and "if nothing else used that time" in text
+    assert "without it 1.40x (1.30-1.50) at most" in text
+
+
+def test_a_part_of_a_branch_is_not_shown_as_its_ceiling() -> None:
+    part = tried(1.3, 1.4, 1.5, whole=False)
+    assert "without it 1.40x" not in terminal.render(part)
+    assert with_measured(dict.fromkeys(BRANCHES), part.ceiling_trials)["data_loader"] is None
 
 
 def test_what_was_tried_goes_before_what_was_replayed() -> None:
     replayed = dict.fromkeys(BRANCHES) | {
         "data_loader": Ceiling(speedup=Interval(estimate=2, low=2, high=2), source="replay")
     }
-    one = Interval(estimate=1.1, low=1.0, high=1.2)
-    found = with_measured(replayed, {"data_loader": one, "cpu": None})
-    assert found["data_loader"] == Ceiling(speedup=one, source="experiment")
+    trials = tried(1.0, 1.1, 1.2).ceiling_trials
+    found = with_measured(replayed, trials)
+    assert found["data_loader"] == Ceiling(speedup=trials[0].speedup, source="experiment")
     assert found["cpu"] is None and set(found) == set(BRANCHES)

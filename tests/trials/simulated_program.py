@@ -124,12 +124,14 @@ class SimulatedSwitching:
     Attributes:
         block_s: wall time of a block of the untouched program.
         ends_after: blocks, after which the program fails.
+        fatal: the fix that the program fails with; "after": without any, after one of a ceiling.
     """
 
     program: Simulated
     setup_s: float = 3.0
     block_s: float = 0.5
     ends_after: int | None = None
+    fatal: str | None = None
     launched: list[list[str]] = field(default_factory=list)
 
     def rounds_within(self, arms: int, seconds: float) -> int:
@@ -151,6 +153,10 @@ class SimulatedSwitching:
             for arm in [0, *order.sample(range(1, len(arms) + 1), len(arms)), 0]:
                 if len(blocks) == self.ends_after:
                     return self._result("failed", blocks, arms)
+                name = arms[arm - 1][0][0] if arm else None
+                after = self.fatal == "after" and number and not arm and self._takes_away(arms)
+                if after or (name is not None and name == self.fatal):
+                    return self._result("failed", blocks, arms, failed_in=arm)
                 blocks.append(self._block(arm, number, arms, offset))
         return self._result("measured", blocks, arms)
 
@@ -165,9 +171,14 @@ class SimulatedSwitching:
         )
         return Block(arm=arm, round=number, began_s=began, ended_s=program.now, timing=timing)
 
-    def _result(self, ended: str, blocks: list[Block], arms: Sequence[Any]) -> SwitchedLaunch:
+    def _takes_away(self, arms: Sequence[Any]) -> bool:
+        return any(arm[0][0].startswith("no-") for arm in arms)
+
+    def _result(
+        self, ended: str, blocks: list[Block], arms: Sequence[Any], failed_in: int | None = None
+    ) -> SwitchedLaunch:
         applied = [self.program._applied(arm) for arm in arms]
-        return SwitchedLaunch(ended=ended, blocks=blocks, arms=applied)
+        return SwitchedLaunch(ended=ended, blocks=blocks, arms=applied, failed_in=failed_in)
 
 
 def _label(fix: str, settings: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ import pytest
 from simulated_program import TYPICAL, Simulated, observed, try_all
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TorchdoctorError
+from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.outcome import TrialResults
 
@@ -494,3 +495,26 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
         assert made and [fix for fix, _ in made[-1]] == names, number
         assert results.patch is None or results.patch.reason == "interrupted"
     assert recommending > 3
+
+
+def test_a_setting_that_helps_is_tried_beyond_what_was_named() -> None:
+    """Workers that wait for a disk: the fix names 2 and 4, and 16 would be the best."""
+    gains = {"workers n=2": 1.2, "workers n=4": 1.5, "workers n=8": 2.0, "workers n=16": 2.4}
+    ladder = Ladder(setting="n", least=1, most=64, today=0)
+    for budget_s, wanted in ((None, 16), (70.0, 4)):
+        program = Simulated(gains={**gains, "workers n=32": 2.2})
+        results = try_all(
+            program,
+            ["workers n=2", "workers n=4", "amp"],
+            budget_s,
+            facts={"workers": FixFacts(ladder=ladder)},
+        )
+        (fix,) = results.recommendation.fixes
+        assert (fix.fix, fix.settings) == ("workers", {"n": wanted})
+
+
+def test_no_other_setting_is_tried_where_none_helps() -> None:
+    program = Simulated(gains={"workers n=2": 1.0, "workers n=4": 0.9})
+    ladder = Ladder(setting="n", least=1, most=64, today=0)
+    try_all(program, ["workers n=2", "workers n=4"], facts={"workers": FixFacts(ladder=ladder)})
+    assert {name for name, _ in program.launched} == {"", "workers n=2", "workers n=4"}

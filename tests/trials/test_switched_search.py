@@ -9,10 +9,10 @@ import pytest
 from simulated_program import QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
 
 from torchdoctor.records import Candidate
+from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.switching import CeilingTrial
 
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}
@@ -207,36 +207,107 @@ def test_with_little_time_a_promising_fix_that_must_be_launched_is_not_forgotten
         assert len(switching.launched) == 1 and recommended(results) == [(first, {})]
 
 
-def with_ceiling(program: Simulated, names: list[str], budget_s: float | None = None) -> Any:
+NO_LOADER = CeilingTrial(
+    ceiling="loader-batches",
+    branch="data_loader",
+    fixes=[("no-loader", {})],
+    removes="its data loader",
+    share=0.6,
+)
+NO_WAITS = CeilingTrial(
+    ceiling="answered-waits", branch="cpu", fixes=[("no-waits", {})], share=0.3, whole=False
+)
+
+
+def with_ceilings(
+    program: Simulated,
+    names: list[str],
+    budget_s: float | None = None,
+    ceilings: tuple[CeilingTrial, ...] = (NO_LOADER,),
+    **more: Any,
+) -> Any:
     return try_all(
         program,
         names,
         budget_s,
         facts=SWITCHED,
-        switching=SimulatedSwitching(program),
-        ceilings=[CeilingTrial(branch="data_loader", fixes=[("no-loader", {})])],
+        switching=SimulatedSwitching(program, **more),
+        ceilings=ceilings,
     )
+
+
+def switching_launches(program: Simulated) -> list[str]:
+    return [name for name, _ in program.launched if name.startswith("switching")]
 
 
 def test_a_ceiling_is_measured_beside_the_fixes_and_never_recommended() -> None:
     program = Simulated(gains={**GAINS, "no-loader": 3.0})
-    results = with_ceiling(program, NAMES)
-    ceiling = results.ceilings["data_loader"]
-    assert ceiling.low < 3.0 < ceiling.high and ceiling.low > 2.8
+    results = with_ceilings(program, NAMES)
+    (one,) = results.ceilings
+    assert one.speedup.low < 3.0 < one.speedup.high and one.speedup.low > 2.8
+    assert (one.verdict, one.reason) == ("gain", None) and one.pairs >= 3
     assert sum("no-loader" in name for name, _ in program.launched) == 1
     assert recommended(results) == [("workers", {"n": 4}), ("amp", {}), ("threads", {"n": 2})]
     assert all(one.fix != "no-loader" for one in results.trials)
 
 
+def test_a_high_share_that_gives_nothing_is_called_hidden() -> None:
+    program = Simulated(gains={**GAINS, "no-loader": 1.0, "no-waits": 1.5})
+    hidden, gain = with_ceilings(program, NAMES, ceilings=(NO_LOADER, NO_WAITS)).ceilings
+    assert (hidden.ceiling, hidden.verdict) == ("loader-batches", "hidden")
+    assert (gain.ceiling, gain.verdict, gain.whole) == ("answered-waits", "gain", False)
+
+
 def test_a_ceiling_alone_gets_a_launch_only_where_the_budget_is_large() -> None:
     for budget_s, launched in ((60.0, 0), (300.0, 1), (None, 1)):
         program = Simulated(gains={"workers": 1.5, "no-loader": 1.0})
-        results = with_ceiling(program, ["workers n=2"], budget_s)
-        assert sum("switching" in name for name, _ in program.launched) == launched
-        assert (results.ceilings["data_loader"] is not None) == bool(launched)
+        results = with_ceilings(program, ["workers n=2"], budget_s)
+        assert len(switching_launches(program)) == launched
+        assert (results.ceilings[0].speedup is not None) == bool(launched)
+        if not launched:
+            assert results.ceilings[0].reason == "The budget left no time for it."
         assert recommended(results) == [("workers", {"n": 2})]
+
+
+def test_ceilings_cost_a_tenth_of_the_budget_the_most_telling_first() -> None:
+    """With little time only the first one is tried; the fixes lose no round to it."""
+    program = Simulated(gains={**GAINS, "no-loader": 3.0, "no-waits": 1.0})
+    few = with_ceilings(program, NAMES, 80.0, (NO_LOADER, NO_WAITS), block_s=0.9)
+    first, second = few.ceilings
+    assert first.speedup is not None and second.speedup is None
+    assert second.verdict == "not-tried"
+    assert second.reason == "The budget left no time for it."
 
 
 def test_a_ceiling_that_the_program_refuses_has_no_figure() -> None:
     program = Simulated(gains=GAINS, states={"no-loader": "refused"})
-    assert with_ceiling(program, NAMES).ceilings == {"data_loader": None}
+    (one,) = with_ceilings(program, NAMES).ceilings
+    assert (one.speedup, one.verdict, one.reason) == (None, "abandoned", "no-loader says why")
+
+
+def test_a_ceiling_that_ends_the_program_is_given_up_and_the_launch_repeated() -> None:
+    program = Simulated(gains={**GAINS, "no-waits": 1.0})
+    results = with_ceilings(program, NAMES, ceilings=(NO_LOADER, NO_WAITS), fatal="no-loader")
+    broken, fine = results.ceilings
+    assert broken.verdict == "abandoned" and "did not go on with it" in broken.reason
+    assert fine.speedup is not None
+    launches = switching_launches(program)
+    assert len(launches) == 2
+    assert "no-loader" in launches[0] and "no-loader" not in launches[1]
+    assert recommended(results) == [("workers", {"n": 4}), ("amp", {}), ("threads", {"n": 2})]
+
+
+def test_a_program_that_fails_after_ceilings_were_on_is_tried_without_them() -> None:
+    """Nobody can tell which of them left something behind."""
+    program = Simulated(gains=GAINS)
+    results = with_ceilings(program, NAMES, ceilings=(NO_LOADER, NO_WAITS), fatal="after")
+    assert all("failed after it" in one.reason for one in results.ceilings)
+    launches = switching_launches(program)
+    assert len(launches) == 2 and "no-" not in launches[1]
+
+
+def test_a_program_without_comparable_blocks_says_so() -> None:
+    program = Simulated(gains=GAINS)
+    results = try_all(program, NAMES, facts=SWITCHED, ceilings=[NO_LOADER])
+    (one,) = results.ceilings
+    assert (one.verdict, one.speedup) == ("not-tried", None) and "several processes" in one.reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import SwitchedLaunch
+from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.compare import seconds_per_sample
+from torchdoctor.trials.launches import Arm
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.switching import rounds_of
@@ -39,7 +42,16 @@ for number, (x,) in enumerate(loader):
 """
 
 
-def launched(folder: Path, crash: str = "pass") -> SwitchedLaunch:
+ARMS: list[list[tuple[str, dict[str, Any]]]] = [
+    [("set-to-none", {})],
+    [("tf32", {})],
+    [("ceiling-loader-batches", {"loader": 0})],
+]
+
+
+def launched(
+    folder: Path, crash: str = "pass", arms: list[list[tuple[str, dict[str, Any]]]] = ARMS
+) -> SwitchedLaunch:
     script = folder / "train.py"
     script.write_text(SCRIPT.replace("CRASH", crash))
     workload = workload_of([str(script)], cwd=str(folder))
@@ -52,7 +64,6 @@ def launched(folder: Path, crash: str = "pass") -> SwitchedLaunch:
         loaders = seen.processes[0].loaders
         trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 60.0)
         assert trials is not None and seen.steps.cycle_steps == 4
-        arms = [[("set-to-none", {})], [("tf32", {})], [("ceiling-data_loader", {"loader": 0})]]
         return trials(arms, rounds=3, seed=0)
     finally:
         recorder.close()
@@ -81,3 +92,15 @@ def test_a_crash_under_a_fix_leaves_what_was_measured_and_says_why(tmp_path: Pat
     found = launched(tmp_path, f'if {gone}: raise RuntimeError("lost its gradients")')
     assert found.ended == "failed" and "lost its gradients" in (found.reason or "")
     assert [block.arm for block in found.blocks] == [0, 3]  # the fix came next
+
+
+def test_who_was_on_when_the_program_failed_is_known(tmp_path: Path) -> None:
+    """A program that notices stale values: the ceiling is to blame, and the launch says so."""
+    check = "assert x[0, 0].item() == x[0, 0].numpy().item(), 'stale'"
+    arms = [[("set-to-none", {})], [("ceiling-answered-waits", {"on_gpu": False})]]
+    found = launched(tmp_path, check, arms)
+    assert (found.ended, found.failed_in) == ("failed", 2)
+    assert found.reason is not None and "stale" in found.reason
+    baseline, waits = (Arm(key=key) for key in ("none", "waits"))
+    assert abandon(found, [baseline, waits], [waits], enough=3)
+    assert "did not go on with it" in (waits.refused or "") and baseline.refused is None

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 TREATS = ("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load")
 KEEPS_RESULTS = "within rounding"
 WHEN = "between steps"
+SETTLES_S = 0.3  # threads that begin, or wake after seconds asleep, are first placed on cores
 
 _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
 

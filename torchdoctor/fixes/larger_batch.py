@@ -80,6 +80,22 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     return [{"batch_size": n, **target} for n in fitting]
 
 
+def ladder(recording: Recording) -> dict[str, Any]:
+    """Up to 16 times as many, in multiples of 8, as far as the data set has so many."""
+    from torchdoctor.records.lookup import training_loaders
+
+    loader = training_loaders(recording)[0]
+    today = loader.batch_size or 1
+    most = 16 * today if loader.dataset_length is None else min(16 * today, loader.dataset_length)
+    return {
+        "setting": "batch_size",
+        "least": 8,
+        "most": max(8 * (most // 8), 8),
+        "today": today,
+        "multiple": 8,
+    }
+
+
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set batch_size of the chosen loaders, before they are made."""
     wanted = int(settings["batch_size"])

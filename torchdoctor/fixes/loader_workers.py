@@ -127,6 +127,16 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     return ladder[:_MOST_SETTINGS]
 
 
+def ladder(recording: Recording) -> dict[str, Any]:
+    """More workers may go on helping where they wait; twice the CPUs where they compute."""
+    from torchdoctor.records.lookup import training_loaders
+
+    loader = training_loaders(recording)[0]
+    cpus = max(math.floor(recording.environment.usable_cpus), 1)
+    most = max(8 * cpus, 16) if _waits(recording, loader) else 2 * cpus
+    return {"setting": "num_workers", "least": 1, "most": most, "today": loader.num_workers}
+
+
 def _waits(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether preparing a batch waits (disk, network, sleep) instead of computing."""
     if loader.sample_cpu_share is not None:

@@ -70,6 +70,14 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     return [{"prefetch_factor": n, **target} for n in _WORTH_TRYING if n > today]
 
 
+def ladder(recording: Recording) -> dict[str, Any]:
+    """Up to 32 batches a worker: memory is what they cost."""
+    from torchdoctor.records.lookup import training_loaders
+
+    today = training_loaders(recording)[0].prefetch_factor or _DEFAULT
+    return {"setting": "prefetch_factor", "least": 1, "most": max(32, today), "today": today}
+
+
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set prefetch_factor of the chosen loaders, before they are made."""
     wanted = int(settings["prefetch_factor"])

@@ -192,9 +192,17 @@ def _wrap_next(session, loaders, cls):
                     return batch
         return None
 
+    def given_back(number):
+        for program in session.all_programs():
+            for at, (ident, batch) in enumerate(program.given_back):
+                if ident == number and not program.on:
+                    del program.given_back[at]
+                    return (batch,)
+        return None
+
     def fetch(iterator, number):
-        """The next batch, where fixes are switched on."""
-        answered = answer(number)
+        """The next batch, where fixes are switched on, or were."""
+        answered = answer(number) or given_back(number)
         if answered is not None:
             return answered[0]
         batch = old(iterator)
@@ -221,7 +229,7 @@ def _wrap_next(session, loaders, cls):
         closely = known.batches < _CPU_TIMED or not session.first_batch_done
         began, cpu = (clock(), _cpu_time_s()) if closely else (0.0, 0.0)
         try:
-            batch = fetch(self, ident & mask) if session.programs else old(self)
+            batch = fetch(self, ident & mask) if session.programs or session.arms else old(self)
         except BaseException as error:
             add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
             if not isinstance(error, StopIteration):

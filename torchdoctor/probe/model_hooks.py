@@ -201,6 +201,19 @@ def _make_call(session, models, old):
                     args, kwargs = changed
         return args, kwargs, models.enter(root_of(module), module)
 
+    def answer(module, args, kwargs):
+        for program in session.programs:
+            for function, _ in program.model_answers:
+                found = program.guarded(function, module, args, kwargs)
+                if found is not None:
+                    return found
+        return None
+
+    def keep(module, args, kwargs, output):
+        for program in session.programs:
+            for _, function in program.model_answers:
+                program.guarded(function, module, args, kwargs, output)
+
     # Looking into a frame keeps what its names held then alive, up to Python 3.12.
     observing = session.plan.get("purpose") == "observe"
     grad_enabled = torch.is_grad_enabled
@@ -224,7 +237,7 @@ def _make_call(session, models, old):
         # the question is a constant: nothing of ours stays in the graph, and nothing breaks it.
         if compiling() or models.depth or not session.on:
             return old(self, *args, **kwargs)
-        root, contexts, flags = root_of(self), (), 0
+        root, contexts, flags, answered = root_of(self), (), 0, None
         if root is None:
             return old(self, *args, **kwargs)
         try:
@@ -232,12 +245,19 @@ def _make_call(session, models, old):
             if phases:
                 flags = begin(root, self, args, kwargs)
             if session.programs:
-                args, kwargs, contexts = change(self, args, kwargs)
+                answered = answer(self, args, kwargs)
+                if answered is None:
+                    args, kwargs, contexts = change(self, args, kwargs)
         except Exception as error:
             session.fail("forward", error)
         models.depth += 1
         try:
-            return old(self, *args, **kwargs)
+            if answered is not None:
+                return answered[0]
+            output = old(self, *args, **kwargs)
+            if session.programs:
+                keep(self, args, kwargs, output)
+            return output
         except BaseException as error:
             session.hide_frames(error)
             raise

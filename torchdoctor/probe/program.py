@@ -42,6 +42,11 @@ class Program:
         self.step_functions = []
         self.first_batch_functions = []
         self.fetch_functions = []
+        self.model_answers = []
+        self.backward_replacements = []
+        self.iteration_functions = []
+        self.given_back = []  # (loader, batch): its next ones, before it is asked again
+        self.modules = []  # the program's root modules, from the moment it is switched on
 
     def refuse(self, reason):
         """Raise `Refusal`: the fix does not apply, with the reason that the user reads."""
@@ -84,6 +89,51 @@ class Program:
         keep(ident, batch) sees each batch that was fetched.
         """
         self.fetch_functions.append((answer, keep))
+
+    def give_back(self, ident, batch):
+        """A batch that was fetched and not trained with: the loader's next one when it is off."""
+        self.given_back.append((ident, batch))
+
+    def around_model(self, answer, keep):
+        """answer(module, args, kwargs) -> (output,) in place of a root's forward, or None.
+
+        keep(module, args, kwargs, output) sees each forward that was run.
+        """
+        self.model_answers.append((answer, keep))
+
+    def in_place_of_backward(self, function):
+        """function(tensors) -> True: the backward is not run."""
+        self.backward_replacements.append(function)
+
+    def each_iteration(self, function):
+        """function() where an iteration begins, in a switching launch, from the second one on."""
+        self.iteration_functions.append(function)
+
+    def restore_training(self):
+        """When it is switched off, put the training's state back to what it was before."""
+        kept = []
+
+        def keep():
+            from . import training_state
+
+            if not kept:
+                state = training_state.TrainingState(self.torch, self.modules, self.optimizers())
+                kept.append(state)
+
+        def put_back():
+            if kept:
+                kept.pop().put_back()
+
+        self.at_first_batch(keep, put_back)
+
+    def answered_calls(self):
+        """An `AnsweredCalls` that is on while this is."""
+        from . import answered_calls
+
+        calls = answered_calls.AnsweredCalls(self)
+        self.at_first_batch(calls.start, calls.stop)
+        self.each_iteration(calls.next_iteration)
+        return calls
 
     def before_backward(self, function):
         """function() before each backward."""
@@ -173,7 +223,7 @@ class Program:
         Args:
             modules: the program's root modules.
         """
-        self.on = True
+        self.on, self.modules = True, modules
         for function, _ in self.first_batch_functions:
             self.guarded(function)
         for function, _ in self.model_functions:

@@ -18,7 +18,8 @@ class Switching:
 
     The plan's "switch": `arms` (lists of fixes), `rounds`, `block_steps`, `discard_steps` (at
     least 1), `block_most_s` (an arm whose block takes longer is left out from then on), `most_s`
-    (no further round begins after it), `seed` (of the order).
+    (no further round begins after it), `seed` (of the order), `settle_s` (by arm: how long at least
+    is discarded after it was switched on, and off).
 
     Args:
         session: the process's session.
@@ -35,6 +36,9 @@ class Switching:
         self._most_s = wanted.get("most_s")
         # A generator of our own: the program's random numbers must stay what they are.
         self._order = random.Random(wanted.get("seed") or 0)
+        self._flush = session.guarded(session.log.flush)
+        self._settle_s = [0.0, *(wanted.get("settle_s") or [0.0] * len(wanted["arms"]))]
+        self._settled_at_s = 0.0
         self._left_out = set()
         self._slots = []  # arms of this round that are still to come
         self._round = -1
@@ -56,7 +60,10 @@ class Switching:
             log.add(step_log.BOUNDARY, 0, number)
             return not more
         self._count += 1
-        if not self._in_block and self._count >= self._discard:
+        for program in self._session.programs:
+            for function in program.iteration_functions:
+                program.guarded(function)
+        if not self._in_block and self._is_settled():
             self._synchronise()
             log.add(step_log.BLOCK_BEGIN, self._now, self._round)
             self._in_block, self._count = True, 0
@@ -69,6 +76,9 @@ class Switching:
             return not self._next_block()
         log.add(step_log.BOUNDARY, 0, number)
         return False
+
+    def _is_settled(self):
+        return self._count >= self._discard and time.perf_counter() >= self._settled_at_s
 
     def _is_block_over(self):
         if self._count >= self._steps:
@@ -117,6 +127,8 @@ class Switching:
         if arm == self._now:
             return True
         session, programs = self._session, self._session.arms
+        settle_s = max(self._settle_s[self._now], self._settle_s[arm])
+        self._settled_at_s = time.perf_counter() + settle_s
         modules = session.models.alive()
         session.models.leave_contexts()
         if self._now != BASELINE:
@@ -132,6 +144,7 @@ class Switching:
             arm = BASELINE
         self._now = arm
         session.log.add(step_log.SWITCH, arm)
+        self._flush()  # who was on must be known of a program that is killed
         return True
 
     def _on(self, programs, modules):

@@ -255,6 +255,7 @@ class Recorder:
         rounds: int,
         most_s: float,
         seed: int,
+        settle_s: Sequence[float] = (),
     ) -> SwitchedLaunch:
         """One launch in which these arms and the untouched program take turns.
 
@@ -266,6 +267,7 @@ class Recorder:
             rounds: each arm once, the untouched program twice.
             most_s: wall time of the whole launch.
             seed: of the order within rounds.
+            settle_s: by arm, how long at least is discarded after it was switched on, and off.
         """
         folder = self._new_folder("switch")
         plan = self._plan(
@@ -281,6 +283,7 @@ class Recorder:
                 "block_most_s": blocks.block_most_s,
                 "most_s": max(most_s - blocks.setup_s - blocks.round_s(len(arms)), 0.0),
                 "seed": seed,
+                "settle_s": list(settle_s),
             },
         )
         result = self._launch(plan, folder, most_s)

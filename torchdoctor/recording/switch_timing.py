@@ -38,13 +38,21 @@ def switched_launch(
     trained = [fact for fact in facts.values() if fact.fixes and not fact.is_loader_worker]
     fact = facts.get(pid) if pid is not None else next(iter(trained), None)
     ending = with_ending(LaunchTiming(ended="measured" if whole else "failed"), result, None)
+    # One that came to its own end did not fail.
+    failed = not whole and ending.ended != "interrupted" and result.exit_code != 0
     return SwitchedLaunch(
         ended=ending.ended,
         reason=ending.reason,
         blocks=blocks,
         arms=_by_arm(list(fact.fixes) if fact else [], sizes),
         wall_s=result.wall_s,
+        failed_in=_last_on(events[pid]) if failed and pid is not None else None,
     )
+
+
+def _last_on(log: Events) -> int:
+    switched = log.at(step_log.SWITCH)
+    return int(log.ident[switched[-1]]) if len(switched) else 0
 
 
 def _blocks(log: Events, boundary: Boundary) -> list[Block]:

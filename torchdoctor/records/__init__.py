@@ -55,6 +55,7 @@ from torchdoctor.records.report import (
     Report,
     StepTime,
     Trial,
+    TriedCeiling,
     WorkloadRecord,
 )
 from torchdoctor.records.storage import (
@@ -124,6 +125,7 @@ __all__ = [
     "TensorCall",
     "TraceStatistics",
     "Trial",
+    "TriedCeiling",
     "UnevenSize",
     "WhatIf",
     "Workload",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from torchdoctor.records.report import BRANCHES, Ceiling, Interval
+from torchdoctor.records.report import BRANCHES, Ceiling, Interval, TriedCeiling
 from torchdoctor.records.what_if import WhatIf
 
 
 def with_measured(
-    ceilings: Mapping[str, Ceiling | None], measured: Mapping[str, Interval | None]
+    ceilings: Mapping[str, Ceiling | None], tried: Sequence[TriedCeiling]
 ) -> dict[str, Ceiling | None]:
-    """What was tried goes before what was replayed."""
-    tried = {b: Ceiling(speedup=one) for b, one in measured.items() if one is not None}
-    return {**ceilings, **tried}
+    """What was tried goes before what was replayed; a part of a branch is not its ceiling."""
+    found = dict(ceilings)
+    for one in tried:
+        if one.whole and one.speedup is not None:
+            found[one.branch] = Ceiling(speedup=one.speedup)
+    return found
 
 
 def replay_ceilings(what_if: WhatIf | None) -> dict[str, Ceiling | None]:

@@ -21,6 +21,7 @@ NOTES: dict[str, dict[str, str]] = {
         "baseline": "The untouched program's speed.",
         "diagnosis": "What slows the step, and how that was found.",
         "ceilings": "What fixing a branch of the tree could give at most, by experiment or by replay; null: neither. Never a recommendation.",
+        "ceiling_trials": "Costs of the step that were taken away for real, in blocks of a launch that was thrown away: what fixing them could give at most. Never a recommendation.",
         "trials": "Every fix that was tried or refused, each against launches of the untouched program.",
         "no_trials_reason": "Where nothing was tried, why.",
         "recommendation": "What to change.",
@@ -126,6 +127,17 @@ NOTES: dict[str, dict[str, str]] = {
     "Ceiling": {
         "speedup": "Speed-up with the branch's cost taken away altogether. By replay, low and high are no 95 % interval: low allows for the replay's error, high also for waits of unknown cause.",
         "source": "experiment: measured; replay: a model, from the dependencies in the trace.",
+    },
+    "TriedCeiling": {
+        "ceiling": "Its id.",
+        "branch": "Branch of the tree that the cost belongs to.",
+        "removes": 'What was taken away, as in "without ...".',
+        "share": "Share of the step that it takes by what was observed; null: not known.",
+        "speedup": "Without it, against the untouched program in the same launch; null: it did not come to figures.",
+        "verdict": "gain: the interval is above 1; hidden: a high share that gives nothing; nothing: a low one; unclear; abandoned; not-tried.",
+        "whole": "Whether it is the whole cost of its branch, or a part.",
+        "reason": "Why it was abandoned, or not tried.",
+        "pairs": "Pairs of blocks that the interval rests on.",
     },
     "Interval": {
         "estimate": "Time per sample before, divided by after: above 1 is faster.",
@@ -280,6 +292,14 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
         "not-comparable",
     ),
     ("Ceiling", "source"): ("experiment", "replay"),
+    ("TriedCeiling", "verdict"): (
+        "gain",
+        "hidden",
+        "nothing",
+        "unclear",
+        "abandoned",
+        "not-tried",
+    ),
     ("Environment", "sandbox"): ("overlay", "redirect", "none"),
     ("Boundary", "kind"): ("loader", "optimizer", "backward", "explicit"),
 }

@@ -49,4 +49,6 @@ class SwitchedLaunch:
     reason: str | None = None
     blocks: list[Block] = field(default_factory=list)  # in the order they ran
     arms: list[list[AppliedFix]] = field(default_factory=list)  # what became of each arm's fixes
+    # The arm that was on (0: none) when the program failed or was stuck; None: it was not.
+    failed_in: int | None = None
     wall_s: float = 0.0

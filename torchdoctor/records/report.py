@@ -207,6 +207,24 @@ class Ceiling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TriedCeiling:
+    """A cost that was taken away for real, in blocks of a launch that was thrown away.
+
+    `whole`: it is all of its branch, so that `Report.ceilings` has the same figure.
+    """
+
+    ceiling: str  # its id
+    branch: str
+    removes: str  # what, as in "without ..."
+    share: float | None = None  # of the step, by what was observed
+    speedup: Interval | None = None  # None: it did not come to figures
+    verdict: str = "abandoned"  # gain | hidden | nothing | unclear | abandoned | not-tried
+    whole: bool = True
+    reason: str | None = None  # of one that was abandoned, or not tried
+    pairs: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProgressEvent:
     """Where a run stands, said whenever something begins or ends. Never stored.
 
@@ -235,6 +253,7 @@ class Report:
     diagnosis: Diagnosis
     # By branch of the tree; None: not measured.
     ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))
+    ceiling_trials: list[TriedCeiling] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
     no_trials_reason: str | None = None  # where nothing was tried, why: one sentence
     recommendation: Recommendation = field(default_factory=Recommendation)

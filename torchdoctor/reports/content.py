@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchdoctor.records import RecommendedFix, Report, Shares, Trial
+from torchdoctor.reports.ceilings import ceiling_text
 from torchdoctor.reports.figures import (
     clean,
     duration,
@@ -70,12 +71,16 @@ def path_rows(report: Report) -> list[PathRow]:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeRow:
-    """One part of the step's time. `key` names its colour; `share` is 0 to 1."""
+    """One part of the step's time. `key` names its colour; `share` is 0 to 1.
+
+    `ceiling`: what the step gains without it, where that was tried; else empty.
+    """
 
     key: str
     label: str
     share: float
     text: str
+    ceiling: str = ""
 
 
 def time_rows(report: Report) -> list[TimeRow]:
@@ -85,7 +90,13 @@ def time_rows(report: Report) -> list[TimeRow]:
     if shares == Shares():
         parts = _phases(report)
     rows = [
-        TimeRow(key=key, label=label, share=share, text=percent(share))
+        TimeRow(
+            key=key,
+            label=label,
+            share=share,
+            text=percent(share),
+            ceiling=ceiling_text(report, key),
+        )
         for key, label, share in parts
         if share
     ]

@@ -101,7 +101,8 @@ def _time(report: Report) -> list[str]:
         f'<span class="{row.key}" style="width:{100 * row.share:.2f}%"></span>' for row in rows
     )
     legend = "".join(
-        f'<li><span class="key {row.key}"></span>{escape(row.text)} {escape(row.label)}</li>'
+        f'<li><span class="key {row.key}"></span>{escape(row.text)} {escape(row.label)}'
+        + (f' <span class="soft">{escape(row.ceiling)}</span></li>' if row.ceiling else "</li>")
         for row in rows
     )
     lines = [f'<div class="bar" role="img" aria-label="{escape(label)}">{parts}</div>']

@@ -30,10 +30,12 @@ def _parts(report: Report) -> list[str]:
     parts = [f"## torchdoctor\n\n**{_escape(wording.verdict(report))}**"]
     path = [[row.question, row.answer, row.figure, row.basis] for row in content.path_rows(report)]
     parts += _table("Why", ["question", "answer", "figure", "what it is"], path)
+    times = content.time_rows(report)
+    tried = any(row.ceiling for row in times)
     parts += _table(
         "Where a step's time goes",
-        ["part", "share"],
-        [[row.label, row.text] for row in content.time_rows(report)],
+        ["part", "share", "tried"][: 2 + tried],
+        [[row.label, row.text, row.ceiling][: 2 + tried] for row in times],
     )
     findings = [
         [row.check, row.share, row.where, " ".join(row.evidence)]

@@ -139,6 +139,8 @@ def _time(report: Report, width: int) -> RenderableType | None:
         line = Text("  ")
         line.append(f"{fill} ", style=colour)
         line.append(f"{row.text:>6}  {row.label}")
+        if row.ceiling:
+            line.append(f"  ({row.ceiling})", style="dim")
         legend.append(line)
     lines: list[RenderableType] = [bar, *legend]
     phases = content.phase_line(report)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
 from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent, SwitchedLaunch
 from torchdoctor.trials.compare import usable
+from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
 from torchdoctor.trials.schedule import Budget, BudgetEnded
@@ -40,6 +41,7 @@ class FixFacts:
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     switches: bool = False  # on and off in a running program (`WHEN`)
+    ladder: Ladder | None = None  # a setting of which more values may be tried
 
     @property
     def risk(self) -> int:
@@ -104,6 +106,7 @@ class Launcher:
         self.seeds: list[LaunchTiming] = []
         self.rounds: list[Round] = []
         self.switched: list[Round] = []  # of blocks within one launch
+        self.switched_arms: set[str] = set()  # keys of those that a launch was started with
         self.planned: int | None = None
         self.best: str | None = None
         self.done = 0
@@ -166,7 +169,12 @@ class Launcher:
         Raises:
             Stopped, Interrupted, KeyboardInterrupt: as `run`.
         """
-        name = f"{len(arms)} fix{'es' * (len(arms) != 1)} switched on and off within one launch"
+        fixes = sum(arm.candidate is not None for arm in arms)
+        parts = [f"{fixes} fix{'es' * (fixes != 1)}"] if fixes else []
+        if len(arms) > fixes:
+            parts.append(f"{len(arms) - fixes} costs taken away")
+        name = f"{' and '.join(parts)}, switched on and off within one launch"
+        self.switched_arms |= {arm.key for arm in arms}
         self._tell(phase, name)
         began = self.budget.now()
         try:

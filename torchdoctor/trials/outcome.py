@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -14,6 +14,7 @@ from torchdoctor.records import (
     Recommendation,
     RecommendedFix,
     Trial,
+    TriedCeiling,
 )
 from torchdoctor.trials import compare
 from torchdoctor.trials.evidence import Evidence, Measured
@@ -34,7 +35,7 @@ class TrialResults:
         launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
         decided_by: "mean" or "median" of the steps.
         launches: how many were started and ended.
-        ceilings: by branch, of those that were tried; None: it did not come to figures.
+        ceilings: what taking costs away gave at most; no candidates.
     """
 
     trials: list[Trial]
@@ -48,7 +49,7 @@ class TrialResults:
     interrupted: bool = False
     launches: int = 0
     patch: PatchTrial | None = None
-    ceilings: dict[str, Interval | None] = field(default_factory=dict)
+    ceilings: list[TriedCeiling] = field(default_factory=list)
 
 
 def training_is_the_same(one: Measured, allow_training_changes: bool) -> bool:
@@ -227,7 +228,7 @@ def results(
     doubts: Sequence[str],
     interrupted: bool,
     patch: PatchTrial | None = None,
-    ceilings: Mapping[str, Interval | None] | None = None,
+    ceilings: Sequence[TriedCeiling] = (),
 ) -> TrialResults:
     """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
@@ -261,7 +262,7 @@ def results(
         interrupted=interrupted,
         launches=launches,
         patch=patch,
-        ceilings=dict(ceilings or {}),
+        ceilings=list(ceilings),
     )
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.errors import Interrupted
-from torchdoctor.records import Candidate, ProgressEvent, StepStatistics
+from torchdoctor.records import Candidate, ProgressEvent, StepStatistics, TriedCeiling
+from torchdoctor.trials.ceilings import CeilingTrial, tried
 from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Stopped, label
@@ -26,7 +27,7 @@ from torchdoctor.trials.schedule import (
     plan_confirmation,
 )
 from torchdoctor.trials.screening import Screen
-from torchdoctor.trials.switching import CeilingTrial, Switching
+from torchdoctor.trials.switching import Switching
 
 
 def run_trials(
@@ -87,7 +88,7 @@ def run_trials(
     ]
     evidence = Evidence(launcher, steps, low_precision)
     search = _Search(launcher, arms, evidence, allow_training_changes, patch)
-    search.switching, search.ceilings = switching, {one.branch: one.arm() for one in ceilings}
+    search.switching, search.ceilings = switching, [(one, one.arm()) for one in ceilings]
     search.run()
     return search.results()
 
@@ -128,7 +129,7 @@ class _Search:
         patch: Callable[[Fixes], str | None] | None,
     ) -> None:
         self.switching: Switching | None = None
-        self.ceilings: dict[str, Arm] = {}
+        self.ceilings: list[tuple[CeilingTrial, Arm]] = []
         self.launcher, self.arms, self.evidence = launcher, arms, evidence
         self.allow_changes, self.make_patch = allow_changes, patch
         self.patch: Arm | None = None
@@ -148,7 +149,7 @@ class _Search:
                 self.evidence,
                 self.arms,
                 switching=self.switching,
-                ceilings=list(self.ceilings.values()),
+                ceilings=[arm for _, arm in self.ceilings],
                 tell=self.name_best,
             ).run()
             finalists = self.settle_training(finalists, confirmed=False)
@@ -270,6 +271,12 @@ class _Search:
         if best is not None and best.gain > 0:
             self.launcher.best = f"{label(best.arm.fixes)} {math.exp(best.gain):.2f}x"
 
+    def tried_ceilings(self) -> list[TriedCeiling]:
+        """What became of the ceilings."""
+        trials, arms = [one for one, _ in self.ceilings], [arm for _, arm in self.ceilings]
+        looked = None if self.switching is None else self.launcher.switched_arms
+        return tried(trials, arms, self.evidence, looked)
+
     def results(self) -> TrialResults:
         """What was found, however the search ended."""
         return results(
@@ -281,5 +288,5 @@ class _Search:
             doubts=self.doubts,
             interrupted=self.interrupted,
             patch=patch_result(self.evidence, self.patch, self.no_patch),
-            ceilings={b: self.evidence.ceiling(arm) for b, arm in self.ceilings.items()},
+            ceilings=self.tried_ceilings(),
         )

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.ladder import next_value
 from torchdoctor.trials.launches import Arm, Launcher
-from torchdoctor.trials.schedule import FEWEST_PAIRS, Screened, choose_finalists, plan_screening
+from torchdoctor.trials.schedule import (
+    FEWEST_PAIRS,
+    WORTH,
+    Screened,
+    choose_finalists,
+    plan_screening,
+)
 from torchdoctor.trials.switching import PHASE, Switching, screen_within
 
+_MOST_REFINED = 3  # values beyond those that a fix names
 _PLAIN = 1.3  # a speed-up seen in blocks that goes before all that was not looked at
 
 
@@ -52,6 +61,7 @@ class Screen:
             return self.arms, []
         rest = [arm for arm in self.arms if arm not in within]
         arms = self._by_launches(rest, least=1 if within else 2)
+        arms += self._refined(arms)
         if not within and not arms:
             return self.arms, []  # no time for a look: one after another, while there is time
         chosen = choose_finalists(
@@ -93,10 +103,9 @@ class Screen:
         arms = [arm for arm in self.arms if arm.facts.switches and arm.facts.risk < 3]
         if len(self.arms) == 1:
             arms = []  # it gets its pairs of launches at once
-        turns = [*arms, *self.ceilings]
-        if self.switching is None or not turns:
+        if self.switching is None or not (arms or self.ceilings):
             return []
-        found = screen_within(self.launcher, self.switching, turns)
+        found = screen_within(self.launcher, self.switching, arms, self.ceilings)
         seen = [arm for arm in arms if arm in found]
         self.tell(seen)
         return seen
@@ -115,6 +124,41 @@ class Screen:
             launcher.block(arms, "screen")
             self.tell(arms)
         return arms
+
+    def _refined(self, looked_at: Sequence[Arm]) -> list[Arm]:
+        """More values of the best fix's setting, each measured beside the best one so far."""
+        found: list[Arm] = []
+        for number in range(_MOST_REFINED):
+            gains = {
+                arm.key: self._screened(arm, "screen").gain
+                for arm in [*looked_at, *found]
+                if arm.alive and self.evidence.ranked(arm, "screen")[0]
+            }
+            known = [arm for arm in [*looked_at, *found] if arm.key in gains]
+            best = max(known, key=lambda arm: gains[arm.key], default=None)
+            if best is None or best.facts.ladder is None or gains[best.key] < math.log1p(WORTH):
+                break
+            ladder, settings = best.facts.ladder, best.fixes[0][1]
+            alike = [arm for arm in known if arm.fixes[0][0] == best.fixes[0][0]]
+            alike.sort(key=lambda arm: gains[arm.key])
+            tried = {int(arm.fixes[0][1][ladder.setting]): gains[arm.key] for arm in alike}
+            value = next_value(tried, ladder)
+            if value is None or best.candidate is None:
+                break
+            more = {**settings, ladder.setting: value}
+            arm = Arm(
+                key=f"refined-{number}",
+                fixes=[(best.fixes[0][0], more), *best.fixes[1:]],
+                facts=best.facts,
+                candidate=replace(best.candidate, settings=more),
+            )
+            if not self._can_confirm_after([best, arm]):
+                break
+            self.arms.append(arm)
+            found.append(arm)
+            self.launcher.block([best, arm], "screen")
+            self.tell([best, arm])
+        return found
 
     def _screened(self, arm: Arm, phase: str) -> Screened:
         """What a look at one arm said."""

@@ -12,19 +12,33 @@ from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
 from torchdoctor.recording.window import Window
 from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch
-from torchdoctor.trials.switching import CeilingTrial
+from torchdoctor.trials.ceilings import CeilingTrial
 
 _CEILING = "ceiling-"
 
 
-def ceiling_trials(recording: Recording) -> list[CeilingTrial]:
-    """Branches of which it is worth asking what they could give at most."""
-    asked = {b: module.settings(recording) for b, module in catalogue.ceilings().items()}
-    return [
-        CeilingTrial(branch=branch, fixes=[(_CEILING + branch, values)])
-        for branch, values in asked.items()
-        if values is not None
-    ]
+def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
+    """Costs of which it is worth asking what they could give at most, the most telling first.
+
+    Args:
+        recording: the observed program.
+        bottleneck: the branch that the diagnosis names: its cost comes first.
+    """
+    found = []
+    for ident, module in catalogue.ceilings().items():
+        values = module.settings(recording)
+        if values is None:
+            continue
+        one = CeilingTrial(
+            ceiling=ident,
+            branch=module.branch(recording),
+            fixes=[(_CEILING + ident, values)],
+            removes=module.REMOVES,
+            share=module.share(recording),
+            whole=module.WHOLE,
+        )
+        found.append(one)
+    return sorted(found, key=lambda one: (one.branch != bottleneck, -(one.share or 0.0)))
 
 
 class SwitchedTrials:
@@ -40,7 +54,7 @@ class SwitchedTrials:
         left: Callable[[], float],
     ) -> None:
         self._recorder, self._seen, self._window = recorder, seen, window
-        known = {_CEILING + branch: module for branch, module in catalogue.ceilings().items()}
+        known = {_CEILING + ident: module for ident, module in catalogue.ceilings().items()}
         self._blocks, self._left = blocks, left
         self._modules = {**modules, **known}
 
@@ -76,4 +90,8 @@ class SwitchedTrials:
             # Arms that are slower than the untouched program take longer; rounds end in time.
             most_s=max(min(1.5 * expected + 5.0, self._left()), 1.0),
             seed=seed,
+            settle_s=[
+                max((getattr(self._modules[fix], "SETTLES_S", 0.0) for fix, _ in a), default=0.0)
+                for a in arms
+            ],
         )

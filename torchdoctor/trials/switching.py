@@ -6,11 +6,12 @@ one launch: it chooses whom to confirm by fresh launches, and never confirms any
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from torchdoctor.records import AppliedFix, SwitchedLaunch
+from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.launches import Arm, Fixes, Launcher
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
 from torchdoctor.trials.schedule import FEWEST_PAIRS
@@ -19,7 +20,8 @@ PHASE = "switch"
 MOST_ROUNDS = 8
 FEWEST_ROUNDS = 3
 _FEWEST_PAIRS = 3  # of blocks, to judge an arm by
-_CEILINGS_SHARE = 0.1  # of the budget left: what a launch for ceilings alone may cost
+_MOST_ATTEMPTS = 3  # launches, where ceilings bring the program to its end
+_CEILINGS_SHARE = 0.1  # of the budget left: what ceilings may cost
 
 
 class Switching(Protocol):
@@ -32,52 +34,90 @@ class Switching(Protocol):
         """One launch; a failure of the program is a value, not an exception."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CeilingTrial:
-    """A branch of the tree whose cost is taken away, as an arm of a switching launch."""
-
-    branch: str
-    fixes: Fixes
-
-    def arm(self) -> Arm:
-        """It takes turns with the others, and is never a candidate."""
-        return Arm(key=f"ceiling-{self.branch}", fixes=self.fixes)
-
-
-def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm]) -> list[Arm]:
+def screen_within(
+    launcher: Launcher,
+    switching: Switching,
+    arms: Sequence[Arm],
+    ceilings: Sequence[Arm] = (),
+) -> list[Arm]:
     """Compare these arms within one launch, if that costs less than launching each of them once.
+
+    A launch that a ceiling brings to its end is repeated without that ceiling.
 
     Args:
         launcher: keeps what ran, and the budget.
         switching: starts the program.
         arms: that may be switched.
+        ceilings: costs that are taken away, the most telling first; as many as cost a tenth of
+            the budget that is left.
 
     Returns:
-        Those of which enough was seen, or which the program refused. The others (failed, nothing
-        came by, out of time) say nothing: they are to be launched.
+        Those `arms` of which enough was seen, or which the program refused. The others (failed,
+        nothing came by, out of time) say nothing: they are to be launched.
     """
-    baseline_s = launcher.expected_s(launcher.baseline)
-    worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s
-    if all(arm.candidate is None for arm in arms):
-        worth_s = min(worth_s, _CEILINGS_SHARE * launcher.budget.left())
-    left_s = launcher.budget.left() - 2 * FEWEST_PAIRS * baseline_s  # to confirm one
-    rounds = min(MOST_ROUNDS, switching.rounds_within(len(arms), min(worth_s, left_s)))
-    if rounds < FEWEST_ROUNDS:
-        return []
+    for _ in range(_MOST_ATTEMPTS):
+        rest = [arm for arm in arms if not _is_decided(launcher, arm)]
+        alive = [arm for arm in ceilings if not _is_decided(launcher, arm)]
+        chosen, rounds = _plan(launcher, switching, rest, alive)
+        turns = [*rest, *chosen]
+        if rounds < FEWEST_ROUNDS or not turns:
+            break
+        if not _repeat(launcher, switching, turns, chosen, rounds):
+            break
+    return [arm for arm in arms if _is_decided(launcher, arm)]
+
+
+def _plan(
+    launcher: Launcher, switching: Switching, arms: Sequence[Arm], ceilings: Sequence[Arm]
+) -> tuple[list[Arm], int]:
+    """How many of the ceilings, from the first, and how many rounds."""
+    baseline_s, left_s = launcher.expected_s(launcher.baseline), launcher.budget.left()
+    free_s = left_s - 2 * FEWEST_PAIRS * baseline_s  # to confirm one
+    share_s = _CEILINGS_SHARE * left_s
+    worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s if arms else 0.0
+    least = _rounds(switching, len(arms), min(worth_s, free_s)) if arms else 0
+    for count in range(len(ceilings), 0, -1):
+        rounds = _rounds(switching, len(arms) + count, min(worth_s + share_s, free_s))
+        if rounds >= max(least, FEWEST_ROUNDS):
+            return list(ceilings[:count]), rounds
+    return [], least
+
+
+def _rounds(switching: Switching, arms: int, seconds: float) -> int:
+    if math.isinf(seconds):
+        return MOST_ROUNDS
+    return min(MOST_ROUNDS, switching.rounds_within(arms, seconds))
+
+
+def _repeat(
+    launcher: Launcher,
+    switching: Switching,
+    turns: Sequence[Arm],
+    ceilings: Sequence[Arm],
+    rounds: int,
+) -> bool:
+    """One launch; whether another one without some ceiling makes sense."""
     launcher.planned = launcher.done + 1 + 2 * FEWEST_PAIRS
     found = launcher.switch(
-        arms, PHASE, lambda seed: switching([arm.fixes for arm in arms], rounds=rounds, seed=seed)
+        turns,
+        PHASE,
+        lambda seed: switching([arm.fixes for arm in turns], rounds=rounds, seed=seed),
     )
-    for number, arm in enumerate(arms):
+    for number, arm in enumerate(turns):
         states = found.arms[number] if number < len(found.arms) else []
         arm.refused = next((x.reason for x in states if x.state == "refused"), None)
+    broken = abandon(found, turns, ceilings, _FEWEST_PAIRS)
     usable = {n for n, states in enumerate(found.arms, 1) if _took_effect(states)}
-    keys = [arm.key for arm in arms]
+    keys = [arm.key for arm in turns]
     launcher.switched += [
         _without(one, {BASELINE, *(keys[n - 1] for n in usable)}) for one in rounds_of(found, keys)
     ]
+    return broken
+
+
+def _is_decided(launcher: Launcher, arm: Arm) -> bool:
     seen = [slot.arm for one in launcher.switched for slot in one.slots]
-    return [arm for arm in arms if arm.refused or seen.count(arm.key) >= _FEWEST_PAIRS]
+    return bool(arm.refused) or seen.count(arm.key) >= _FEWEST_PAIRS
 
 
 def _took_effect(states: Sequence[AppliedFix]) -> bool:

@@ -1,0 +1,109 @@
+"""Which costs are worth taking away, by what was observed, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from partial_recordings import recording
+
+from torchdoctor import catalogue
+from torchdoctor.trials.switched_trials import ceiling_trials
+
+GPU = {"ident": 0, "cls": "Net", "device": "cuda:0", "forwards": 90}
+CPU = {**GPU, "device": "cpu"}
+STACK = {
+    "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
+    "phase": "after_step",
+    "count": 90,
+    "leaf": "numpy/core/memmap.py __getitem__",
+}
+OPTIMIZER = {"boundary": {"kind": "optimizer", "ident": 0}}
+TRACE = {"path": "t", "steps": 4, "step_s": 0.01}
+ITEMS = {"name": "aten::item", "calls_per_step": 40.0, "self_s": 0.0002}
+WAIT = {
+    "kind": "wait",
+    "name": "item",
+    "location": {"file": "/w/train.py", "line": 30},
+    "text": "loss.item()",
+    "calls_per_step": 1.0,
+    "host_s": 0.004,
+}
+
+
+def chosen(over: dict[str, Any], bottleneck: str = "none") -> list[str]:
+    return [one.ceiling for one in ceiling_trials(recording(over), bottleneck)]
+
+
+def test_every_ceiling_file_is_complete() -> None:
+    assert [fault for fault in catalogue.faults() if fault.startswith("ceiling")] == []
+
+
+@pytest.mark.parametrize(
+    ("over", "wanted"),
+    [
+        ({"shares": {"data_loader": 0.4, "cpu": 0.6}}, ["loader-batches"]),
+        ({"shares": {"data_loader": 0.01, "cpu": 0.99}}, []),
+        ({"processes": [{"pid": 1, "models": [CPU]}], "shares": {"cpu": 1.0}}, ["model-skipped"]),
+        (
+            {
+                "steps": {**OPTIMIZER, "before_forward_s": 0.006, "other_s": 0.007},
+                "processes": [{"pid": 1, "stacks": [STACK]}],
+            },
+            ["batch-function"],
+        ),
+        (
+            {
+                "steps": {**OPTIMIZER, "before_forward_s": 0.006, "other_s": 0.007},
+                "processes": [
+                    {
+                        "pid": 1,
+                        "stacks": [
+                            {**STACK, "location": {**STACK["location"], "function": "<module>"}}
+                        ],
+                    }
+                ],
+            },
+            [],
+        ),
+        ({"trace": {**TRACE, "operators": [ITEMS]}}, ["answered-waits"]),
+        ({"trace": {**TRACE, "operators": [{**ITEMS, "calls_per_step": 2.0}]}}, []),
+        (
+            {
+                "processes": [{"pid": 1, "models": [GPU], "tensor_calls": [WAIT]}],
+                "trace": {**TRACE, "has_device": True, "sync_s": 0.004, "shares": {"cpu": 0.3}},
+                "shares": {"gpu": 0.5, "memcpy": 0.1, "cpu": 0.3},
+            },
+            ["model-skipped", "answered-waits", "device-batches"],
+        ),
+        (
+            {
+                "processes": [{"pid": 1, "models": [GPU]}],
+                "trace": {**TRACE, "has_device": True},
+                "shares": {"gpu": 0.99, "memcpy": 0.001},
+            },
+            ["model-skipped"],
+        ),
+    ],
+)
+def test_what_is_tried(over: dict[str, Any], wanted: list[str]) -> None:
+    assert chosen(over) == wanted
+
+
+def test_the_branch_that_the_diagnosis_names_comes_first() -> None:
+    over = {
+        "processes": [{"pid": 1, "models": [CPU]}],
+        "shares": {"data_loader": 0.4, "cpu": 0.6},
+    }
+    assert chosen(over) == ["model-skipped", "loader-batches"]
+    assert chosen(over, "data_loader") == ["loader-batches", "model-skipped"]
+
+
+def test_branch_and_share_are_those_of_the_machine() -> None:
+    shares = {"gpu": 0.7, "cpu": 0.2}
+    on_gpu = {"processes": [{"pid": 1, "models": [GPU]}], "shares": shares}
+    (one,) = ceiling_trials(recording(on_gpu), "none")
+    assert (one.branch, one.share, one.whole) == ("gpu", 0.7, True)
+    on_cpu = {"processes": [{"pid": 1, "models": [CPU]}], "shares": {"cpu": 0.9}}
+    (other,) = ceiling_trials(recording(on_cpu), "none")
+    assert (other.branch, other.share) == ("cpu", 0.9)

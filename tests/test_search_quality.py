@@ -1,0 +1,60 @@
+"""The benchmark of the search: what is there counts, and what was cut off is run again."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_FILE = Path(__file__).parent.parent / "benchmarks" / "search_quality.py"
+
+
+@pytest.fixture(scope="module")
+def quality() -> Any:
+    spec = importlib.util.spec_from_file_location("search_quality", _FILE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look their types up
+    spec.loader.exec_module(module)
+    return module
+
+
+def gave(estimate: float) -> dict[str, float]:
+    return {"estimate": estimate, "low": 0.95 * estimate, "high": 1.05 * estimate}
+
+
+def test_the_share_is_of_the_logarithm_of_the_best(quality: Any) -> None:
+    assert quality.reached_share(gave(2.0), gave(4.0)) == pytest.approx(0.5)
+    assert quality.reached_share(None, gave(4.0)) == 0.0, "it recommended nothing"
+    assert quality.reached_share(gave(0.9), gave(4.0)) == 0.0
+    assert quality.reached_share(gave(4.0), gave(2.0)) == 1.0, "never more than all"
+    assert quality.reached_share(None, None) is None
+    assert quality.reached_share(gave(1.0), gave(1.01)) is None, "there was nothing to gain"
+
+
+def test_a_line_that_was_cut_off_spoils_no_other(quality: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    row = {"kind": "nulls", "workload": "tuned", "candidates": 8, "confirmed": ["null-3"]}
+    quality.append(out, row)
+    out.write_text(out.read_text() + '{"kind": "nu')
+    quality.append(out, row)
+    assert quality.rows_of(out) == [row, row]
+    assert "of 16 candidates that change nothing, 2 were confirmed" in quality.table([row, row])
+
+
+def test_the_table_shows_both_ways(quality: Any) -> None:
+    row = {
+        "kind": "run",
+        "workload": "slow_decode",
+        "search": "loader-workers num_workers=2",
+        "exhaustive": "loader-workers num_workers=4",
+        "search_speedup": gave(math.e),
+        "exhaustive_speedup": gave(math.e**2),
+    }
+    text = quality.table([row])
+    assert "| slow_decode | loader-workers num_workers=2 2.72x" in text and "| 50% |" in text
+    assert "reached on average 50%" in text
