@@ -17,10 +17,12 @@ from torchdoctor.edits import (
     InputEdit,
     KeywordEdit,
     OnDeviceEdit,
+    ScaledStepEdit,
     StatementEdit,
     WithEdit,
 )
 from torchdoctor.edits.blocks import before_loop, with_context, with_input
+from torchdoctor.edits.scaled_step import scaled_step
 from torchdoctor.edits.syntax import (
     Ranges,
     collect,
@@ -74,6 +76,7 @@ def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | Non
         OnDeviceEdit: on_device,
         DetachEdit: detached,
         InputEdit: with_input,
+        ScaledStepEdit: scaled_step,
     }
     return by_kind[type(edit)](module, ranges, edit)
 
@@ -177,7 +180,7 @@ def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
     if any(same_statement(line, added) for line in body):
         return module
     after = _head_imports(body)
-    name = statement.split(".", 1)[0]
+    name = statement.rpartition(" = ")[2].split(".", 1)[0]  # "torch" of `x = torch.f()`
     if after is None or not imports(body[: after + 1], name):
         return None
     added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
