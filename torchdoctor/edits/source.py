@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -180,7 +181,8 @@ def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
     if any(same_statement(line, added) for line in body):
         return module
     after = _head_imports(body)
-    name = statement.rpartition(" = ")[2].split(".", 1)[0]  # "torch" of `x = torch.f()`
+    made = re.match(r"\w+ = ", statement)  # what is assigned to an attribute begins with its owner
+    name = statement[made.end() if made else 0 :].split(".", 1)[0]
     if after is None or not imports(body[: after + 1], name):
         return None
     added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
