@@ -82,7 +82,7 @@ second = torch.optim.SGD(other.parameters(), lr=0.1)
 for step in range(3):
     for micro in range(4):
         x = torch.randn(4, 8)
-        (other(model(x)).square().mean() / 4).backward()
+        (other(model(x)).float().square().mean() / 4).backward()
     grads = [p.grad.abs().sum().item() for p in (*model.parameters(), *other.parameters())]
     optimizer.step(); second.step()
     optimizer.zero_grad(set_to_none=step == 1); second.zero_grad()
