@@ -29,6 +29,11 @@ class Row:
 
 
 _PROBED = "tests/probe/test_analysis.py"
+_COMPILED = "tests/fixes/test_compiling.py"
+_FLOAT16 = "tests/fixes/test_float16.py"
+_PADDED = "tests/probe/test_padded_products.py"
+_PADDED_TEST = f"{_PADDED}::test_uneven_products_of_the_program_are_timed_alone_beside_padded_ones"
+_SNAPSHOT_TEST = f"{_PADDED}::test_the_snapshot_is_written_once_and_recording_ends"
 _ROWS_OF_CHECKS = (
     Row(
         asked="waiting for input, also without a DataLoader",
@@ -89,6 +94,7 @@ _ROWS_OF_CHECKS = (
         asked="sizes that are no multiples of 8",
         checks=("odd-sizes", "sizes-not-multiples"),
         fixes=("pad-to-multiple",),
+        tests=(_PADDED_TEST,),
     ),
     Row(
         asked="unfused attention, unfused pointwise chains, index loops",
@@ -120,6 +126,8 @@ _ROWS_OF_CHECKS = (
         asked="memory near the limit; batch too small; allocator retries, fragmentation",
         checks=("memory-near-limit", "batch-too-small", "allocator-thrash"),
         fixes=("larger-batch", "allocator", "gradient-accumulation", "activation-checkpointing"),
+        tests=(_SNAPSHOT_TEST,),
+        lacking="The memory snapshot was not yet taken on a GPU: its test uses a stand-in.",
     ),
     Row(asked="compute-bound or memory-bound: roofline and MFU", checks=("compute", "roofline")),
     Row(
@@ -132,7 +140,7 @@ _ROWS_OF_CHECKS = (
         asked="garbage collection, too many threads, throttling, vector instructions held down",
         checks=("gc-pauses", "too-many-threads", "throttling", "simd-capped"),
         fixes=("gc-freeze", "cpu-threads", "cpu-simd", "numa-binding"),
-        lacking="Graph breaks and recompilations have no check of their own.",
+        lacking="Graph breaks and recompilations are told of the trial of torch-compile alone.",
     ),
     Row(asked="step outliers: first step, p99 over p50", checks=("step-outliers",)),
 )
@@ -165,18 +173,32 @@ _ROWS_OF_FIXES = (
             "tests/probe/test_ceilings.py::test_values_are_answered_from_the_iteration_before",
         ),
     ),
-    Row(asked="fused pointwise operators, torch.compile", fixes=("torch-compile",)),
+    Row(
+        asked="fused pointwise operators, torch.compile: modes, regional, dynamic; what it costs",
+        fixes=("torch-compile",),
+        tests=(
+            f"{_COMPILED}::test_a_graph_break_is_named_with_its_line",
+            f"{_COMPILED}::test_compiling_in_every_step_is_said_with_what_changes",
+            f"{_COMPILED}::test_repeated_blocks_are_compiled_once_for_all",
+        ),
+        lacking="reduce-overhead and max-autotune need a GPU, on which they have no test.",
+    ),
     Row(
         asked="sizes padded to multiples",
         fixes=("pad-to-multiple",),
-        lacking="The padded sizes are not timed on the device.",
+        tests=(_PADDED_TEST,),
+        lacking="Products are timed alone, forward convolutions only; on a GPU without a test.",
     ),
     Row(asked="larger batch", fixes=("larger-batch",)),
     Row(asked="gradient accumulation", fixes=("gradient-accumulation",)),
     Row(
         asked="mixed precision, TF32",
         fixes=("mixed-precision", "tf32"),
-        lacking="float16 with a gradient scaler is not tried.",
+        tests=(
+            f"{_FLOAT16}::test_a_step_whose_gradients_overflow_is_left_out_and_the_scale_is_halved",
+            f"{_FLOAT16}::test_what_cannot_be_unscaled_is_refused[GradScaler]",
+        ),
+        lacking="float16 with scaled gradients is tested on a CPU, and was not run on a GPU.",
     ),
     Row(asked="gradients set to None", fixes=("set-to-none",)),
     Row(asked="evaluation without gradients", fixes=("no-grad-evaluation",)),

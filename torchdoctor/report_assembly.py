@@ -87,6 +87,7 @@ def assemble(
         doubts=all_doubts(recording, trials, patch),
         interrupted=interrupted,
         run_folder=recording.folder,
+        memory_snapshot=recording.main.memory_snapshot,
         reproduce=reproduce,
     )
     offered = _offered(diagnosis, rows, recording, fixes)

@@ -27,6 +27,7 @@ from torchdoctor.records import (
 FIXES = catalogue.fixes()
 HERE = Location(file="/home/me/work/train.py", line=42)
 AMPERE = Gpu(index=0, name="NVIDIA A100", compute_capability="8.0")
+PASCAL = Gpu(index=0, name="Tesla P100", compute_capability="6.0")
 VOLTA = Gpu(index=0, name="Tesla V100", compute_capability="7.0")
 
 
@@ -219,7 +220,11 @@ def test_bf16_needs_hardware_for_it() -> None:
     assert "no bfloat16 instructions" in refused("mixed-precision", recording(model={}))
     assert tried("mixed-precision", recording(model={}, features=("amx_bf16",)))
     assert tried("mixed-precision", recording(model={}, gpu=AMPERE))
-    assert "7.0" in refused("mixed-precision", recording(model={}, gpu=VOLTA))
+    step = {"steps": 60}
+    assert tried("mixed-precision", recording(model={}, optimizer=step, gpu=VOLTA)) == [
+        {"dtype": "float16"}
+    ]
+    assert "6.0" in refused("mixed-precision", recording(model={}, optimizer=step, gpu=PASCAL))
     assert tried("mixed-precision", recording(model={}, features=()))  # not known: try
 
 
@@ -252,6 +257,24 @@ def test_cudnn_is_not_tuned_for_shapes_that_vary() -> None:
     assert "deterministic" in refused("cudnn-benchmark", strict)
 
 
+def test_float16_is_refused_where_gradients_cannot_be_unscaled() -> None:
+    def float16(**more: Any) -> Recording:
+        return recording(**({"model": {}, "optimizer": {}, "gpu": VOLTA} | more))
+
+    scaled = float16(flags={"grad_scaler": True})
+    assert "GradScaler" in refused("mixed-precision", scaled)
+    assert "no optimizer" in refused("mixed-precision", float16(optimizer=None))
+    assert "closure" in refused("mixed-precision", float16(optimizer={"inside_backwards": 9}))
+    sharded = float16(model={"data_parallel": "FSDP"})
+    assert "sharded" in refused("mixed-precision", sharded)
+    # On a CPU, or with bfloat16, nothing is scaled and so nothing of it matters.
+    assert tried("mixed-precision", recording(model={}, gpu=AMPERE)) == [{"dtype": "bfloat16"}]
+    instruction = FIXES["mixed-precision"].instruction
+    text = instruction({"dtype": "float16"}, float16(flags={"clip_calls": 60}))
+    assert text.index("scaler.unscale_(optimizer)") < text.index("scaler.step(optimizer)")
+    assert "unscale_" not in instruction({"dtype": "float16"}, float16())
+
+
 def test_channels_last_is_for_convolutions_outside_ddp() -> None:
     assert tried("channels-last", recording(model={"conv2d": 3})) == [{}]
     assert "no 2-D" in refused("channels-last", recording(model={}))
@@ -266,6 +289,16 @@ def test_compiling_tries_cuda_graphs_on_a_gpu_alone(monkeypatch: pytest.MonkeyPa
     assert tried("torch-compile", recording(model={})) == [{"mode": "default"}]
     modes = [one["mode"] for one in tried("torch-compile", recording(model={}, gpu=AMPERE))]
     assert modes == ["default", "reduce-overhead"]
+    sizes = {"input_shapes": [f"{n}x8 float32" for n in (4, 5, 6)]}
+    assert tried("torch-compile", recording(model=sizes, gpu=AMPERE)) == [
+        {"mode": "default"},
+        {"mode": "default", "dynamic": True},
+    ]
+    layers = {"repeated_blocks": 12, "repeated_block": "Block"}
+    assert tried("torch-compile", recording(model=layers))[1] == {
+        "mode": "default",
+        "blocks": "Block",
+    }
     assert "already" in refused("torch-compile", recording(model={"compiled": True}))
     assert "recurrent" in refused("torch-compile", recording(model={"recurrent": 2, "linear": 1}))
     wrapped = {"data_parallel": "DataParallel"}

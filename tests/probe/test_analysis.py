@@ -167,3 +167,16 @@ def test_how_training_is_set_up_is_seen(tmp_path: Path) -> None:
     assert facts["input_std"] > 50
     assert facts["optimizers"][0]["first_lr"] == 0.01
     assert facts["optimizers"][0]["lr"] < 0.01
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_gradient_scaler_counts_where_it_is_switched_on(enabled: bool, tmp_path: Path) -> None:
+    """Many programs make one for every precision: float16 must not be refused for that."""
+    loop = f"""
+scaler = torch.amp.GradScaler("cpu", enabled={enabled})
+for x, in loader:
+    optimizer.zero_grad(); scaler.scale(model(x).mean()).backward()
+    scaler.step(optimizer); scaler.update()
+"""
+    facts, _ = analysed(loop, tmp_path)
+    assert facts["flags"]["grad_scaler"] is enabled

@@ -1,14 +1,14 @@
-"""The hardware could compute in bfloat16, but the program uses float32.
+"""The hardware could compute in 16 bits, but the program uses float32.
 
 What it means
 -------------
-Matrix units (tensor cores, AMX) multiply bfloat16 several times faster than float32. Autocast
-uses them and keeps the parameters in float32.
+Matrix units (tensor cores, AMX) multiply bfloat16 several times faster than float32; tensor cores
+of Volta and Turing multiply float16. Autocast uses them and keeps the parameters in float32.
 
 How it is measured
 ------------------
-float32 parameters, no autocast around the forward, hardware with bfloat16 arithmetic, and large
-operators that take a good part of the step.
+float32 parameters, no autocast around the forward, hardware that is known to have 16-bit matrix
+units, and large operators that take a good part of the step.
 
 Not to be confused with
 -----------------------
@@ -31,11 +31,14 @@ THRESHOLD_SOURCE = "XProf: tensor cores unused; share of the step in large opera
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import compute_share, has_bfloat16, training_models
+    from torchdoctor.records.lookup import compute_share, low_precision, training_models
 
     share = compute_share(recording)
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
-    if not models or share is None or share < THRESHOLD or not has_bfloat16(recording):
+    if not models or share is None or share < THRESHOLD or not _known(recording):
+        return []
+    dtype = low_precision(recording)
+    if dtype is None:
         return []
     model = max(models, key=lambda m: m.elements)
     if model.autocast_forwards or model.dtypes != ["float32"]:
@@ -46,12 +49,20 @@ def look(recording: Recording) -> list[Finding]:
             share_of_step=share,
             evidence=[
                 f"{share:.0%} of the step is large operators in float32; this hardware has "
-                "bfloat16 units."
+                f"{dtype} units."
             ],
             location=model.location,
             severity="moderate",
         )
     ]
+
+
+def _known(recording: Recording) -> bool:
+    from torchdoctor.records.lookup import compute_capability
+
+    if recording.has_gpu:
+        return compute_capability(recording) is not None
+    return bool(recording.environment.cpu_features)
 
 
 FIRES = [
@@ -61,7 +72,25 @@ FIRES = [
         "processes": [
             {"pid": 1, "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}]}
         ],
-    }
+    },
+    {
+        "environment": {"gpus": [{"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}]},
+        "shares": {"gpu": 0.8},
+        "processes": [
+            {
+                "pid": 1,
+                "models": [
+                    {
+                        "ident": 0,
+                        "device": "cuda:0",
+                        "dtypes": ["float32"],
+                        "linear": 4,
+                        "forwards": 9,
+                    }
+                ],
+            }
+        ],
+    },
 ]
 QUIET = [
     {

@@ -72,6 +72,19 @@ class BeforeLoopEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScaledStepEdit:
+    """`loss.backward()` at `line` and the optimizer's step after it go through `scaler`.
+
+    `scaler` must be no name of the module's. Both statements stand in one block, so that there is
+    one step for each backward pass; what lies between them sees unscaled gradients.
+    """
+
+    file: str
+    line: int
+    scaler: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class InputEdit:
     """Chain a method to the first argument of the call of `callee` at `line`."""
 
@@ -122,6 +135,7 @@ Edit = (
     | DecoratorEdit
     | WithEdit
     | BeforeLoopEdit
+    | ScaledStepEdit
     | InputEdit
     | AsTensorEdit
     | OnDeviceEdit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +18,12 @@ from torchdoctor.edits import (
     InputEdit,
     KeywordEdit,
     OnDeviceEdit,
+    ScaledStepEdit,
     StatementEdit,
     WithEdit,
 )
 from torchdoctor.edits.blocks import before_loop, with_context, with_input
+from torchdoctor.edits.scaled_step import scaled_step
 from torchdoctor.edits.syntax import (
     Ranges,
     collect,
@@ -74,6 +77,7 @@ def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | Non
         OnDeviceEdit: on_device,
         DetachEdit: detached,
         InputEdit: with_input,
+        ScaledStepEdit: scaled_step,
     }
     return by_kind[type(edit)](module, ranges, edit)
 
@@ -177,7 +181,8 @@ def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
     if any(same_statement(line, added) for line in body):
         return module
     after = _head_imports(body)
-    name = statement.split(".", 1)[0]
+    made = re.match(r"\w+ = ", statement)  # what is assigned to an attribute begins with its owner
+    name = statement[made.end() if made else 0 :].split(".", 1)[0]
     if after is None or not imports(body[: after + 1], name):
         return None
     added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])

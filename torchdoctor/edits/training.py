@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 
-from torchdoctor.edits import BeforeLoopEdit, Edit, InputEdit, WithEdit
+from torchdoctor.edits import (
+    BeforeLoopEdit,
+    Edit,
+    InputEdit,
+    ScaledStepEdit,
+    StatementEdit,
+    WithEdit,
+)
 from torchdoctor.records import ModelFacts, Recording
 from torchdoctor.records.lookup import training_models
 
@@ -39,6 +46,22 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
             before=backward.line,
             context=context.format(device=model.device.partition(":")[0]),
         )
+    ]
+
+
+_SCALER = "gradient_scaler"
+
+
+def with_scaler(recording: Recording) -> list[Edit]:
+    """A gradient scaler at the head of the file with the backward pass, and its calls there."""
+    model, backward = _called(recording), recording.main.flags.backward_location
+    if model is None or backward is None:
+        return []
+    device = model.device.partition(":")[0]
+    made = f'{_SCALER} = torch.amp.GradScaler("{device}")'
+    return [
+        ScaledStepEdit(file=backward.file, line=backward.line, scaler=_SCALER),
+        StatementEdit(file=backward.file, statement=made),
     ]
 
 

@@ -1,27 +1,36 @@
-"""Compute the forward pass in bfloat16 where that is safe (autocast).
+"""Compute the forward pass in 16 bits where that is safe (autocast).
 
 What it does
 ------------
-Puts each training forward pass, and the loss that follows it, under
-`torch.autocast(dtype=torch.bfloat16)`, until the backward pass begins. Matrix products and
-convolutions then compute in bfloat16; softmax, normalization, losses and everything else that
-needs the range or the digits stay in float32. Parameters, gradients and the optimizer stay in
-float32 too. Evaluation is left as it is.
+Puts each training forward pass, and the loss that follows it, under `torch.autocast`, until the
+backward pass begins: in bfloat16 where the hardware has it, in float16 on GPUs that have tensor
+cores for float16 alone (V100, T4). Matrix products and convolutions then compute in 16 bits;
+softmax, normalization, losses and everything else that needs the range or the digits stay in
+float32. Parameters, gradients and the optimizer stay in float32 too. Evaluation is left as it is.
+
+With float16 the loss is scaled as `torch.amp.GradScaler` does it: by 65536 at first, halved when a
+gradient overflows (that step is left out), doubled after 2000 whole steps. In the trial, gradients
+are divided by the scale as soon as each backward pass has ended, so that clipping sees them as they
+are.
 
 Why it helps
 ------------
-Tensor cores (and the AMX and AVX-512 BF16 units of newer processors) multiply bfloat16 numbers
+Tensor cores (and the AMX and AVX-512 BF16 units of newer processors) multiply 16-bit numbers
 several times faster than float32 ones, and activations take half the memory, so memory-bound work
 is faster as well. bfloat16 has the exponent range of float32, so gradients do not underflow and
-no gradient scaler is needed, unlike with float16.
+no gradient scaler is needed. Those of float16 would, without one.
 
 Risks
 -----
-bfloat16 has 8 significant bits instead of 24: losses differ in the third digit from the first step
-on. Most networks train to the same quality; compare your validation metric once. Code between
-forward and backward that hands activations to NumPy fails, because NumPy has no bfloat16: call
-`.float()` there. Where the processor has no bfloat16 instructions it would be slower, and it is
-refused.
+bfloat16 has 8 significant bits instead of 24, float16 has 11 and overflows above 65504: losses
+differ in the third digit from the first step on. Most networks train to the same quality; compare
+your validation metric once. Code between forward and backward that hands activations to NumPy fails
+with bfloat16, which NumPy does not have: call `.float()` there. Where the processor has no bfloat16
+instructions it would be slower, and it is refused. float16 is refused where the program scales
+gradients itself, differentiates them again, trains without an optimizer, or computes gradients
+within the optimizer's step: what must be unscaled or left out could not be told there. Gradients
+of tensors that neither an optimizer nor a model that was called holds (`retain_grad`) stay scaled
+within the trial.
 
 Make it permanent
 -----------------
@@ -30,10 +39,20 @@ Make it permanent
         loss = criterion(output, y)
     loss.backward()                                                  # outside
 
+and with `dtype=torch.float16`, in place of `loss.backward()` and `optimizer.step()`:
+
+    scaler = torch.amp.GradScaler("cuda")                            # once
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)                                       # before clipping, if any
+    scaler.step(optimizer)
+    scaler.update()
+
 Sources
 -------
-- PyTorch documentation, Automatic Mixed Precision package, torch.amp (which operators are cast):
-  https://docs.pytorch.org/docs/stable/amp.html
+- PyTorch documentation, Automatic Mixed Precision package, torch.amp (which operators are cast,
+  and gradient scaling): https://docs.pytorch.org/docs/stable/amp.html
+- PyTorch documentation, Automatic Mixed Precision examples:
+  https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 - Micikevicius et al., "Mixed Precision Training", ICLR 2018: https://arxiv.org/abs/1710.03740
 - Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", 2019:
   https://arxiv.org/abs/1905.12322
@@ -52,12 +71,12 @@ KEEPS_RESULTS = "lower precision"
 WHEN = "between steps"
 
 _LOW = ("bfloat16", "float16")
-CAPABILITY = (8, 0)  # the first compute capability with bfloat16 tensor cores
+CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why bfloat16 cannot apply or would be slower."""
-    from torchdoctor.records.lookup import training_models
+    """Why 16 bits cannot apply or would be slower."""
+    from torchdoctor.records.lookup import low_precision, training_models
 
     models = training_models(recording)
     if recording.processes and not models:
@@ -68,7 +87,9 @@ def refuses(recording: Recording) -> str | None:
         return "The model's own parameters are already in 16 bits."
     if models and all(m.dtypes == ["float64"] for m in models):
         return "The model computes in float64, which autocast leaves alone."
-    return _hardware(recording)
+    if reason := _hardware(recording):
+        return reason
+    return _unscalable(recording) if low_precision(recording) == "float16" else None
 
 
 def _hardware(recording: Recording) -> str | None:
@@ -78,8 +99,8 @@ def _hardware(recording: Recording) -> str | None:
         capability = compute_capability(recording)
         if capability is not None and capability < CAPABILITY:
             return (
-                f"The GPU (compute capability {capability[0]}.{capability[1]}) has no bfloat16 "
-                "tensor cores: they came with 8.0."
+                f"The GPU (compute capability {capability[0]}.{capability[1]}) has no tensor "
+                "cores: those for float16 came with 7.0, for bfloat16 with 8.0."
             )
         return None
     if has_bf16_instructions(recording) is False:
@@ -90,51 +111,91 @@ def _hardware(recording: Recording) -> str | None:
     return None
 
 
+def _unscalable(recording: Recording) -> str | None:
+    """Why float16, which needs a gradient scaler, cannot apply."""
+    main, models = recording.main, recording.main.models
+    if main.flags.grad_scaler:
+        return "The program scales gradients itself (GradScaler)."
+    if any(m.data_parallel == "FSDP" for m in models):
+        return "The gradients are sharded (FSDP), whose overflow no rank sees alone."
+    if recording.processes and not any(one.steps for one in main.optimizers):
+        return "float16 needs a gradient scaler, and there is no optimizer step to leave out."
+    if any(one.inside_backwards for one in main.optimizers):
+        return "float16 needs a gradient scaler, which cannot leave out a step with a closure."
+    return None
+
+
 def suits(trace: TraceStatistics) -> bool:
     """It helps matrix products that do not run on tensor cores yet."""
     return (trace.tensor_core_share or 0.0) < 0.5
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """bfloat16."""
-    return [{"dtype": "bfloat16"}]
+    """bfloat16, or what the GPU has in its place."""
+    from torchdoctor.records.lookup import low_precision
+
+    return [{"dtype": low_precision(recording) or "bfloat16"}]
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Autocast from each training forward until the backward pass."""
+    """Autocast from each training forward until the backward pass, which float16 scales."""
     dtype = getattr(torch, settings.get("dtype", "bfloat16"))
+    scaling = program.gradient_scaling() if dtype is torch.float16 else None
 
     def autocast(module: Any) -> Any:
-        if not module.training or not torch.is_grad_enabled():
+        if not module.training or not torch.is_grad_enabled() or not program.usable:
             return None
         parameter = next(iter(module.parameters()), None)
         device = "cpu" if parameter is None else parameter.device.type
-        if device == "cuda" and not torch.cuda.is_bf16_supported():
+        if device == "cuda" and scaling is None and not torch.cuda.is_bf16_supported():
             program.refuse("The GPU does not compute in bfloat16.")
+        if scaling is not None:
+            scaling.follow(module)
         program.applied(device=device, dtype=str(dtype))
         return torch.autocast(device_type=device, dtype=dtype)
 
+    def look(module: Any, args: Any, kwargs: Any) -> None:
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf:
+                program.refuse("Gradients of the inputs are asked for, which would stay scaled.")
+
     program.set_reason("No forward pass in training mode came by.")
     program.around_forward(autocast, until="backward")
+    if scaling is not None:
+        program.before_forward(look)
+        scaling.install()
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The context to open around forward and loss."""
-    device = "cuda" if recording.has_gpu else "cpu"
-    return (
-        f'with torch.autocast(device_type="{device}", dtype=torch.bfloat16):\n'
+    """The context to open around forward and loss, and the scaler that float16 needs."""
+    device, dtype = "cuda" if recording.has_gpu else "cpu", settings.get("dtype", "bfloat16")
+    around = (
+        f'with torch.autocast(device_type="{device}", dtype=torch.{dtype}):\n'
         "    ...  # the forward pass and the loss of the training step\n"
-        "loss.backward()  # outside the block"
+    )
+    if dtype == "bfloat16":
+        return f"{around}loss.backward()  # outside the block"
+    clip = ""
+    if recording.main.flags.clip_calls:
+        clip = "scaler.unscale_(optimizer)  # before the gradients are clipped\n"
+    return (
+        f'scaler = torch.amp.GradScaler("{device}")  # once, before the training loop\n'
+        f"{around}scaler.scale(loss).backward()  # in place of loss.backward(), outside the block\n"
+        f"{clip}scaler.step(optimizer)  # in place of optimizer.step()\n"
+        "scaler.update()"
     )
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where forward and backward are not in one function."""
-    from torchdoctor.edits.training import around_forward
+    from torchdoctor.edits.training import around_forward, with_scaler
 
     dtype = settings.get("dtype", "bfloat16")
     context = f'torch.autocast(device_type="{{device}}", dtype=torch.{dtype})'
-    return around_forward(recording, context)
+    around = around_forward(recording, context)
+    if dtype == "bfloat16" or not around:
+        return around
+    return [*around, *with_scaler(recording)]
 
 
 EXAMPLE = """

@@ -5,7 +5,17 @@ What it does
 Calls `module.compile()` on each root module that trains. At its first forward and backward,
 TorchDynamo captures the operators that the Python code calls, and TorchInductor generates fused
 kernels for them (Triton on a GPU, C++ on a CPU). The object stays the same module of the same
-class. On a GPU, `mode="reduce-overhead"`, which replays the step as a CUDA graph, is tried too.
+class. Tried too, each where it could help:
+
+- `mode="reduce-overhead"` on a GPU, with inputs of one size: the step is replayed as a CUDA graph;
+- `mode="max-autotune-no-cudagraphs"` on a GPU whose matrix products take a good part of the step:
+  several kernels are timed for each of them, which takes minutes;
+- `dynamic=True` where the sizes of the inputs vary: one compilation for all sizes;
+- the repeated blocks alone (a transformer's layers), from torch 2.5 on: they are compiled once
+  for all of them, so that compiling takes a fraction of the time.
+
+The trial reads from torch what compiling took, where graphs broke and why it compiled again, and
+the report names the lines.
 
 Why it helps
 ------------
@@ -26,10 +36,18 @@ Make it permanent
 -----------------
     model.compile()                            # in place; or mode="reduce-overhead" on a GPU
     model = torch.compile(model)               # where the model is a plain nn.Sequential
+    for block in model.modules():              # the repeated blocks alone
+        if isinstance(block, Block):
+            block.compile()
+    model.compile(dynamic=True)                # or torch._dynamo.mark_dynamic(x, 0) on the inputs
 
 Sources
 -------
 - PyTorch documentation, torch.compiler: https://docs.pytorch.org/docs/stable/torch.compiler.html
+- PyTorch tutorial, Reducing torch.compile cold start compilation time with regional compilation:
+  https://docs.pytorch.org/tutorials/recipes/regional_compilation.html
+- PyTorch documentation, Dynamic shapes (recompilation, mark_dynamic):
+  https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
 - PyTorch documentation, torch.nn.Module.compile:
   https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
 - Ansel et al., "PyTorch 2: Faster Machine Learning Through Dynamic Python Bytecode
@@ -58,7 +76,10 @@ WHEN = "launch"
 SETUP_S = 40.0  # about what compiling takes, so that cheaper trials come first
 
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
-_REPORT_AT = (2, 6)  # counters are read at these backward passes: compiled, and once settled
+_FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
+_MANY_SIZES = 3  # two are often those of training and of evaluation, or of the last batch
+_MATRIX_SHARE = 0.3  # of the step, from which on kernels of products are worth timing
+_INLINED = (2, 5)  # torch from which on blocks of one class share what was compiled
 
 
 def refuses(recording: Recording) -> str | None:
@@ -99,16 +120,42 @@ def suits(trace: TraceStatistics) -> bool:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The default mode; with a GPU, CUDA graphs too."""
-    modes = ["default", "reduce-overhead"] if recording.has_gpu else ["default"]
-    return [{"mode": mode} for mode in modes]
+    """The default mode, and what the model, its inputs and the device give reason for."""
+    from torchdoctor.records.lookup import training_models
+
+    models = training_models(recording)
+    varies = any(len(model.input_shapes) >= _MANY_SIZES for model in models)
+    block = max((m for m in models), key=lambda m: m.repeated_blocks, default=None)
+    found: list[dict[str, Any]] = [{"mode": "default"}]
+    if varies:
+        found.append({"mode": "default", "dynamic": True})
+    elif recording.has_gpu:
+        found.append({"mode": "reduce-overhead"})
+    if block is not None and block.repeated_blocks >= _FEWEST_BLOCKS and _inlines(recording):
+        found.append({"mode": "default", "blocks": block.repeated_block})
+    if recording.has_gpu and _matrix_share(recording) >= _MATRIX_SHARE:
+        found.append({"mode": "max-autotune-no-cudagraphs"})
+    return found
+
+
+def _inlines(recording: Recording) -> bool:
+    version = (recording.environment.torch or "").split(".")
+    known = len(version) > 1 and version[0].isdigit() and version[1].isdigit()
+    return not known or (int(version[0]), int(version[1])) >= _INLINED
+
+
+def _matrix_share(recording: Recording) -> float:
+    trace = recording.trace
+    if trace is None or trace.matrix_work is None or not trace.step_s:
+        return 0.0
+    return trace.matrix_work.device_s / trace.step_s
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Compile each root module in place, and report what compiling cost."""
+    """Compile each root module, or its repeated blocks, in place; say what compiling cost."""
     _check(torch, program)
-    mode = settings.get("mode", "default")
-    counted: list[int] = [0]
+    options = _options(settings)
+    log = program.compile_log()
 
     def compile_module(module: Any) -> None:
         if not any(parameter.requires_grad for parameter in module.parameters()):
@@ -117,17 +164,43 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             program.refuse("The model is wrapped in DataParallel, which copies it at each step.")
         if any(p.device.type == "cuda" for p in module.parameters()) and not _has_triton():
             program.refuse("Triton is not installed, which torch.compile needs on a GPU.")
-        _compile_in_place(torch, module, {} if mode == "default" else {"mode": mode})
-        program.applied(mode=mode)
+        name = settings.get("blocks")
+        chosen = [m for m in module.modules() if type(m).__name__ == name] if name else [module]
+        if name and len(chosen) > 1 and not _shares_blocks(torch):
+            program.refuse("This torch compiles each block by itself: it needs 2.5.")
+        for one in chosen:
+            _compile_in_place(torch, one, options)
+            program.applied(**settings)
 
     def report() -> None:
-        counted[0] += 1
-        if counted[0] in _REPORT_AT:
-            program.applied(**_cost(torch))
+        if log.changed():
+            program.details.update(log.details())
+        elif program.state == "applied":
+            program.details["passes"] = log.passes
 
-    program.set_reason("No root module with trainable parameters came by.")
+    reason = "No root module with trainable parameters came by."
+    program.set_reason("No such block came by." if settings.get("blocks") else reason)
     program.on_model(compile_module)
     program.before_backward(report)
+
+
+def _options(settings: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of `compile`."""
+    mode, found = settings.get("mode", "default"), {}
+    if mode != "default":
+        found["mode"] = mode
+    if settings.get("dynamic"):
+        found["dynamic"] = True
+    return found
+
+
+def _written(settings: dict[str, Any]) -> str:
+    options = [f"{name}={value!r}" for name, value in _options(settings).items()]
+    return ", ".join(options).replace("'", '"')
+
+
+def _shares_blocks(torch: Any) -> bool:
+    return bool(getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", False))
 
 
 def _compile_in_place(torch: Any, module: Any, options: dict[str, Any]) -> None:
@@ -162,43 +235,39 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def _cost(torch: Any) -> dict[str, Any]:
-    """Seconds of compilation, graphs and graph breaks so far, as far as this torch tells."""
-    found: dict[str, Any] = {}
-    try:
-        counters = torch._dynamo.utils.counters
-        found["graph_breaks"] = sum(counters["graph_break"].values())
-        found["graphs"] = int(counters["stats"]["unique_graphs"])
-        spent = torch._dynamo.utils.calculate_time_spent()
-        found["compile_s"] = round(float(spent["total_wall_time"]), 3)
-    except (AttributeError, KeyError, TypeError):
-        pass
-    return found
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to add."""
+    options = _written(settings)
+    where = "  # before the training loop, after moving the model to its device"
+    if settings.get("blocks"):
+        return (
+            f"for block in model.modules():{where}\n"
+            f'    if type(block).__name__ == "{settings["blocks"]}":\n'
+            f"        block.compile({options})"
+        )
+    call = f"model.compile({options})"
+    if _is_plain(recording):
+        # nn.Sequential and its like: compile() in place leaves them as they are.
+        call = f"model = torch.compile({', '.join(filter(None, ['model', options]))})"
+    return f"{call}{where}"
+
+
+def _is_plain(recording: Recording) -> bool:
     from torchdoctor.records.lookup import training_models
 
-    mode = settings.get("mode", "default")
-    option = "" if mode == "default" else f'mode="{mode}"'
-    call = f"model.compile({option})"
-    if any(m.cls.startswith("torch.") for m in training_models(recording)):
-        # nn.Sequential and its like: compile() in place leaves them as they are.
-        call = f"model = torch.compile({', '.join(filter(None, ['model', option]))})"
-    return f"{call}  # before the training loop, after moving the model to its device"
+    return any(m.cls.startswith("torch.") for m in training_models(recording))
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the model has no name outside the loop."""
     from torchdoctor.edits.training import before_training
-    from torchdoctor.records.lookup import training_models
 
-    mode = settings.get("mode", "default")
-    option = "" if mode == "default" else f'mode="{mode}"'
-    statement = f"{{model}}.compile({option})"
-    if any(m.cls.startswith("torch.") for m in training_models(recording)):
-        statement = f"{{model}} = torch.compile({', '.join(filter(None, ['{model}', option]))})"
+    if settings.get("blocks"):
+        return []  # several statements: the instruction stands
+    options = _written(settings)
+    statement = f"{{model}}.compile({options})"
+    if _is_plain(recording):
+        statement = f"{{model}} = torch.compile({', '.join(filter(None, ['{model}', options]))})"
     return before_training(recording, statement)
 
 

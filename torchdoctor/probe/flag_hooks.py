@@ -60,7 +60,7 @@ def install(session):
 
 
 def _wrap_training(session, torch, flags):
-    """What says how training is set up: schedules, clipping, averaged weights."""
+    """What says how training is set up: schedules, clipping, averaged weights, loss scaling."""
 
     def count(name):
         setattr(flags, name, getattr(flags, name) + 1)
@@ -77,6 +77,9 @@ def _wrap_training(session, torch, flags):
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         _before(session, torch.nn.utils, name, lambda *_, **__: count("clip_calls"))
     _before(session, torch.optim.swa_utils.AveragedModel, "__init__", averaged)
+    _before(
+        session, getattr(torch.amp, "GradScaler", None), "scale", lambda *a, **_: _scales(flags, a)
+    )
 
 
 def facts(session):
@@ -131,6 +134,11 @@ def _note(flags, name):
 
 def _count(flags):
     flags.gradcheck_calls += 1
+
+
+def _scales(flags, args):
+    # Many programs make a scaler whatever the precision, and switch it off.
+    flags.grad_scaler = flags.grad_scaler or bool(args[0].is_enabled())
 
 
 def _zero(flags, args, kwargs):

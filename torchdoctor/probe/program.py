@@ -177,6 +177,18 @@ class Program:
 
         return sample_cache.SampleCache(self.torch, limit_bytes, on_use, on_off)
 
+    def gradient_scaling(self):
+        """A `GradientScaling`: float16 gradients that neither underflow nor show their scale."""
+        from . import gradient_scaling
+
+        return gradient_scaling.GradientScaling(self.torch, self)
+
+    def compile_log(self):
+        """A `CompileLog`: what torch.compile says of its own work from here on."""
+        from . import compile_log
+
+        return compile_log.CompileLog(self.torch)
+
     def read_before(self):
         """Files that the loop of the observed launch read, in that order; [] where none is known.
 

@@ -55,11 +55,10 @@ class Session:
 
     def load_fixes(self):
         """Load and apply the plan's fixes; the user's code has not run yet."""
-        self.programs = load_fixes(self.torch, self.plan.get("fixes") or [], self.plan)
+        wanted, alive = self.plan.get("fixes") or [], self._live_optimizers
+        self.programs = load_fixes(self.torch, wanted, self.plan, optimizers=alive)
         for entries in (self.plan.get("switch") or {}).get("arms", ()):
-            self.arms.append(
-                load_fixes(self.torch, entries, self.plan, True, self._live_optimizers)
-            )
+            self.arms.append(load_fixes(self.torch, entries, self.plan, True, alive))
 
     def _live_optimizers(self):
         return self.optimizers.alive()

@@ -8,7 +8,14 @@ import math
 import os
 import time
 
-from . import kept_graphs, step_log, tensor_calls, training_facts
+from . import (
+    kept_graphs,
+    memory_snapshot,
+    padded_products,
+    step_log,
+    tensor_calls,
+    training_facts,
+)
 from .switching import Switching
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
@@ -46,6 +53,7 @@ class Window:
         self._began_s = None
         self._profiler = None
         self._analysis = None
+        self._alone = None  # what is done once the analysed steps are over
         self._device_events = []
         self.device_step_s = None
         self.over = False
@@ -213,6 +221,11 @@ class Window:
         profiler, self._profiler = self._profiler, None
         self._keep(profiler)
         if self._profile.get("analyse"):
+            self._alone = padded_products.PaddedProducts(self._session)
+            try:
+                self._alone.note(profiler, self._profile["active"])
+            except Exception as error:
+                self._session.fail("padded_products", error)
             self._start_analysis()
         else:
             self._finish("profile")
@@ -224,7 +237,9 @@ class Window:
             tensor_calls.TensorCalls(session),
             kept_graphs.KeptGraphs(session),
             training_facts.TrainingFacts(session),
+            memory_snapshot.MemorySnapshot(session),
         )
+        session.registries.append(self._alone)
         try:
             for part in self._analysis:
                 session.registries.append(part)
@@ -234,16 +249,18 @@ class Window:
             self._finish("profile")
 
     def _analyse_step(self):
-        calls, graphs, training = self._analysis
+        calls, graphs, training, memory = self._analysis
         calls.steps += 1
         graphs.step += 1
         if calls.steps < ANALYSED_STEPS:
             return
         calls.on = graphs.on = training.on = False
-        try:
-            graphs.look()
-        except Exception as error:
-            self._session.fail("kept_graphs", error)
+        lasts = {"memory": memory.stop, "kept_graphs": graphs.look, "padded": self._alone.measure}
+        for name, last in lasts.items():
+            try:
+                last()
+            except Exception as error:
+                self._session.fail(name, error)
         # Whatever failed: a launch that is not ended here would run until it times out.
         self._finish("profile")
 

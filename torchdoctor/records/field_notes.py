@@ -34,6 +34,8 @@ NOTES: dict[str, dict[str, str]] = {
         "doubts": "Everything that weakens what the report says, one sentence each.",
         "interrupted": "The run ended early; the report holds what was measured until then.",
         "run_folder": "Where traces, logs and this file were written.",
+        "memory_snapshot": "File of `torch.cuda.memory._dump_snapshot`, of the steps after the "
+        "profiler window. null: not on a GPU, or not taken.",
         "reproduce": "Shell commands that repeat the run.",
     },
     "WorkloadRecord": {
@@ -158,6 +160,10 @@ NOTES: dict[str, dict[str, str]] = {
         "reason": "Why it was refused, failed or stayed unclear.",
         "pairs": "Launches with the fix that were compared with one of the untouched program.",
         "setup_s": "One-time cost, such as compilation.",
+        "details": "What a fix alone noted in its first launch. torch-compile: `compile_s`, "
+        "`graphs`, `breaks` and `recompile_reasons` with file and line, `recompiles`, `gave_up`, "
+        "`compiled_at` (of its `passes`, the backward passes after which there was more). "
+        "mixed-precision in float16: `skipped_steps`, `scale`.",
         "break_even_steps": "Steps after which the one-time cost has paid for itself.",
         "median_speedup": "Speed-up by the other of mean and median step; `speedup` holds the one that decides.",
     },

@@ -274,11 +274,17 @@ def convolution_share(recording: Recording) -> float | None:
     return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
 
 
-def has_bfloat16(recording: Recording) -> bool:
-    """Whether what the program trains on has bfloat16 arithmetic."""
-    if recording.has_gpu:
-        return (compute_capability(recording) or (0, 0)) >= (8, 0)
-    return bool(has_bf16_instructions(recording))
+def low_precision(recording: Recording) -> str | None:
+    """ "bfloat16" or "float16": what the program's hardware multiplies fast; None: neither.
+
+    A GPU or processor that is not known counts as one with bfloat16.
+    """
+    if not recording.has_gpu:
+        return None if has_bf16_instructions(recording) is False else "bfloat16"
+    capability = compute_capability(recording)
+    if capability is None or capability >= (8, 0):
+        return "bfloat16"
+    return "float16" if capability >= (7, 0) else None
 
 
 _CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)

@@ -197,6 +197,20 @@ class KeptGraph:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PaddedProduct:
+    """A matrix product or convolution of the step, timed alone beside one with padded sizes."""
+
+    operator: str
+    sizes: str  # of its inputs, "[8192, 768], [768, 50257]"
+    padded: list[str]  # "columns 50257 -> 50304"
+    precision: str  # float32, float16, bfloat16
+    device: str  # "cpu" | "cuda"
+    calls_per_step: float
+    alone_s: float  # one call as it is, median
+    speedups: list[float] = field(default_factory=list)  # of the padded one, by turns
+
+
+@dataclass(frozen=True, kw_only=True)
 class AppliedFix:
     """What became of one fix in one process."""
 
@@ -214,6 +228,8 @@ ANALYSED = (
     "gradient_norms",
     "input_mean",
     "input_std",
+    "padded_products",
+    "memory_snapshot",
 )
 
 
@@ -249,6 +265,9 @@ class ProcessFacts:
     gradient_norms: list[float] = field(default_factory=list)  # at the analysed optimizer steps
     input_mean: float | None = None  # of the model's first input there; None: token numbers
     input_std: float | None = None
+    # Those that take most and have uneven sizes, timed after the analysed steps.
+    padded_products: list[PaddedProduct] = field(default_factory=list)
+    memory_snapshot: str | None = None  # file of torch.cuda.memory._dump_snapshot
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
     seeded_by_program: bool = False  # the program itself called torch.manual_seed

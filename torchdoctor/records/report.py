@@ -110,6 +110,8 @@ class Trial:
     reason: str | None = None  # of refused, failed, unclear
     pairs: int = 0
     setup_s: float | None = None  # one-time cost (compilation), with break_even_steps
+    # What the fix noted in its first launch: what was compiled, how many steps were left out.
+    details: dict[str, Any] = field(default_factory=dict)
     break_even_steps: int | None = None
     # By the median step, where the mean decides (or the other way).
     median_speedup: Interval | None = None
@@ -266,4 +268,5 @@ class Report:
     doubts: list[str] = field(default_factory=list)
     interrupted: bool = False
     run_folder: str | None = None
+    memory_snapshot: str | None = None  # of the device's memory in the analysed steps
     reproduce: list[str] = field(default_factory=list)  # commands

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchdoctor.records import RecommendedFix, Report, Shares, Trial
+from torchdoctor.reports import compilation
 from torchdoctor.reports.ceilings import ceiling_text
 from torchdoctor.reports.figures import (
     clean,
@@ -237,6 +238,11 @@ def trial_notes(report: Report) -> list[str]:
         if worth_saying and trial.setup_s and trial.break_even_steps is not None:
             cost, steps = duration(trial.setup_s), f"{trial.break_even_steps:,}"
             notes.append(f"{name}: one-time cost {cost}, paid back after {steps} steps.")
+        if left_out := trial.details.get("skipped_steps"):
+            times = "1 step was" if left_out == 1 else f"{left_out} steps were"
+            notes.append(f"{name}: {times} left out because scaled gradients overflowed.")
+        if said := compilation.said(trial, report.workload.cwd):
+            notes.append(f"{name}: {clean(' '.join(said))}")
     return notes
 
 

@@ -278,4 +278,7 @@ def _machine(report: Report) -> RenderableType:
     lines = [command, wording.machine(report.environment), wording.overhead(report)]
     if report.run_folder:
         lines.append(f"Everything that was recorded: {report.run_folder}")
+    if report.memory_snapshot:
+        viewer = "open it at https://pytorch.org/memory_viz"
+        lines.append(f"GPU memory, allocation by allocation ({viewer}): {report.memory_snapshot}")
     return Padding(Text("\n".join(line for line in lines if line)), (0, 0, 0, 2))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from torchdoctor.records import (
     Interval,
@@ -158,6 +159,7 @@ def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
         reason=arm.refused or arm.failed or why,
         pairs=len(one.differences),
         setup_s=setup_s,
+        details=_details(arm),
         break_even_steps=_break_even(one, setup_s, untouched) if verdict == "faster" else None,
         median_speedup=compare.estimate(one.other) if arm.alive else None,
     )
@@ -264,6 +266,12 @@ def results(
         patch=patch,
         ceilings=list(ceilings),
     )
+
+
+def _details(arm: Arm) -> dict[str, Any]:
+    """Of a fix alone, in its first launch: those after it find what it compiled in the cache."""
+    noted = [one for timing in arm.timings[:1] for one in timing.fixes]
+    return dict(noted[0].details) if len(arm.fixes) == 1 and len(noted) == 1 else {}
 
 
 def _setup(timings: Sequence[LaunchTiming], untouched: Sequence[LaunchTiming]) -> float | None:

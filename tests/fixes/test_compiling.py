@@ -1,0 +1,150 @@
+"""What is said of torch.compile's own work: time, graph breaks, recompilations, with lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probed_examples import run_with
+
+from torchdoctor import catalogue
+from torchdoctor.probe import compile_log
+from torchdoctor.records import Trial
+from torchdoctor.reports.compilation import said
+
+pytestmark = pytest.mark.slow
+FIX = catalogue.fixes()["torch-compile"]
+INLINES = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 5)
+
+# backend="eager" captures and guards as the real one does, and generates no code.
+PROGRAM = """
+import json, sys, torch, torch._dynamo
+sys.path.insert(0, PROBE)
+import compile_log
+log = compile_log.CompileLog(torch)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = torch.nn.Linear(4, 4), 0
+
+    def forward(self, x):
+        CHANGE
+        y = self.layer(x)
+        print("seen", file=sys.stderr)  # breaks
+        return y * (self.calls + 1)  # guards
+
+net = Net()
+net.compile(backend="eager", dynamic=DYNAMIC)
+for size in SIZES:
+    net(torch.randn(size, 4)).sum().backward()
+    log.changed()
+print(json.dumps(log.details()))
+"""
+
+
+def compiled(
+    folder: Path, change: str = "pass", sizes: str = "[4] * 6", dynamic: str = "False"
+) -> tuple[dict[str, Any], dict[str, int], str]:
+    """Details, the line of each text that is marked `# name`, and the script's name."""
+    text = PROGRAM.replace("PROBE", repr(str(Path(compile_log.__file__).parent)))
+    text = text.replace("CHANGE", change).replace("SIZES", sizes).replace("DYNAMIC", dynamic)
+    script = folder / "train.py"
+    script.write_text(text)
+    ran = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = {x.split("# ")[1]: n for n, x in enumerate(text.splitlines(), 1) if "# " in x}
+    return json.loads(ran.stdout), lines, str(script)
+
+
+def test_a_graph_break_is_named_with_its_line(tmp_path: Path) -> None:
+    details, lines, script = compiled(tmp_path)
+    assert details["graphs"] == 2
+    assert details["compile_s"] > 0
+    (row,) = details["breaks"]
+    assert (row["file"], row["line"]) == (script, lines["breaks"])
+    assert details["recompiles"] == 0 and details["compiled_at"] == [1]
+    text = " ".join(said(Trial(fix="torch-compile", details=details), str(tmp_path)))
+    assert f"(train.py:{lines['breaks']})" in text
+    assert "again" not in text
+
+
+def test_compiling_in_every_step_is_said_with_what_changes(tmp_path: Path) -> None:
+    details, _, script = compiled(tmp_path, change="self.calls += 1", sizes="[4] * 12")
+    assert details["recompiles"] >= 7
+    assert details["compiled_at"][:6] == [1, 2, 3, 4, 5, 6]
+    assert details["gave_up"] and "forward" in details["gave_up"][0]["function"]
+    rows = [row for row in details["recompile_reasons"] if "calls" in row["reason"]]
+    assert rows and {row["file"] for row in rows} == {script}
+    text = " ".join(said(Trial(fix="torch-compile", details=details), str(tmp_path)))
+    assert "of the first" in text and "gave up compiling 'forward' (train.py:" in text
+    assert "mark_dynamic" not in text
+
+
+def test_sizes_that_vary_are_named_and_dynamic_compiles_once(tmp_path: Path) -> None:
+    (tmp_path / "static").mkdir()
+    (tmp_path / "dynamic").mkdir()
+    sizes = "[3, 4, 5, 6, 7, 8]"
+    details, _, _ = compiled(tmp_path / "static", sizes=sizes)
+    assert details["recompiles"] >= 5
+    assert any("size mismatch" in row["reason"] for row in details["recompile_reasons"])
+    trial = Trial(fix="torch-compile", details=details, verdict="slower")
+    assert any("mark_dynamic" in sentence for sentence in said(trial, "/"))
+    assert any("does not pay" in sentence for sentence in said(trial, "/"))
+    details, _, _ = compiled(tmp_path / "dynamic", sizes=sizes, dynamic="True")
+    assert details["recompiles"] == 0
+    assert said(replace(trial, details={"mode": "default"}), "/") == []
+
+
+BLOCKS = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return x + torch.relu(self.layer(x))
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(*(Block() for _ in range(4)), torch.nn.Linear(4, 1))
+for _ in range(3):
+    loss = net(torch.ones(2, 4)).sum()
+    loss.backward()
+print("%.5f" % loss.item(), [block._compiled_call_impl is not None for block in net])
+"""
+
+
+@pytest.mark.skipif(not INLINES, reason="before 2.5 each block is compiled by itself")
+def test_repeated_blocks_are_compiled_once_for_all(tmp_path: Path) -> None:
+    plain = run_with(BLOCKS, {}, tmp_path / "plain")
+    settings = {"mode": "default", "blocks": "Block"}
+    ran = run_with(BLOCKS, {"torch-compile": settings}, tmp_path / "with")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split()[0] == plain.stdout.split()[0]
+    assert ran.stdout.endswith("[True, True, True, True, False]")
+    applied = ran.applied["torch-compile"]
+    assert applied["state"] == "applied"
+    # The first block's input needs no gradient, the others' does: two graphs, not four.
+    assert applied["details"]["graphs"] <= 2
+    assert applied["details"]["blocks"] == "Block"
+
+
+def test_what_to_write_for_each_setting() -> None:
+    from partial_recordings import recording
+
+    seen = recording({"processes": [{"pid": 1, "models": [{"ident": 0, "cls": "__main__.Net"}]}]})
+    dynamic = FIX.instruction({"mode": "default", "dynamic": True}, seen)
+    assert dynamic.startswith("model.compile(dynamic=True)")
+    blocks = FIX.instruction({"mode": "default", "blocks": "Block"}, seen)
+    assert '== "Block"' in blocks and "block.compile()" in blocks
+    compile(blocks, "<instruction>", "exec")
