@@ -10,6 +10,7 @@ import time
 
 from . import kept_graphs, step_log, tensor_calls, training_facts
 from .switching import Switching
+from .turns import Turns
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
 ANALYSED_STEPS = 6
@@ -34,6 +35,7 @@ class Window:
         self._most_s = plan.get("max_window_s")
         self._profile = plan.get("profile")
         self._switching = Switching(session, self.synchronise) if plan.get("switch") else None
+        self._turns = Turns(session, self.synchronise) if plan.get("turns") else None
         session.forget.append(self._forget)
         self._forget()
 
@@ -82,6 +84,9 @@ class Window:
             return
         if self._switching is not None:
             self._switch(number)
+            return
+        if self._turns is not None:
+            self._turns.boundary(number)
             return
         if number == self._first:
             self.synchronise()
