@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean, median
 
 from torchdoctor.gate.decision import grown, is_blind
-from torchdoctor.gate.pairs import Pairs
+from torchdoctor.gate.pairs import Estimator, Pairs
 from torchdoctor.records import Interval, StepStatistics
 from torchdoctor.records.gate import GateMetric
 from torchdoctor.trials.compare import as_interval, half_width, usable
@@ -18,7 +18,7 @@ METRICS = ("step_time", "samples_per_s", "peak_memory", "data_loader_share")
 
 def metrics(
     pairs: Pairs,
-    by: str,
+    how: Estimator,
     tolerances: Mapping[str, float],
     verdict: str,
     observed: tuple[StepStatistics, StepStatistics],
@@ -27,15 +27,15 @@ def metrics(
 
     Args:
         pairs: launches of both versions.
-        by: "mean" or "median".
+        how: what makes one time of the blocks of a pair.
         tolerances: accepted growth by metric.
         verdict: of the rule on the pairs' differences.
         observed: statistics of the observing launches (reference, new).
     """
-    times = pairs.times(by)
+    times = pairs.times(how)
     # Geometric means over the pairs, so that their quotient is the ratio that decides.
     before, now = ([pair[side] for pair in times] for side in (0, 1))
-    differences, ratio = pairs.differences(by), None
+    differences, ratio = pairs.differences(how), None
     if len(differences) > 1:
         ratio = as_interval(fmean(differences), half_width(differences))
     state = {"slower": "worse", "not slower": "ok"}.get(verdict, "not measured")

@@ -15,6 +15,7 @@ from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOu
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look
 from torchdoctor.gate.figures import metrics, sentence
 from torchdoctor.gate.launches import PairLauncher, Side
+from torchdoctor.gate.pairs import Estimator, estimator
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.versions import Reference
 from torchdoctor.recording.environment import environment
@@ -73,16 +74,16 @@ class GateRun:
                 closing.callback(recorder.close)
             sides = self._observed(new, old)
             launcher = self._launcher(sides)
-            by = "mean" if any(side.seen.steps.two_modes for side in sides) else "median"
+            how = estimator([(x.seen.steps, x.seen.sensors.other_load_cpus) for x in sides])
             verdict, interrupted = "inconclusive", False
             try:
-                verdict = self._decide(launcher, by)
+                verdict = self._decide(launcher, how)
             except KeyboardInterrupt:
                 interrupted = True
                 self._doubts.append("It was interrupted: only what was measured until then.")
             self._doubts += [*launcher.doubts, *(d for x in sides for d in x.recorder.doubts)]
             found = environment(self._workload.python)
-            report = self._report(sides, launcher, by, verdict, reference.commit)
+            report = self._report(sides, launcher, how, verdict, reference.commit)
             return replace(
                 report, environment=found, interrupted=interrupted, run_folder=str(folder)
             )
@@ -161,20 +162,21 @@ class GateRun:
             )
         return PairLauncher(sides, window, turns, self._order, lambda x: self._say("measure", x))
 
-    def _decide(self, launcher: PairLauncher, by: str) -> str:
+    def _decide(self, launcher: PairLauncher, how: Estimator) -> str:
         """Pair after pair until the rule has decided or the time is up."""
         tolerance = self._settings.tolerances["step_time"]
-        until_s = self._began + self._settings.budget_s
         measured, began = 0, time.monotonic()
         while True:
-            found = launcher.pairs.differences(by)
+            found = launcher.pairs.differences(how)
             verdict = look(found, tolerance)
             if verdict != "more":
                 return verdict
             expected = (time.monotonic() - began) / measured if measured else 0.0
             if measured >= _FEWEST_MEASURED and expected > self._left():
                 break
-            launcher.measure(until_s)
+            # The machine may have become slower than it was: still five pairs, of fewer blocks.
+            share_s = self._left() / max(FEWEST_PAIRS - len(found), 1)
+            launcher.measure(time.monotonic() + share_s)
             measured += 1
         if len(found) < FEWEST_PAIRS:
             self._doubts.append(
@@ -201,17 +203,17 @@ class GateRun:
         self,
         sides: tuple[Side, Side],
         launcher: PairLauncher,
-        by: str,
+        how: Estimator,
         verdict: str,
         commit: str,
     ) -> GateReport:
         reference, new = sides
         pairs = launcher.pairs
         seen = (reference.seen.steps, new.seen.steps)
-        rows = metrics(pairs, by, self._settings.tolerances, verdict, seen)
+        rows = metrics(pairs, how, self._settings.tolerances, verdict, seen)
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
-        name, found = f"{self._ref} ({commit[:10]})", pairs.differences(by)
+        name, found = f"{self._ref} ({commit[:10]})", pairs.differences(how)
         blind = blind_spot(found)
         return GateReport(
             torchdoctor_version=__version__,

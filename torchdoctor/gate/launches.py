@@ -58,7 +58,7 @@ class PairLauncher:
         """One more pair; a launch that failed loses it.
 
         Args:
-            until_s: `time.monotonic()` at which the time is up.
+            until_s: `time.monotonic()` after which launches side by side begin no further blocks.
 
         Raises:
             Inconclusive: one version failed three times.

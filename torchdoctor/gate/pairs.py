@@ -11,11 +11,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from torchdoctor.records import LaunchTiming
+from torchdoctor.records import LaunchTiming, StepStatistics
 from torchdoctor.trials.compare import seconds_per_sample, usable
 
 BlockPair = tuple[LaunchTiming, LaunchTiming]  # reference, new
 _TRIMMED = 0.25  # of the block pairs at either end of their differences
+_OTHER_LOAD_CPUS = 0.5  # from here on it is others who make steps differ in length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimator:
+    """How blocks become one time.
+
+    by: "median" (the median step of a block) or "mean" (its whole time).
+    trimmed: share of the block pairs that is left out at either end of their differences.
+    """
+
+    by: str = "median"
+    trimmed: float = _TRIMMED
+
+
+def estimator(observed: Sequence[tuple[StepStatistics, float | None]]) -> Estimator:
+    """What suits the program's steps.
+
+    Args:
+        observed: of each version its steps, and CPUs that other programs kept busy meanwhile.
+
+    Returns:
+        Medians. Means where steps come in two kinds: of blocks that hold whole cycles the middle
+        half, else of all blocks, so that rare stalls count; but medians where the machine was
+        shared, for then the long steps are those that others interrupted.
+    """
+    two_kinds = [steps for steps, _ in observed if steps.two_modes]
+    if not two_kinds:
+        return Estimator()
+    if all(steps.cycle_steps for steps in two_kinds):
+        return Estimator(by="mean")
+    if any((load or 0.0) > _OTHER_LOAD_CPUS for _, load in observed):
+        return Estimator()
+    return Estimator(by="mean", trimmed=0.0)
 
 
 @dataclass
@@ -37,14 +71,14 @@ class Pairs:
         """Whether batches have no size, so that time per step has to do."""
         return is_per_step([*self.reference, *self.new])
 
-    def times(self, by: str) -> list[tuple[float, float]]:
+    def times(self, how: Estimator) -> list[tuple[float, float]]:
         """(reference, new) of each pair: seconds per sample, or per step."""
-        found = [pair_times(blocks, by, self.per_step) for blocks in self.blocks]
+        found = [pair_times(blocks, how, self.per_step) for blocks in self.blocks]
         return [times for times in found if times is not None]
 
-    def differences(self, by: str) -> list[float]:
+    def differences(self, how: Estimator) -> list[float]:
         """log(new) - log(reference) of each pair; above 0 is slower."""
-        return [math.log(new / old) for old, new in self.times(by)]
+        return [math.log(new / old) for old, new in self.times(how)]
 
 
 def is_per_step(launches: Sequence[LaunchTiming]) -> bool:
@@ -52,38 +86,27 @@ def is_per_step(launches: Sequence[LaunchTiming]) -> bool:
     return any(usable(x) and not x.samples for x in launches)
 
 
-def pair_times(blocks: Sequence[BlockPair], by: str, per_step: bool) -> tuple[float, float] | None:
+def pair_times(
+    blocks: Sequence[BlockPair], how: Estimator, per_step: bool
+) -> tuple[float, float] | None:
     """One time of each version from the blocks of a pair.
 
     Args:
         blocks: neighbours in time.
-        by: "median": geometric means over the middle half of the block pairs, ordered by their
-            difference, of each block's median step. "mean": the whole time over all samples, so
-            that rare stalls count.
+        how: geometric means over the block pairs that are not trimmed.
         per_step: leave the samples out.
 
     Returns:
         Seconds per sample (reference, new); None where nothing was measured.
     """
-    if by == "mean":
-        sides = [_together([pair[side] for pair in blocks], per_step) for side in (0, 1)]
-        return (sides[0], sides[1]) if sides[0] and sides[1] else None
     logs = []
     for reference, new in blocks:
-        old_s, new_s = (seconds_per_sample(x, by, per_step) for x in (reference, new))
+        old_s, new_s = (seconds_per_sample(x, how.by, per_step) for x in (reference, new))
         if old_s and new_s:
             logs.append((math.log(old_s), math.log(new_s)))
     if not logs:
         return None
     logs.sort(key=lambda pair: pair[1] - pair[0])
-    cut = int(_TRIMMED * len(logs))
+    cut = int(how.trimmed * len(logs))
     kept = logs[cut : len(logs) - cut]
     return math.exp(fmean(x[0] for x in kept)), math.exp(fmean(x[1] for x in kept))
-
-
-def _together(blocks: Sequence[LaunchTiming], per_step: bool) -> float | None:
-    measured = [x for x in blocks if usable(x)]
-    per = [float(len(x.step_s)) if per_step else x.samples or 0.0 for x in measured]
-    if not sum(per):
-        return None
-    return sum(x.window_s if x.window_s > 0 else sum(x.step_s) for x in measured) / sum(per)

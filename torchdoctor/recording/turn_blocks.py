@@ -21,7 +21,7 @@ from torchdoctor.recording.usable_cpus import memory_limit_bytes
 from torchdoctor.recording.window import Window
 from torchdoctor.records import StepStatistics
 
-FEWEST_BLOCKS, MOST_BLOCKS = 4, 12  # of each version in one pair of launches
+FEWEST_BLOCKS, MOST_BLOCKS = 6, 24  # of each version in one pair of launches
 _HANDOVER_S = 0.03
 _MEMORY_TO_SPARE = 1.1
 _SLOW = 4.0  # times as long as expected: a block is cut short
@@ -47,7 +47,7 @@ class TurnBlocks:
 def choose_turns(
     slower: StepStatistics, window: Window, start_s: float, most_s: float, steps: int | None = None
 ) -> TurnBlocks | None:
-    """Blocks of whole cycles, as many as starting the programs takes time, 4 to 12.
+    """Blocks of whole cycles, 6 to 24 of each version: twice the time that starting them takes.
 
     Args:
         slower: the observed steps of the slower version.
@@ -58,9 +58,9 @@ def choose_turns(
 
     Returns:
         None where several processes train, where the program ends too soon, and where steps come
-        in two kinds whose cycle is not known or too long for a block.
+        in two kinds whose cycle is too long for a block.
     """
-    if slower.trainers > 1 or (slower.two_modes and slower.cycle_steps is None):
+    if slower.trainers > 1:
         return None
     step_s = max(slower.mean_s, 1e-6)
     size = max(FEWEST_STEPS, math.ceil(BLOCK_S / step_s))
@@ -70,12 +70,12 @@ def choose_turns(
     if whole * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
         size = whole
     elif slower.two_modes:
-        return None
+        return None  # the long step would be in one block of many, or in none
     discard = max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s))
     block_s = (size + discard) * step_s + _HANDOVER_S
     # Both start at the same time, on the same cores; each warms up alone.
     setup_s = 1.5 * start_s + 2 * window.warmup_steps * step_s
-    blocks = min(max(setup_s / (2 * block_s), FEWEST_BLOCKS), MOST_BLOCKS)
+    blocks = min(max(setup_s / block_s, FEWEST_BLOCKS), MOST_BLOCKS)
     blocks = min(blocks, max((most_s - setup_s) / (2 * block_s), 2))
     if steps is not None:
         blocks = max(math.ceil(steps / size), 2)
