@@ -244,9 +244,8 @@ class Recorder:
         )
         sensors = Sensors(interval_s=0.5)
         result = self._launch(plan, folder, timeout_s, None, sensors, contents, variables)
-        columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
-        return with_ending(timing, result, columns.peak_memory_bytes())
+        return with_ending(timing, result, sensors.stop().peak_memory_bytes())
 
     def switch(
         self,
@@ -287,25 +286,17 @@ class Recorder:
             },
         )
         result = self._launch(plan, folder, most_s)
-        sizes = [len(arm) for arm in arms]
-        return switched_launch(folder / "channel", boundary, result, sizes)
+        return switched_launch(folder / "channel", boundary, result, [len(arm) for arm in arms])
 
     def take_turns(
         self, name: str, boundary: Boundary, turns: TurnBlocks, timeout_s: float, poll: Poll
     ) -> TurnsTaken:
         """One launch that stands still between its blocks: one of two in `turns.take_turns`."""
         folder = self._new_folder(name)
-        wanted = {
-            "warmup_steps": turns.warmup_steps,
-            "block_steps": turns.block_steps,
-            "discard_steps": turns.discard_steps,
-            "block_most_s": turns.block_most_s,
-        }
-        plan = self._plan(folder, "time", boundary=boundary, phases=self.logs_phases, turns=wanted)
-        sensors = Sensors(interval_s=0.5)
-        result = self._launch(plan, folder, timeout_s, poll, sensors)
-        peak = sensors.stop().peak_memory_bytes()
-        return turns_taken(folder / "channel", boundary, result, peak)
+        plan = self._plan(folder, "time", boundary=boundary, turns=turns.plan)
+        plan["phases"] = self.logs_phases
+        result = self._launch(plan, folder, timeout_s, poll, sensors := Sensors(interval_s=0.5))
+        return turns_taken(result, boundary, sensors.stop().peak_memory_bytes())
 
     def _new_folder(self, name: str) -> Path:
         self._launches += 1

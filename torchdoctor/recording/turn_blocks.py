@@ -43,6 +43,16 @@ class TurnBlocks:
         """A block that takes longer is cut short."""
         return _SLOW * self.block_steps * self.step_s
 
+    @property
+    def plan(self) -> dict[str, float]:
+        """What the probe is told: see `probe/turns.py`."""
+        return {
+            "warmup_steps": self.warmup_steps,
+            "block_steps": self.block_steps,
+            "discard_steps": self.discard_steps,
+            "block_most_s": self.block_most_s,
+        }
+
 
 def choose_turns(
     slower: StepStatistics, window: Window, start_s: float, most_s: float, steps: int | None = None

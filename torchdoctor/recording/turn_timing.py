@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from torchdoctor.probe import step_log
 from torchdoctor.recording.events import read_channel
 from torchdoctor.recording.launch import LaunchResult
@@ -14,17 +12,16 @@ from torchdoctor.records import Boundary, LaunchTiming
 
 
 def turns_taken(
-    channel: Path, boundary: Boundary, result: LaunchResult, peak_memory_bytes: int | None
+    result: LaunchResult, boundary: Boundary, peak_memory_bytes: int | None
 ) -> TurnsTaken:
     """Read the blocks of the training process.
 
     Args:
-        channel: the launch's channel folder.
+        result: how the launch ended, and where its channel is.
         boundary: what separated iterations.
-        result: how the launch ended.
         peak_memory_bytes: of the process tree.
     """
-    events, facts, _ = read_channel(channel)
+    events, facts, _ = read_channel(result.channel)
     pids = [pid for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))]
     pid = min(pids, key=lambda pid: (events[pid].t_ns[0], pid), default=None)
     blocks = measured_blocks(events[pid], boundary) if pid is not None else []
