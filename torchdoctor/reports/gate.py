@@ -49,8 +49,9 @@ def mark(report: GateReport) -> str:
     """The verdict in capitals, with what a pass could not have seen."""
     tolerance = report.metrics[0].tolerance if report.metrics else None
     blind = report.blind_spot
-    known = blind is not None and tolerance is not None
-    if report.verdict == "not slower" and known and blind > 1.5 * tolerance + 1e-3:
+    if report.verdict != "not slower" or blind is None or tolerance is None:
+        return _MARKS[report.verdict]
+    if blind > 1.5 * tolerance + 1e-3:  # as gate/decision.py's is_blind
         return f"{_MARKS[report.verdict]} (blind below {percent(blind)})"
     return _MARKS[report.verdict]
 
