@@ -170,8 +170,43 @@ def test_another_machine_workload_and_batch_are_said() -> None:
     ]
     assert [one.name for one in found.workload] == ["command"]
     assert any("Not comparable" in doubt for doubt in found.doubts)
-    assert "x faster per sample (32.5 -> 513 samples a step)" in found.sentence
+    assert found.verdict == "not comparable"
+    assert found.speedup is None
+    assert found.sentence.startswith("Not the same workload: another script (train.py -> ")
+    assert "another GPU" in found.sentence and "another torch" in found.sentence
+    assert "32.5 -> 513 samples a step" in found.sentence
+    assert "x faster" not in found.sentence and "x slower" not in found.sentence
     assert any("different numbers of samples" in doubt for doubt in found.doubts)
+
+
+def test_other_software_or_another_script_has_no_ratio() -> None:
+    before = run_with()
+    newer = replace(before.environment, torch="2.99.0")
+    for after, said in (
+        (run_with(0.5, environment=newer), "another torch ("),
+        (
+            run_with(0.5, workload=replace(before.workload, command=["python", "other.py"])),
+            "another script (train.py -> other.py)",
+        ),
+    ):
+        found = compare(before, after)
+        assert found.verdict == "not comparable"
+        assert found.sentence.startswith(f"Not the same workload: {said}")
+        assert "no ratio is given" in found.sentence
+    moved = ["python", "/elsewhere/train.py", "--workers", "4"]
+    found = compare(before, run_with(0.5, workload=replace(before.workload, command=moved)))
+    assert found.verdict == "faster"
+
+
+def test_other_batches_are_compared_per_sample_alone() -> None:
+    before = run_with()
+    rate = before.baseline.samples_per_s
+    twice = run_with(1.5)
+    twice = replace(twice, baseline=replace(twice.baseline, samples_per_s=rate * 2 / 1.5))
+    found = compare(before, twice)
+    assert found.sentence.startswith("Not the same workload: another batch size (")
+    assert "per sample B is 1.33x faster" in found.sentence
+    assert "per step" not in found.sentence
 
 
 def test_another_script_is_said() -> None:

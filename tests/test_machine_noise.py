@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.machine_noise import Noise, noise_lines
+from torchdoctor.machine_noise import Noise, _goes_on, noise_lines
 from torchdoctor.trials.compare import interval
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +41,26 @@ def test_more_pairs_show_smaller_differences() -> None:
     assert measured.visible(4) > measured.visible(6) > measured.visible(24) > 0
     text = "\n".join(noise_lines(measured))
     assert "24 pairs (about 192 s)" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_answer_names_differences_and_times() -> None:
+    measured = noise(0.03)
+    text = " ".join(noise_lines(measured)[0:8])
+    assert f"{measured.visible(15):.1%} in 2 minutes" in text  # 15 pairs of 8 s
+    assert f"{measured.visible(75):.1%} in 10 minutes" in text
+    needed = measured.seconds_for(0.02)
+    assert needed is not None and f"about {needed / 60:.0f} min for 2%" in text
+    assert measured.visible(round(needed / 8.0)) <= 0.02 < measured.visible(round(needed / 9.5))
+    assert "more than a day for 2%" in " ".join(noise_lines(noise(3.0))[0:8])
+
+
+def test_a_slow_machine_still_gets_its_four_launches() -> None:
+    assert _goes_on(0, 1000.0, 0.0, 60.0)  # the first in any case
+    assert _goes_on(3, 100.0, 35.0, 60.0)  # beyond the budget
+    assert not _goes_on(4, 100.0, 35.0, 60.0)
+    assert not _goes_on(1, 150.0, 100.0, 60.0)
+    assert _goes_on(9, 10.0, 3.0, 60.0)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -276,5 +277,11 @@ def test_formats_hold_whatever_the_sentence_holds(verdict: str) -> None:
     assert (cases[0].find("skipped") is not None) == (verdict == "inconclusive")
     assert "\n" not in formats.annotation(report)
     assert "100%25" in formats.annotation(report)
-    assert "1.200 (1.150-1.250)" in formats.terminal(report)
+    assert "1.200 (1.150-1.250)" in formats.markdown(report)
+    shown = formats.terminal(replace(report, blind_spot=0.19, measured="side by side"))
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "\x1b" not in shown
+    assert ("(blind below 19 %)" in shown) == (verdict == "not slower")
+    [row] = [line.split() for line in shown.splitlines() if "step time " in line and "10.0" in line]
+    assert row[-4:-1] == ["1.200", "2", "%"]
     assert "\\|" in formats.markdown(report)

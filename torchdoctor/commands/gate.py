@@ -44,10 +44,15 @@ def gate(
     seed: Annotated[int, typer.Option(help="Seed for a program that sets none.")] = 0,
     python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
     no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="As for run.")] = False,
+    in_turns: Annotated[
+        bool,
+        typer.Option("--in-turns", help="Never both versions in memory at the same time."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
 ) -> None:
     """Measure both, apply the rule, exit with its answer."""
-    from torchdoctor.gate.gate_run import GateRun, GateSettings
+    from torchdoctor.gate.gate_run import GateRun
+    from torchdoctor.gate.settings import GateSettings
     from torchdoctor.gate.stored import gate_against_report, read_stored
     from torchdoctor.gate.tolerances import tolerances
     from torchdoctor.recording.workload import workload_of
@@ -71,6 +76,7 @@ def gate(
         step_on=step_on,
         seed=seed,
         sandbox=not no_sandbox,
+        side_by_side=not in_turns,
     )
     stored = read_stored(baseline) if baseline is not None else None
     with Progress(quiet=quiet) as progress:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torchdoctor import __version__
 from torchdoctor.comparison.findings import findings
-from torchdoctor.comparison.sentence import sentence
+from torchdoctor.comparison.sentence import not_the_same, sentence
 from torchdoctor.comparison.step_parts import figures, operators, parts
 from torchdoctor.comparison.step_times import sides, verdict
-from torchdoctor.comparison.surroundings import doubts, environment, workload
+from torchdoctor.comparison.surroundings import another_workload, doubts, environment, workload
 from torchdoctor.records import Report
 from torchdoctor.records.comparison import Comparison
 
@@ -30,7 +30,10 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     parts_are, changed = parts(a, b, both)
     found = findings(a, b, both)
     differences = environment(a, b)
+    reasons = another_workload(a, b, both, differences)
     said = doubts(a, b, both, interval, differences)
+    if reasons:
+        answer, interval = "not comparable", None
     if parts_are == "none":
         said.append("One of them does not say where its time goes: the change has no place.")
     return Comparison(
@@ -38,7 +41,9 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
         a=first,
         b=second,
         verdict=answer,
-        sentence=sentence(answer, both, interval, changed, found),
+        sentence=not_the_same(reasons, both)
+        if reasons
+        else sentence(answer, both, interval, changed, found),
         ratio=ratio,
         speedup=interval,
         figures=figures(a, b, both),

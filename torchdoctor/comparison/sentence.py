@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from torchdoctor.comparison.step_times import same_batch
+from torchdoctor.comparison.surroundings import OTHER_BATCH
 from torchdoctor.records import Interval
 from torchdoctor.records.comparison import ComparedSide, FindingChange, PartChange
 from torchdoctor.reports.figures import ratio, says_something, seconds, speedup
@@ -24,14 +24,14 @@ def sentence(
     times = _from_to(seconds(a.step_s), seconds(b.step_s))
     if verdict == "same":
         news = _news(findings, lambda one: one.change == "new")
-        return f"No difference: B's step takes as long as A's ({times}){_per_sample(a, b)}{news}."
+        return f"No difference: B's step takes as long as A's ({times}){news}."
     if verdict == "unclear":
         bounds = ""
         if interval is not None and says_something(interval):
             bounds = f", 95 % interval of the speed-up {speedup(interval)}"
         return f"No difference is proven: the launches vary too much ({times}{bounds})."
     change_s = b.step_s - a.step_s
-    head = f"B is {_times(b.step_s / a.step_s)} per step ({times}){_per_sample(a, b)}"
+    head = f"B is {_times(b.step_s / a.step_s)} per step ({times})"
     part = _largest(parts, change_s)
     if part is None or part.change_s is None:
         return head + "."
@@ -39,6 +39,19 @@ def sentence(
     kind = "new" if change_s > 0 else "gone"
     news = _news(findings, lambda one: one.change == kind and one.branch == part.name)
     return f"{head}, {_much(part.change_s / change_s)} {part.name} ({signed(part.change_s)}){news}."
+
+
+def not_the_same(reasons: Sequence[str], sides: tuple[ComparedSide, ComparedSide]) -> str:
+    """What differs, first; a ratio only per sample, and only where nothing but batches differs."""
+    a, b = sides
+    named = "; ".join(reasons)
+    times = f"A's step takes {seconds(a.step_s)}, B's {seconds(b.step_s)}"
+    head = f"Not the same workload: {named}. {times}"
+    if all(reason.startswith(OTHER_BATCH) for reason in reasons):
+        assert a.samples_per_step and b.samples_per_step
+        times_as = (b.step_s / b.samples_per_step) / (a.step_s / a.samples_per_step)
+        return f"{head}; per sample B is {_times(times_as)}."
+    return f"{head}, which says nothing of either program: no ratio is given."
 
 
 def _much(of_all: float) -> str:
@@ -50,15 +63,6 @@ def _much(of_all: float) -> str:
 def _times(ratio_of_times: float) -> str:
     word = "slower" if ratio_of_times > 1 else "faster"
     return f"{ratio(max(ratio_of_times, 1 / ratio_of_times))}x {word}"
-
-
-def _per_sample(a: ComparedSide, b: ComparedSide) -> str:
-    """With other batches a step says little: the time per sample as well."""
-    if same_batch(a, b) or not (a.samples_per_step and b.samples_per_step):
-        return ""
-    times_as = (b.step_s / b.samples_per_step) / (a.step_s / a.samples_per_step)
-    batches = f"{a.samples_per_step:.3g} -> {b.samples_per_step:.3g} samples a step"
-    return f" and {_times(times_as)} per sample ({batches})"
 
 
 def _from_to(old: str, new: str) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import PurePath
 
 from torchdoctor.comparison.step_times import is_trace, same_batch
 from torchdoctor.records import Environment, Interval, Report
 from torchdoctor.records.comparison import ComparedSide, Difference
 
+OTHER_BATCH = "another batch size"
 _MACHINE = ("GPU", "CPU", "usable CPUs")  # another of these is another machine
 
 
@@ -55,6 +57,40 @@ def workload(a: Report, b: Report) -> list[Difference]:
     if old and new and old != new:
         found.append(Difference(name="script, SHA-256", a=old[:12], b=new[:12]))
     return found
+
+
+def another_workload(
+    a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide], found: Sequence[Difference]
+) -> list[str]:
+    """What makes the two no versions of one workload, in words; empty where nothing is known to.
+
+    Args:
+        a: the earlier report.
+        b: the other.
+        sides: for their batches.
+        found: of `environment`.
+    """
+    said = []
+    if not is_trace(a) and not is_trace(b):
+        old, new = script_name(a.workload.command), script_name(b.workload.command)
+        digests = a.workload.script_sha256, b.workload.script_sha256
+        if old != new and not (digests[0] and digests[0] == digests[1]):
+            said.append(f"another script ({old} -> {new})")
+    said += [f"another {one.name} ({one.a} -> {one.b})" for one in found]
+    if not same_batch(*sides):
+        before, after = (side.samples_per_step for side in sides)
+        said.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a step)")
+    return said
+
+
+def script_name(command: Sequence[str]) -> str:
+    """The script's file name or the module, without its folder; the program where there is none."""
+    for number, word in enumerate(command):
+        if word == "-m" and number + 1 < len(command):
+            return command[number + 1]
+        if word.endswith(".py"):
+            return PurePath(word).name
+    return PurePath(command[0]).name if command else ""
 
 
 def doubts(

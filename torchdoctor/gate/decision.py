@@ -10,31 +10,51 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from torchdoctor.trials.compare import p_value, t_quantile
+from torchdoctor.trials.compare import half_width, p_value, t_quantile
 
-FIRST_LOOK, SECOND_LOOK = 5, 10  # pairs
-_FAIL_FIRST, _FAIL_SECOND = 0.001, 0.006  # p below which a slow-down counts
-_PASS_FIRST = 0.2  # p above which the first look is enough
+# Pairs at which it is decided; each but the last leaves the alternative of going on.
+LOOKS = (5, 7, 10, 14, 20, 28, 40, 56, 80)
+FEWEST_PAIRS = LOOKS[0]
+# The same bound at every look (Pocock's way): all looks together raise a false alarm in at most
+# 0.8 % of gates (tests/gate/test_gate_rule.py), whichever of them is the last.
+_FAIL = 0.002  # two-sided p below which a slow-down counts
+_NARROW = 0.5  # of the tolerance: half an interval as narrow as this is not made narrower
 _BASELINE_CONFIDENCE = 0.999  # of the prediction interval: one false alarm in a thousand
 
 
-def look(differences: Sequence[float], tolerance: float) -> str:
-    """ "slower", "not slower", or "more": the first look did not decide.
+def look(differences: Sequence[float], tolerance: float, final: bool = False) -> str:
+    """ "slower", "not slower", or "more": not decided yet.
 
     Args:
         differences: of the pairs so far.
         tolerance: slow-down that is accepted, as a share (0.02: 2 %).
+        final: the time is up: "not slower" then only says that no slow-down is proven.
     """
     pairs = len(differences)
-    if pairs < FIRST_LOOK:
+    if pairs < FEWEST_PAIRS or (pairs not in LOOKS and not final):
         return "more"
-    p, slowdown = p_value(differences), fmean(differences)
-    final = pairs >= SECOND_LOOK
-    if p < (_FAIL_SECOND if final else _FAIL_FIRST) and slowdown > math.log1p(tolerance):
+    accepted, slowdown = math.log1p(tolerance), fmean(differences)
+    if p_value(differences) < _FAIL and slowdown > accepted:
         return "slower"
-    if final or p > _PASS_FIRST or slowdown <= 0.0:
-        return "not slower"
-    return "more"
+    half = half_width(differences)
+    ruled_out = slowdown + half <= accepted
+    narrow = slowdown <= accepted and half <= _NARROW * accepted
+    return "not slower" if final or pairs >= LOOKS[-1] or ruled_out or narrow else "more"
+
+
+def blind_spot(differences: Sequence[float]) -> float | None:
+    """The largest slow-down that the pairs do not rule out, as a share; None below two pairs.
+
+    The upper end of the 95 % interval; 0 where that is faster.
+    """
+    if len(differences) < 2:
+        return None
+    return math.expm1(min(max(fmean(differences) + half_width(differences), 0.0), 50.0))
+
+
+def is_blind(blind: float | None, tolerance: float | None) -> bool:
+    """Whether a pass rests on too little: it could have missed clearly more than is accepted."""
+    return blind is not None and blind > (1.0 + _NARROW) * (tolerance or 0.0) + 1e-3
 
 
 def against_stored(
@@ -48,7 +68,8 @@ def against_stored(
         tolerance: slow-down that is accepted, as a share.
 
     Returns:
-        "slower" or "not slower", the ratio now / stored, and the ratio above which it is slower.
+        "slower" or "not slower", the ratio now / stored, and the factor by which chance alone may
+        move it.
     """
     before, now = [math.log(x) for x in stored_s], [math.log(x) for x in now_s]
     spread = stdev(before) * math.sqrt(1 / len(before) + 1 / len(now))
@@ -58,7 +79,7 @@ def against_stored(
     return (
         "slower" if slower else "not slower",
         math.exp(ratio),
-        math.exp(max(limit, math.log1p(tolerance))),
+        math.exp(limit),
     )
 
 

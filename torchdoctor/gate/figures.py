@@ -2,53 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 
-from torchdoctor.gate.decision import grown
-from torchdoctor.records import Interval, LaunchTiming, StepStatistics
+from torchdoctor.gate.decision import grown, is_blind
+from torchdoctor.gate.pairs import Estimator, Pairs
+from torchdoctor.records import Interval, StepStatistics
 from torchdoctor.records.gate import GateMetric
-from torchdoctor.trials.compare import as_interval, half_width, seconds_per_sample, usable
+from torchdoctor.trials.compare import as_interval, half_width, usable
 
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
 DEFAULT_TOLERANCES = {"step_time": 0.02, "samples_per_s": 0.02, "peak_memory": 0.10}
-_BLIND = 0.10  # a slow-down that a gate should have seen
 METRICS = ("step_time", "samples_per_s", "peak_memory", "data_loader_share")
 
 
-@dataclass
-class SideTimings:
-    """All launches of one version, in order; one that failed keeps its place."""
-
-    launches: list[LaunchTiming] = field(default_factory=list)
-
-    def add(self, timing: LaunchTiming) -> None:
-        """The next launch."""
-        self.launches.append(timing)
-
-    @property
-    def per_step(self) -> bool:
-        """Whether batches have no size, so that time per step has to do."""
-        return any(usable(x) and not x.samples for x in self.launches)
-
-    def seconds(self, by: str, per_step: bool) -> list[float | None]:
-        """Time per sample of each launch, None where it failed."""
-        return [seconds_per_sample(x, by, per_step) for x in self.launches]
-
-    def paired_with(self, reference: SideTimings, by: str) -> list[float]:
-        """log(own time) - log(reference's) of every pair of which both sides were measured."""
-        per_step = self.per_step or reference.per_step
-        pairs = zip(self.seconds(by, per_step), reference.seconds(by, per_step), strict=False)
-        return [math.log(new) - math.log(old) for new, old in pairs if new and old]
-
-
 def metrics(
-    reference: SideTimings,
-    new: SideTimings,
-    by: str,
-    differences: Sequence[float],
+    pairs: Pairs,
+    how: Estimator,
     tolerances: Mapping[str, float],
     verdict: str,
     observed: tuple[StepStatistics, StepStatistics],
@@ -56,51 +26,48 @@ def metrics(
     """One row for each metric.
 
     Args:
-        reference: launches of the reference.
-        new: launches of the new version.
-        by: "mean" or "median".
-        differences: of the pairs, as `decision.look` takes them.
+        pairs: launches of both versions.
+        how: what makes one time of the blocks of a pair.
         tolerances: accepted growth by metric.
-        verdict: of the rule on the differences.
+        verdict: of the rule on the pairs' differences.
         observed: statistics of the observing launches (reference, new).
     """
-    per_step = new.per_step or reference.per_step
-    before, now = (_known(x.seconds(by, per_step)) for x in (reference, new))
-    ratio = None
+    times = pairs.times(how)
+    # Geometric means over the pairs, so that their quotient is the ratio that decides.
+    before, now = ([pair[side] for pair in times] for side in (0, 1))
+    differences, ratio = pairs.differences(how), None
     if len(differences) > 1:
         ratio = as_interval(fmean(differences), half_width(differences))
     state = {"slower": "worse", "not slower": "ok"}.get(verdict, "not measured")
     rows = [
         GateMetric(
             name="step_time",
-            reference=_middle(before),
-            new=_middle(now),
-            unit="s/step" if per_step else "s/sample",
+            reference=_geometric(before),
+            new=_geometric(now),
+            unit="s/step" if pairs.per_step else "s/sample",
             ratio=ratio,
             tolerance=tolerances.get("step_time"),
             verdict=state,
         )
     ]
-    if not per_step:
+    if not pairs.per_step:
         rows.append(
             GateMetric(
                 name="samples_per_s",
-                reference=_inverse(_middle(before)),
-                new=_inverse(_middle(now)),
+                reference=_inverse(_geometric(before)),
+                new=_inverse(_geometric(now)),
                 unit="samples/s",
                 ratio=_inverted(ratio),
                 verdict=state,
             )
         )
-    return [*rows, _memory(reference, new, tolerances), _waiting(observed, tolerances)]
+    return [*rows, _memory(pairs, tolerances), _waiting(observed, tolerances)]
 
 
-def _memory(
-    reference: SideTimings, new: SideTimings, tolerances: Mapping[str, float]
-) -> GateMetric:
+def _memory(pairs: Pairs, tolerances: Mapping[str, float]) -> GateMetric:
     before, now = (
-        [float(x.peak_memory_bytes) for x in side.launches if usable(x) and x.peak_memory_bytes]
-        for side in (reference, new)
+        [float(x.peak_memory_bytes) for x in launches if usable(x) and x.peak_memory_bytes]
+        for launches in (pairs.reference, pairs.new)
     )
     tolerance = tolerances.get("peak_memory")
     worse = tolerance is not None and grown(before, now, tolerance)
@@ -131,9 +98,21 @@ def _waiting(
 
 
 def sentence(
-    rows: Sequence[GateMetric], verdict: str, reference: str, doubts: Sequence[str]
+    rows: Sequence[GateMetric],
+    verdict: str,
+    reference: str,
+    doubts: Sequence[str],
+    blind: float | None = None,
 ) -> str:
-    """The verdict in one sentence."""
+    """The verdict in words.
+
+    Args:
+        rows: of the table, step time first.
+        verdict: of the gate.
+        reference: what to call it.
+        doubts: of an undecided gate the last one is its reason.
+        blind: the largest slow-down that is not ruled out, as a share.
+    """
     time = rows[0]
     figure = ""
     if time.ratio is not None:
@@ -148,17 +127,18 @@ def sentence(
     if worse:
         named = ", ".join(name.replace("_", " ") for name in worse)
         return f"Worse than {reference} in {named}: {figure}."
-    if time.ratio is not None and time.ratio.high > 1 + max(_BLIND, 2 * (time.tolerance or 0.0)):
-        most = f"{100 * (time.ratio.high - 1):.0f} %"
+    unseen = "" if blind is None else f"{100 * blind:.{0 if blind > 0.1 else 1}f} %"
+    if is_blind(blind, time.tolerance):
         return (
-            f"No slow-down against {reference} is proven, but the launches vary so much that one "
-            f"of up to {most} would not have been seen: {figure}."
+            f"No slow-down against {reference} is proven, but one of up to {unseen} would not have "
+            f"been seen in this time: {figure}."
         )
-    return f"Not slower than {reference} beyond the tolerance: {figure}."
+    known = f" A slow-down of more than {unseen} is ruled out." if unseen else ""
+    return f"Not slower than {reference} beyond the tolerance: {figure}.{known}"
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+def _geometric(values: Sequence[float]) -> float | None:
+    return geometric_mean(values) if values else None
 
 
 def _middle(values: Sequence[float]) -> float | None:

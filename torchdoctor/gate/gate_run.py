@@ -1,59 +1,35 @@
-"""The story of `gate`: launches of both versions in ABBA pairs, until the rule has decided."""
+"""The story of `gate`: both versions observed, then measured in pairs until the rule decides."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
-from torchdoctor.gate.decision import FIRST_LOOK, SECOND_LOOK, look
-from torchdoctor.gate.figures import SideTimings, metrics, sentence
+from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look
+from torchdoctor.gate.figures import metrics, sentence
+from torchdoctor.gate.launches import PairLauncher, Side
+from torchdoctor.gate.pairs import Estimator, estimator
+from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.versions import Reference
 from torchdoctor.recording.environment import environment
-from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder, writing
 from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.turn_blocks import choose_turns, too_large
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import Environment, ProgressEvent, Workload, WorkloadRecord
 from torchdoctor.records.gate import GateReport
-from torchdoctor.trials.compare import p_value, usable
+from torchdoctor.trials.compare import p_value
 
 _OBSERVE_S = 5.0
-_MOST_FAILED = 2  # launches of one version; a third says that it cannot be measured
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateSettings:
-    """What the user asked for. `tolerances`: accepted growth by metric, as shares."""
-
-    tolerances: dict[str, float]
-    budget_s: float = 600.0
-    timeout_s: float = 600.0
-    output: Path | None = None
-    steps: int | None = None
-    warmup: int | None = None
-    step_on: str | None = None
-    seed: int = 0
-    sandbox: bool = True
-
-
-@dataclass(kw_only=True)
-class Side:
-    """One version: how it is launched, how its steps were found, and what was measured."""
-
-    name: str  # "reference" or "new"
-    recorder: Recorder
-    seen: Observation
-    timings: SideTimings = field(default_factory=SideTimings)
-    failures: list[str] = field(default_factory=list)
+_FEWEST_MEASURED = 2  # pairs, however small the budget
 
 
 class GateRun:
@@ -81,8 +57,6 @@ class GateRun:
         self._began = time.monotonic()
         self._created = datetime.now(timezone.utc)
         self._order = random.Random(settings.seed)
-        self._differences: list[float] = []
-        self._launches = 0
         self._doubts: list[str] = []
 
     def run(self) -> GateReport:
@@ -99,16 +73,20 @@ class GateRun:
             for recorder in (new, old):
                 closing.callback(recorder.close)
             sides = self._observed(new, old)
-            window = self._window(sides)
+            launcher = self._launcher(sides)
+            how = estimator([(x.seen.steps, x.seen.sensors.other_load_cpus) for x in sides])
             verdict, interrupted = "inconclusive", False
             try:
-                verdict = self._decide(sides, window)
+                verdict = self._decide(launcher, how)
             except KeyboardInterrupt:
                 interrupted = True
                 self._doubts.append("It was interrupted: only what was measured until then.")
-            self._doubts += [d for x in sides for d in x.recorder.doubts]
+            self._doubts += [*launcher.doubts, *(d for x in sides for d in x.recorder.doubts)]
             found = environment(self._workload.python)
-            return self._report(sides, found, folder, verdict, interrupted, reference.commit)
+            report = self._report(sides, launcher, how, verdict, reference.commit)
+            return replace(
+                report, environment=found, interrupted=interrupted, run_folder=str(folder)
+            )
 
     def _recorders(
         self, folder: Path, sandbox: Sandbox, reference: Reference
@@ -168,61 +146,45 @@ class GateRun:
             max_window_s=3600.0 if self._settings.steps else window.max_window_s,
         )
 
-    def _decide(self, sides: tuple[Side, Side], window: Window) -> str:
+    def _launcher(self, sides: tuple[Side, Side]) -> PairLauncher:
+        window, turns, why = self._window(sides), None, None
+        if self._settings.side_by_side:
+            slower = max((side.seen.steps for side in sides), key=lambda steps: steps.mean_s)
+            start_s = max(side.seen.start_s for side in sides)
+            most_s = self._left() / (FEWEST_PAIRS + 2)
+            turns = choose_turns(slower, window, start_s, most_s, self._settings.steps)
+            if turns is not None:
+                why = too_large([side.seen for side in sides])
+        if why is not None:
+            turns = None
+            self._doubts.append(
+                f"The launches took turns, because {why}: that sees less in the same time."
+            )
+        return PairLauncher(sides, window, turns, self._order, lambda x: self._say("measure", x))
+
+    def _decide(self, launcher: PairLauncher, how: Estimator) -> str:
+        """Pair after pair until the rule has decided or the time is up."""
         tolerance = self._settings.tolerances["step_time"]
-        by = "mean" if any(side.seen.steps.two_modes for side in sides) else "median"
-        for first, second in self._pairs(sides):
-            if self._launches >= 4 and not self._affords(2):
-                self._doubts.append("The budget ended before the rule could decide (--budget).")
-                return "inconclusive"
-            self._launch(first, window)
-            self._launch(second, window)
-            reference, new = sides
-            pair = new.timings.paired_with(reference.timings, by)
-            self._differences = pair
-            if len(pair) in (FIRST_LOOK, SECOND_LOOK):
-                verdict = look(pair, tolerance)
-                if verdict != "more":
-                    return verdict
-        return "inconclusive"
-
-    def _pairs(self, sides: tuple[Side, Side]) -> Iterator[tuple[Side, Side]]:
-        """ABBA, each unit with a random first side; two more than needed, for launches lost."""
-        for unit in range(math.ceil((SECOND_LOOK + 2) / 2)):
-            first, second = self._order.sample(sides, 2)
-            yield first, second
-            if 2 * unit + 1 < SECOND_LOOK + 2:
-                yield second, first
-
-    def _launch(self, side: Side, window: Window) -> None:
-        self._say("measure", f"the {side.name} version, launch {self._launches + 1}")
-        expected = side.seen.start_s + side.seen.steps.mean_s * (
-            window.warmup_steps + window.measure_steps
-        )
-        timing = side.recorder.time(
-            side.name,
-            side.seen.found.boundary,
-            window,
-            [],
-            4 * expected + 120.0,
-            0,
-            side.seen.steps.trainers,
-        )
-        self._launches += 1
-        if timing.ended == "interrupted":
-            raise KeyboardInterrupt
-        side.timings.add(timing)
-        if not usable(timing):
-            side.failures.append(timing.reason or timing.ended)
-            if len(side.failures) > _MOST_FAILED:
-                raise Inconclusive(
-                    f"The {side.name} version could not be measured {len(side.failures)} times: "
-                    f"{side.failures[-1]}"
-                )
-
-    def _affords(self, launches: int) -> bool:
-        spent = (time.monotonic() - self._began) / max(self._launches + 2, 1)
-        return launches * spent <= self._left()
+        measured, began = 0, time.monotonic()
+        while True:
+            found = launcher.pairs.differences(how)
+            verdict = look(found, tolerance)
+            if verdict != "more":
+                return verdict
+            expected = (time.monotonic() - began) / measured if measured else 0.0
+            if measured >= _FEWEST_MEASURED and expected > self._left():
+                break
+            # The machine may have become slower than it was: still five pairs, of fewer blocks.
+            share_s = self._left() / max(FEWEST_PAIRS - len(found), 1)
+            launcher.measure(time.monotonic() + share_s)
+            measured += 1
+        if len(found) < FEWEST_PAIRS:
+            self._doubts.append(
+                f"The time was up after {len(found)} pairs of launches, and {FEWEST_PAIRS} are "
+                "needed: give it more with --budget, or less to do with --steps."
+            )
+            return "inconclusive"
+        return look(found, tolerance, final=True)
 
     def _left(self) -> float:
         return self._settings.budget_s - (time.monotonic() - self._began)
@@ -232,7 +194,6 @@ class GateRun:
             ProgressEvent(
                 phase=phase,
                 message=message,
-                launches_done=self._launches,
                 elapsed_s=time.monotonic() - self._began,
                 budget_s=self._settings.budget_s,
             )
@@ -241,39 +202,32 @@ class GateRun:
     def _report(
         self,
         sides: tuple[Side, Side],
-        found: Environment,
-        folder: Path,
+        launcher: PairLauncher,
+        how: Estimator,
         verdict: str,
-        interrupted: bool,
         commit: str,
     ) -> GateReport:
         reference, new = sides
-        by = "mean" if any(side.seen.steps.two_modes for side in sides) else "median"
-        rows = metrics(
-            reference.timings,
-            new.timings,
-            by,
-            self._differences,
-            self._settings.tolerances,
-            verdict,
-            (reference.seen.steps, new.seen.steps),
-        )
+        pairs = launcher.pairs
+        seen = (reference.seen.steps, new.seen.steps)
+        rows = metrics(pairs, how, self._settings.tolerances, verdict, seen)
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
-        name = f"{self._ref} ({commit[:10]})"
+        name, found = f"{self._ref} ({commit[:10]})", pairs.differences(how)
+        blind = blind_spot(found)
         return GateReport(
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
             workload=WorkloadRecord(command=self._workload.command, cwd=self._workload.cwd),
-            environment=found,
+            environment=Environment(),
             reference=name,
             verdict=verdict,
-            sentence=sentence(rows, verdict, name, self._doubts),
+            sentence=sentence(rows, verdict, name, self._doubts, blind),
             metrics=rows,
-            pairs=len(self._differences),
-            per="step" if new.timings.per_step or reference.timings.per_step else "sample",
-            p_value=p_value(self._differences) if len(self._differences) > 1 else None,
+            pairs=len(found),
+            per="step" if pairs.per_step else "sample",
+            p_value=p_value(found) if len(found) > 1 else None,
+            blind_spot=blind,
+            measured="side by side" if launcher.turns is not None else "in turns",
             doubts=list(dict.fromkeys(self._doubts)),
-            interrupted=interrupted,
-            run_folder=str(folder),
         )

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import geometric_mean
 
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.decision import against_stored
-from torchdoctor.gate.figures import SideTimings, sentence
-from torchdoctor.gate.gate_run import GateSettings
+from torchdoctor.gate.figures import sentence
+from torchdoctor.gate.pairs import is_per_step
+from torchdoctor.gate.settings import GateSettings
 from torchdoctor.recording.environment import environment
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
@@ -20,12 +22,14 @@ from torchdoctor.recording.window import choose_window
 from torchdoctor.records import (
     Environment,
     Interval,
+    LaunchTiming,
     ProgressEvent,
     Report,
     Workload,
     WorkloadRecord,
 )
 from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.trials.compare import seconds_per_sample
 
 FEWEST_STORED, LAUNCHES = 3, 5
 
@@ -70,7 +74,7 @@ def gate_against_report(
         if reason := _not_comparable(workload, found, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
         window = choose_window(seen.steps, settings.budget_s / 2)
-        timings = SideTimings()
+        timings: list[LaunchTiming] = []
         for number in range(LAUNCHES):
             progress(
                 ProgressEvent(
@@ -80,21 +84,22 @@ def gate_against_report(
                     budget_s=settings.budget_s,
                 )
             )
-            timings.add(
+            timings.append(
                 recorder.time("new", seen.found.boundary, window, [], 600.0, 0, seen.steps.trainers)
             )
         recorder.close()
     by = "mean" if seen.steps.two_modes else "median"
-    now = [x for x in timings.seconds(by, timings.per_step) if x]
+    per_step = is_per_step(timings)
+    now = [x for timing in timings if (x := seconds_per_sample(timing, by, per_step))]
     if len(now) < FEWEST_STORED:
         raise Inconclusive(f"Only {len(now)} of {LAUNCHES} launches could be measured.")
     tolerance = settings.tolerances["step_time"]
     verdict, ratio, limit = against_stored(launches, now, tolerance)
     row = GateMetric(
         name="step_time",
-        reference=sum(launches) / len(launches),
-        new=sum(now) / len(now),
-        unit="s/step" if timings.per_step else "s/sample",
+        reference=geometric_mean(launches),
+        new=geometric_mean(now),
+        unit="s/step" if per_step else "s/sample",
         ratio=Interval(estimate=ratio, low=ratio / limit, high=ratio * limit),
         tolerance=tolerance,
         verdict="worse" if verdict == "slower" else "ok",
@@ -110,9 +115,11 @@ def gate_against_report(
         environment=found,
         reference=name,
         verdict=verdict,
-        sentence=sentence([row], verdict, name, doubts),
+        sentence=sentence([row], verdict, name, doubts, max(ratio * limit - 1.0, 0.0)),
         metrics=[row],
-        per="step" if timings.per_step else "sample",
+        blind_spot=max(ratio * limit - 1.0, 0.0),
+        measured="stored",
+        per="step" if per_step else "sample",
         doubts=[*doubts, *recorder.doubts],
         run_folder=str(folder),
     )

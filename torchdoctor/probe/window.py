@@ -17,6 +17,7 @@ from . import (
     training_facts,
 )
 from .switching import Switching
+from .turns import Turns
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
 ANALYSED_STEPS = 6
@@ -43,6 +44,7 @@ class Window:
         # As it is before a fix or a ceiling replaces it: the end of a window waits all the same.
         self._wait = session.torch.cuda.synchronize
         self._switching = Switching(session, self.synchronise) if plan.get("switch") else None
+        self._turns = Turns(session, self.synchronise) if plan.get("turns") else None
         session.forget.append(self._forget)
         self._forget()
 
@@ -92,6 +94,9 @@ class Window:
             return
         if self._switching is not None:
             self._switch(number)
+            return
+        if self._turns is not None:
+            self._turns.boundary(number)
             return
         if number == self._first:
             self.synchronise()

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+_ROOTS: set[int] = set()  # first processes of launches: side by side, two at a time
 _ROUNDS = 20  # of killing, against programs that start new processes meanwhile
 
 
@@ -69,6 +70,7 @@ class Tree:
         self._known: dict[int, psutil.Process] = {}
         # Made once: a psutil.Process knows when its pid has passed on to somebody else.
         self._root: psutil.Process | None = None
+        _ROOTS.add(root)
         self._before = _child_pids()
         with contextlib.suppress(psutil.Error):
             self._root = psutil.Process(root)
@@ -105,7 +107,8 @@ class Tree:
         found = []
         for process in psutil.Process().children():
             with contextlib.suppress(psutil.Error, OSError, AttributeError):
-                if process.pid not in self._before and os.getsid(process.pid) != os.getsid(0):
+                known = process.pid in self._before or process.pid in _ROOTS
+                if not known and os.getsid(process.pid) != os.getsid(0):
                     found.append(process)
         return found
 
@@ -160,7 +163,8 @@ def burying_orphans() -> Iterator[None]:
     try:
         yield
     finally:
-        _bury(sorted(_child_pids() - before))
+        # Another launch waits for its own first process itself.
+        _bury(sorted(_child_pids() - before - _ROOTS))
 
 
 def _child_pids() -> set[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
 from torchdoctor.recording.evaluation import evaluates_training_loader
 from torchdoctor.recording.events import read_channel
-from torchdoctor.recording.launch import LaunchResult, RunningLaunch, Variables, launch
+from torchdoctor.recording.launch import LaunchResult, Poll, Variables, launch
 from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_plan import Fix, launch_plan, plan_entries
 from torchdoctor.recording.launch_timing import launch_timing
@@ -36,6 +36,9 @@ from torchdoctor.recording.steps import step_statistics, window_ns
 from torchdoctor.recording.storage import storage_facts
 from torchdoctor.recording.switch_blocks import Blocks
 from torchdoctor.recording.switch_timing import switched_launch
+from torchdoctor.recording.turn_blocks import TurnBlocks
+from torchdoctor.recording.turn_timing import turns_taken
+from torchdoctor.recording.turns import TurnsTaken
 from torchdoctor.recording.window import Window
 from torchdoctor.records import (
     Boundary,
@@ -241,9 +244,8 @@ class Recorder:
         )
         sensors = Sensors(interval_s=0.5)
         result = self._launch(plan, folder, timeout_s, None, sensors, contents, variables)
-        columns = sensors.stop()
         timing = launch_timing(folder / "channel", boundary)
-        return with_ending(timing, result, columns.peak_memory_bytes())
+        return with_ending(timing, result, sensors.stop().peak_memory_bytes())
 
     def switch(
         self,
@@ -287,8 +289,17 @@ class Recorder:
             },
         )
         result = self._launch(plan, folder, most_s)
-        sizes = [len(arm) for arm in arms]
-        return switched_launch(folder / "channel", boundary, result, sizes)
+        return switched_launch(folder / "channel", boundary, result, [len(arm) for arm in arms])
+
+    def take_turns(
+        self, name: str, boundary: Boundary, turns: TurnBlocks, timeout_s: float, poll: Poll
+    ) -> TurnsTaken:
+        """One launch that stands still between its blocks: one of two in `turns.take_turns`."""
+        folder = self._new_folder(name)
+        plan = self._plan(folder, "time", boundary=boundary, turns=turns.plan)
+        plan["phases"] = self.logs_phases
+        result = self._launch(plan, folder, timeout_s, poll, sensors := Sensors(interval_s=0.5))
+        return turns_taken(result, boundary, sensors.stop().peak_memory_bytes())
 
     def _new_folder(self, name: str) -> Path:
         self._launches += 1
@@ -307,7 +318,7 @@ class Recorder:
         plan: dict[str, Any],
         folder: Path,
         timeout_s: float,
-        poll: Callable[[RunningLaunch], bool] | None = None,
+        poll: Poll | None = None,
         sensors: Sensors | None = None,
         contents: Contents | None = None,
         variables: Variables | None = None,

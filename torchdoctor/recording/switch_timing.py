@@ -33,7 +33,7 @@ def switched_launch(
     events, facts, _ = read_channel(channel)
     pids = [pid for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))]
     pid = min(pids, key=lambda pid: (events[pid].t_ns[0], pid), default=None)
-    blocks = _blocks(events[pid], boundary) if pid is not None else []
+    blocks = measured_blocks(events[pid], boundary) if pid is not None else []
     whole = pid is not None and len(events[pid].at(step_log.WINDOW_END)) > 0
     trained = [fact for fact in facts.values() if fact.fixes and not fact.is_loader_worker]
     fact = facts.get(pid) if pid is not None else next(iter(trained), None)
@@ -55,7 +55,8 @@ def _last_on(log: Events) -> int:
     return int(log.ident[switched[-1]]) if len(switched) else 0
 
 
-def _blocks(log: Events, boundary: Boundary) -> list[Block]:
+def measured_blocks(log: Events, boundary: Boundary) -> list[Block]:
+    """Whole blocks in order; one that was cut off, or holds no whole iteration, is left out."""
     begins, ends = log.at(step_log.BLOCK_BEGIN), log.at(step_log.BLOCK_END)
     marks = log.at(step_log.BOUNDARY)
     loader = boundary.ident if boundary.kind == "loader" else None

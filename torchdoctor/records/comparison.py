@@ -91,8 +91,9 @@ class Difference:
 class Comparison:
     """What changed from A to B.
 
-    verdict: "slower", "faster", "same" or "unclear", of B; speedup: A's time / B's, above 1 means
-    that B is faster, with its interval where both have several launches.
+    verdict: "slower", "faster", "same" or "unclear", of B, or "not comparable" where the two are not
+    the same workload; speedup: A's time / B's, above 1 means that B is faster, with its interval
+    where both have several launches.
     """
 
     schema_version: str = "1.0"

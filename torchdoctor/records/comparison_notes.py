@@ -8,10 +8,12 @@ NOTES: dict[str, dict[str, str]] = {
         "torchdoctor_version": "The version that wrote the file.",
         "a": "What is compared with.",
         "b": "What is compared.",
-        "verdict": "Of B: slower, faster, same, or unclear where launches vary too much.",
+        "verdict": "Of B: slower, faster, same, unclear where launches vary too much, or not "
+        "comparable where the two are not the same workload.",
         "sentence": "The same in words, with where it lies.",
         "ratio": "B's step time / A's.",
-        "speedup": "A's time / B's with Welch's interval; null: not both hold launches.",
+        "speedup": "A's time / B's with Welch's interval; null: not both hold launches, or not "
+        "comparable.",
         "figures": "Throughput, memory and what traces count, of both.",
         "parts_are": "Whether parts are branches of the tree or phases; none: not known.",
         "parts": "Seconds per step of each part, the largest change first.",

@@ -13,7 +13,9 @@ class GateMetric:
     """One figure of both versions. `ratio` is new / reference; above 1 is more of it."""
 
     name: str  # step_time | samples_per_s | peak_memory | data_loader_share
-    reference: float | None = None  # median over the launches
+    # step_time, samples_per_s: geometric mean over the pairs, so that new / reference is `ratio`;
+    # peak_memory: median over the launches; data_loader_share: of one observing launch.
+    reference: float | None = None
     new: float | None = None
     unit: str = ""
     ratio: Interval | None = None  # with its 95 % interval, where launches were paired
@@ -28,7 +30,7 @@ class GateReport:
     verdict: "not slower", "slower" or "inconclusive"; sentence says it in words.
     """
 
-    schema_version: str = "1.0"
+    schema_version: str = "1.1"
     torchdoctor_version: str = ""
     created: str = ""  # ISO 8601, UTC
     workload: WorkloadRecord
@@ -40,6 +42,8 @@ class GateReport:
     pairs: int = 0
     per: str = "sample"  # what a time is per: "sample" or "step"
     p_value: float | None = None
+    blind_spot: float | None = None  # the largest slow-down that is not ruled out, as a share
+    measured: str = "in turns"  # "side by side" | "in turns" | "stored"
     doubts: list[str] = field(default_factory=list)
     interrupted: bool = False
     run_folder: str | None = None

@@ -16,14 +16,20 @@ NOTES: dict[str, dict[str, str]] = {
         "pairs": "Pairs of launches that were measured.",
         "per": "What a time is per: sample, or step where batches have no size.",
         "p_value": "Two-sided p of the paired t test; null: not paired.",
+        "blind_spot": "The largest slow-down that is not ruled out, as a share: the upper end of "
+        "the 95 % interval, 0 where that is faster; null: below two pairs.",
+        "measured": "side by side (both versions run in alternate blocks), in turns (one launch "
+        "after the other) or stored (against a report).",
         "doubts": "Everything that weakens the verdict.",
         "interrupted": "It ended early.",
         "run_folder": "Where logs and launches were written.",
     },
     "GateMetric": {
         "name": "step_time, samples_per_s, peak_memory or data_loader_share.",
-        "reference": "Median over the reference's launches.",
-        "new": "Median over the new version's launches.",
+        "reference": "Of the reference: step_time and samples_per_s are geometric means over the "
+        "pairs, so that new / reference is the ratio; peak_memory is the median over its "
+        "launches; data_loader_share is of one observing launch.",
+        "new": "The same of the new version.",
         "unit": "Of both.",
         "ratio": "New / reference with its 95 % interval; null: not paired.",
         "tolerance": "Accepted growth as a share; null: shown, never fails.",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from dataclasses import dataclass
 
 from torchdoctor.records.comparison import (
@@ -13,11 +11,10 @@ from torchdoctor.records.comparison import (
     FindingChange,
     OperatorChange,
 )
+from torchdoctor.reports.columns import laid_out, wrapped
 from torchdoctor.reports.content import PHASE_LABELS, SHARE_LABELS
 from torchdoctor.reports.figures import clean, memory, percent, seconds, speedup
 
-WIDTH = 80
-_NAME, _CELL = 30, 14  # widest first cell and others of a table
 _EVIDENCE_LINES = 2
 _SAME = 0.005  # relative; below it a figure did not change
 
@@ -173,53 +170,13 @@ def _count(value: float | None) -> str:
 
 def terminal(found: Comparison) -> str:
     """Plain text for a terminal, a log or a pipe."""
-    lines = _wrapped(found.sentence)
+    lines = wrapped(found.sentence)
     for section in sections(found):
         lines += ["", section.title]
-        lines += _laid_out(section.table)
+        lines += laid_out(section.table)
         for line in section.lines:
-            lines += _wrapped(line, "  - ", "    ")
+            lines += wrapped(line, "  - ", "    ")
     return "\n".join(lines) + "\n"
-
-
-def _wrapped(text: str, first: str = "", later: str = "") -> list[str]:
-    """Lines of at most 80 columns; a figure stays with its unit, a name in one piece."""
-    kept = re.sub(r"(?<=\d) (?=(us|ms|s|%|[kMG]B)\b|%)", "\N{NO-BREAK SPACE}", clean(text))
-    lines = textwrap.wrap(
-        kept, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
-    )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
-
-
-def _laid_out(table: list[list[str]]) -> list[str]:
-    """Columns side by side; the first gives way where a line would be too long."""
-    if not table:
-        return []
-    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-    rest = sum(widths[1:]) + 2 * len(widths)
-    widths[0] = max(min(widths[0], _NAME, WIDTH - rest), 1)
-    if rest + widths[0] > WIDTH:
-        return _stacked(table)
-    return [
-        (
-            "  " + "  ".join(_cut(cell, w).ljust(w) for cell, w in zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
-
-
-def _stacked(table: list[list[str]]) -> list[str]:
-    """One entry below the other, each with the names of its columns: for wide cells."""
-    lines = []
-    for row in table[1:]:
-        cells = [f"{name} {cell}" for name, cell in zip(table[0][1:], row[1:], strict=True)]
-        lines.append(f"  {_cut(row[0], WIDTH - 2)}")
-        lines += _wrapped("; ".join(cells), "    ", "    ")
-    return lines
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(width - 3, 0)] + "..."[:width]
 
 
 def markdown(found: Comparison) -> str:

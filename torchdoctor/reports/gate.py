@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 from torchdoctor.records import Interval
 from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.reports.columns import laid_out, wrapped
 from torchdoctor.reports.figures import clean, memory, percent, quantity, seconds
 
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
@@ -44,31 +45,60 @@ def _ratio(interval: Interval | None) -> str:
     return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
 
 
+def mark(report: GateReport) -> str:
+    """The verdict in capitals, with what a pass could not have seen."""
+    tolerance = report.metrics[0].tolerance if report.metrics else None
+    blind = report.blind_spot
+    if report.verdict != "not slower" or blind is None or tolerance is None:
+        return _MARKS[report.verdict]
+    if blind > 1.5 * tolerance + 1e-3:  # as gate/decision.py's is_blind
+        return f"{_MARKS[report.verdict]} (blind below {percent(blind)})"
+    return _MARKS[report.verdict]
+
+
 def terminal(report: GateReport) -> str:
-    """Plain text of at most 80 columns, but for long names and sentences."""
-    lines = [f"{_MARKS[report.verdict]}: {clean(report.sentence)}", ""]
-    titles = ("metric", "reference", "new", "new / reference", "tolerance", "verdict")
-    table = [titles, *rows(report)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(titles))]
-    for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  " + "  ".join(cells).rstrip())
-    lines.append("")
-    lines.append(_basis(report))
-    lines += [f"- {clean(doubt)}" for doubt in report.doubts]
+    """Plain text of at most 80 columns."""
+    lines = [*wrapped(f"{mark(report)}: {report.sentence}"), ""]
+    titles = ["metric", "reference", "new", "ratio", "tolerance", "verdict"]
+    lines += laid_out([titles, *(_narrow(row) for row in rows(report))])
+    lines += ["", *wrapped(_basis(report))]
+    for doubt in report.doubts:
+        lines += wrapped(doubt, "- ", "  ")
     return "\n".join(lines) + "\n"
 
 
+def _narrow(row: tuple[str, str, str, str, str, str]) -> list[str]:
+    """The interval stands in the sentence."""
+    name, reference, new, ratio, tolerance, verdict = row
+    return [
+        name,
+        reference.removesuffix(" samples/s"),
+        new.removesuffix(" samples/s"),
+        ratio.partition(" ")[0],
+        tolerance,
+        "-" if verdict == "not measured" else verdict,
+    ]
+
+
 def _basis(report: GateReport) -> str:
-    text = f"{report.pairs} pairs of launches, reference and new in turns (ABBA)."
+    if report.measured == "stored" or not report.pairs:
+        return "Compared with stored launches: geometric means of the launches of each."
+    how = {
+        "side by side": "Both versions ran side by side, in alternate blocks of steps",
+        "in turns": "One launch after the other, in turns (ABBA)",
+    }[report.measured]
+    text = f"{how}: {report.pairs} pairs of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
-    return text if report.pairs else "Compared with stored launches."
+    return (
+        text
+        + " Times are geometric means over the pairs; the ratio new / reference is their quotient."
+    )
 
 
 def markdown(report: GateReport) -> str:
     """For a pull request's comment or a step summary."""
-    lines = [f"### torchdoctor gate: {_MARKS[report.verdict]}", "", _cell(report.sentence), ""]
+    lines = [f"### torchdoctor gate: {mark(report)}", "", _cell(report.sentence), ""]
     lines += ["| metric | reference | new | new / reference | tolerance | |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows(report)]

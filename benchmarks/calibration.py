@@ -1,0 +1,180 @@
+"""Do the 95 % intervals hold the truth, how often is a verdict false, and what is seen?
+
+    python benchmarks/calibration.py --same 60 --planted 60 --log calibration.jsonl
+    python benchmarks/calibration.py --how side-by-side --log calibration.jsonl
+
+One trial compares a small training program with itself (A/A), or with itself made 3, 10 or 30 %
+slower by busy-waiting that share of each step, on four pairs: of launches in turns as `run`
+confirms a fix, or side by side as `gate` does. A trial takes 20 to 30 s. Each is appended to the
+log, so a run that was stopped goes on; the table is of everything in the log (`--same 0
+--planted 0`: only the table).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.gate.pairs import Estimator, pair_times
+from torchdoctor.recording.record import Recorder
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.turn_blocks import TurnBlocks
+from torchdoctor.recording.turns import take_turns
+from torchdoctor.recording.window import Window
+from torchdoctor.records import Boundary, LaunchTiming, Workload
+from torchdoctor.trials.compare import interval, p_value, verdict
+
+PAIRS = 4
+EFFECTS = (0.03, 0.10, 0.30)
+HOW = ("launches", "side-by-side")
+BOUNDARY = Boundary(kind="optimizer")
+WINDOW = Window(warmup_steps=15, measure_steps=100, max_window_s=3.0)
+TURNS = TurnBlocks(
+    warmup_steps=15, block_steps=40, discard_steps=8, blocks=6, step_s=0.006, pair_s=7.0
+)
+TIMEOUT_S = 120.0
+PROGRAM = """
+import sys, time, torch
+slowdown = float(sys.argv[1])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(6)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    began = time.perf_counter()
+    loss = model(torch.randn(192, 256)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    until = time.perf_counter() + slowdown * (time.perf_counter() - began)
+    while time.perf_counter() < until:
+        pass
+"""
+
+
+def pair_by_launches(sides: list[Recorder], first: int) -> list[LaunchTiming]:
+    """(baseline, candidate), the one that `first` says launched first."""
+    found: dict[int, LaunchTiming] = {}
+    for side in (first, 1 - first):
+        found[side] = sides[side].time("timed", BOUNDARY, WINDOW, [], TIMEOUT_S)
+    return [found[0], found[1]]
+
+
+def difference(how: str, sides: list[Recorder], chance: random.Random, first: int) -> float | None:
+    """log(baseline) - log(candidate) of one pair: above 0 is faster."""
+    if how == "launches":
+        blocks = [tuple(pair_by_launches(sides, first))]
+    else:
+        order = [x for _ in range(3) for x in chance.choice([[0, 1, 1, 0], [1, 0, 0, 1]])]
+
+        def start(one: Recorder) -> Any:
+            return lambda poll: one.take_turns("turns", BOUNDARY, TURNS, TIMEOUT_S, poll)
+
+        a, b = take_turns((start(sides[0]), start(sides[1])), order, 0.4, time.monotonic() + 60)
+        pairs = zip(a.blocks, b.blocks, strict=False)
+        blocks = [(old.timing, new.timing) for old, new in pairs]
+    times = pair_times(blocks, Estimator(), per_step=True)
+    return None if times is None else math.log(times[0] / times[1])
+
+
+def trial(how: str, slowdown: float, seed: int) -> dict[str, Any]:
+    """One comparison: its interval, its verdict, and what it cost."""
+    began, chance = time.monotonic(), random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="calibration-") as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(PROGRAM)
+        with Sandbox.choose("auto", folder) as sandbox:
+            sides = []
+            for side, share in (("baseline", 0.0), ("candidate", slowdown)):
+                command = [sys.executable, str(folder / "train.py"), str(share)]
+                workload = Workload(command=command, cwd=name, script=str(folder / "train.py"))
+                sides.append(Recorder(workload, folder / side, sandbox, 0, None, TIMEOUT_S))
+            order = [x for _ in range(PAIRS // 2) for x in chance.choice([[0, 1], [1, 0]])]
+            found = [difference(how, sides, chance, first) for first in order]
+    measured = [x for x in found if x is not None]
+    bounds = interval(measured)
+    return {
+        "how": how,
+        "slowdown": slowdown,
+        "differences": measured,
+        "low": bounds.low if bounds else None,
+        "high": bounds.high if bounds else None,
+        "p": p_value(measured),
+        "verdict": verdict(measured),
+        "seconds": round(time.monotonic() - began, 1),
+        "load": os.getloadavg()[0],
+    }
+
+
+def table(trials: list[dict[str, Any]]) -> str:
+    """Coverage, false verdicts and power of what the log holds."""
+    lines = [
+        "| pairs | slow-down | trials | interval holds it | half width | slower | faster | same "
+        "| unclear |",
+        "| --- " * 9 + "|",
+    ]
+    for how in HOW:
+        for slowdown in sorted({x["slowdown"] for x in trials if x["how"] == how}):
+            some = [x for x in trials if x["how"] == how and x["slowdown"] == slowdown]
+            whole = [x for x in some if x["low"] is not None]
+            truth = 1.0 / (1.0 + slowdown)
+            held = sum(x["low"] <= truth <= x["high"] for x in whole)
+            halves = sorted(math.sqrt(x["high"] / x["low"]) - 1.0 for x in whole)
+            half = f"{halves[len(halves) // 2]:.1%}" if halves else "-"
+            share = f"{held} of {len(whole)}"
+            share += f" ({held / len(whole):.0%})" if whole else ""
+            verdicts = [x["verdict"] for x in some]
+            counts = [verdicts.count(x) for x in ("slower", "faster", "same", "unclear")]
+            row = [how, f"{slowdown:.0%}", len(some), share, half, *counts]
+            lines.append(f"| {' | '.join(map(str, row))} |")
+    same = [x for x in trials if x["slowdown"] == 0.0]
+    false = sum(x["verdict"] in ("slower", "faster") for x in same)
+    false += sum(x["verdict"] == "faster" for x in trials if x["slowdown"] > 0.0)
+    seen = [x for x in trials if x["slowdown"] > 0.0]
+    caught = sum(x["verdict"] == "slower" for x in seen)
+    spent = sum(x["seconds"] for x in trials) / max(len(trials), 1)
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"False verdicts (a difference where there is none, or the wrong way): {false} of "
+            f"{len(trials)}. Planted slow-downs seen: {caught} of {len(seen)}. "
+            f"{spent:.0f} s a trial.",
+        ]
+    )
+
+
+def main() -> None:
+    """Run what the log does not hold yet, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--same", type=int, default=60)
+    parser.add_argument("--planted", type=int, default=60, help="Of all three sizes together.")
+    parser.add_argument("--how", choices=HOW, default="launches")
+    parser.add_argument("--log", type=Path, default=Path("calibration.jsonl"))
+    arguments = parser.parse_args()
+    trials = []
+    if arguments.log.exists():
+        trials = [json.loads(line) for line in arguments.log.read_text().splitlines()]
+    wanted = [0.0] * arguments.same + [EFFECTS[i % 3] for i in range(arguments.planted)]
+    for one in trials:
+        if one["how"] == arguments.how and one["slowdown"] in wanted:
+            wanted.remove(one["slowdown"])
+    random.Random(len(trials)).shuffle(wanted)
+    for slowdown in wanted:
+        trials.append(trial(arguments.how, slowdown, len(trials)))
+        with arguments.log.open("a") as log:
+            log.write(json.dumps(trials[-1]) + "\n")
+        print(trials[-1], flush=True)
+    print(table(trials))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The GitHub action and the recipes in docs/gate.md: their own YAML, and their own shell steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+TRAIN = """
+import time, torch
+from settings import PAUSE_S
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(100000):
+    time.sleep(PAUSE_S)
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def recipes() -> list[dict]:
+    text = (ROOT / "docs" / "gate.md").read_text()
+    return [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+
+
+def test_the_recipes_use_what_the_action_and_the_command_have() -> None:
+    github = next(x["jobs"] for x in recipes() if "jobs" in x)
+    gitlab = next(x for x in recipes() if "jobs" not in x)
+    steps = [step for job in github.values() for step in job["steps"]]
+    used = next(step for step in steps if "torchdoctor" in step.get("uses", ""))
+    assert set(used["with"]) <= set(ACTION["inputs"])
+    asked = set(re.findall(r"steps\.(\w+)\.outputs\.(\w+)", json.dumps(steps)))
+    assert {step for step, _ in asked} == {used["id"]}
+    assert {output for _, output in asked} <= set(ACTION["outputs"])
+    checkout = next(step for step in steps if step.get("uses", "").startswith("actions/checkout"))
+    assert checkout["with"]["fetch-depth"] == 0
+    help_text = subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", "gate", "--help"],
+        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"},
+    ).stdout  # fmt: skip
+    for job in gitlab.values():
+        [command] = [line for line in job["script"] if line.startswith("torchdoctor")]
+        assert all(option in help_text for option in re.findall(r"--\w+", command))
+        assert job["artifacts"]["reports"]["junit"] in command
+        assert job["variables"]["GIT_DEPTH"] == "0"
+
+
+def test_both_hold_to_their_schemas(tmp_path: Path) -> None:
+    pytest.importorskip("check_jsonschema")
+    for number, (recipe, schema) in enumerate(
+        [
+            (ACTION, "vendor.github-actions"),
+            *(
+                (x, "vendor.github-workflows" if "jobs" in x else "vendor.gitlab-ci")
+                for x in recipes()
+            ),
+        ]
+    ):
+        if "jobs" in recipe:
+            recipe = {"on": "pull_request", **recipe}
+        path = tmp_path / f"{number}.yml"
+        path.write_text(yaml.safe_dump(recipe))
+        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+def run_action(folder: Path, tmp_path: Path, **inputs: str) -> tuple[int, str, dict[str, str], str]:
+    """The action's measuring step as GitHub runs it: exit code, log, outputs and summary."""
+    tools = tmp_path / "tools"
+    tools.mkdir(exist_ok=True)
+    for name, module in (("torchdoctor", "-m torchdoctor.cli"), ("python", "")):
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
+        (tools / name).chmod(0o755)
+    [step] = [x for x in ACTION["runs"]["steps"] if x.get("id") == "gate"]
+    variables = {}
+    for name, value in step["env"].items():
+        [wanted] = re.findall(r"inputs\.([\w-]+)", value)
+        variables[name] = inputs.get(wanted, ACTION["inputs"][wanted].get("default", ""))
+    script, output, summary = (tmp_path / x for x in ("step.sh", "output", "summary.md"))
+    script.write_text(step["run"])
+    output.write_text("")
+    (tmp_path / "temp").mkdir(exist_ok=True)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")}
+    result = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", str(script)],
+        cwd=folder,
+        env={
+            **clean,
+            **variables,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(summary),
+            "RUNNER_TEMP": str(tmp_path / "temp"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+    )
+    found = dict(line.split("=", 1) for line in output.read_text().splitlines())
+    said = summary.read_text() if summary.exists() else ""
+    return result.returncode, result.stdout + result.stderr, found, said
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "settings.py").write_text("PAUSE_S = 0.010\n")
+    git = ["git", "-c", "user.name=me", "-c", "user.email=me@here"]
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *arguments], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
+def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
+    project: Path, tmp_path: Path
+) -> None:
+    (project / "settings.py").write_text("PAUSE_S = 0.016\n")
+    code, log, outputs, summary = run_action(project, tmp_path, command="train.py", against="HEAD")
+    assert code == 1, log
+    assert outputs["verdict"] == "slower"
+    assert summary.startswith("### torchdoctor gate: FAIL")
+    assert summary == Path(outputs["markdown"]).read_text()
+    [annotation] = [line for line in log.splitlines() if line.startswith("::")]
+    assert annotation.startswith("::error title=torchdoctor gate::Worse than HEAD")
+    found = json.loads(Path(outputs["json"]).read_text())
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "gate.schema.json").read_text()))
+    suite = ElementTree.parse(outputs["junit"]).getroot()
+    assert suite.tag == "testsuite"
+    assert int(suite.attrib["tests"]) == len(suite.findall("testcase"))
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure")) >= 1
+    assert subprocess.run(
+        ["git", "status", "--porcelain"], cwd=project, capture_output=True, text=True, check=True
+    ).stdout == " M settings.py\n"  # fmt: skip
+
+
+def test_the_action_says_what_was_wrong(project: Path, tmp_path: Path) -> None:
+    code, log, outputs, _ = run_action(project, tmp_path, command="train.py", against="nowhere")
+    assert (code, outputs) == (2, {})
+    assert "There is no commit 'nowhere'" in log
+    code, log, outputs, _ = run_action(
+        project, tmp_path, command="train.py", against="HEAD", tolerance="step_time=fast"
+    )
+    assert (code, outputs) == (2, {})
+    assert "'fast' of step_time=fast is no tolerance" in log

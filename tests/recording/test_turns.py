@@ -1,0 +1,142 @@
+"""Two launches side by side: only one runs at a time, and what one does is measured as its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.recording.record import Recorder
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns
+from torchdoctor.recording.turns import Start, take_turns
+from torchdoctor.recording.window import Window
+from torchdoctor.records import Boundary, StepStatistics, Workload
+
+TURNS = TurnBlocks(
+    warmup_steps=3, block_steps=10, discard_steps=2, blocks=4, step_s=0.01, pair_s=10.0
+)
+BOUNDARY = Boundary(kind="optimizer")
+ORDER = [0, 1, 1, 0, 1, 0, 0, 1]
+TRAIN = """
+import os, sys, time, torch
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 100000
+    def __getitem__(self, index):
+        return torch.zeros(4)
+optimizer = torch.optim.SGD(torch.nn.Linear(4, 1).parameters(), lr=0.1)
+model = torch.nn.Linear(4, 1)
+loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=1)
+for number, x in enumerate(loader):
+    time.sleep(PAUSE)
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    EXTRA
+"""
+
+
+def recorder(folder: Path, sandbox: Sandbox, pause: float, extra: str = "") -> Recorder:
+    folder.mkdir()
+    source = TRAIN.replace("PAUSE", str(pause)).replace("EXTRA", extra or "pass")
+    (folder / "train.py").write_text(source)
+    workload = Workload(command=[sys.executable, "train.py"], cwd=str(folder))
+    return Recorder(workload, folder / "out", sandbox, 0, None, 60.0)
+
+
+def begin(one: Recorder, timeout_s: float = 120.0) -> Start:
+    return lambda poll: one.take_turns("turn", BOUNDARY, TURNS, timeout_s, poll)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["overlay", "redirect"])
+def test_only_one_runs_at_a_time(tmp_path: Path, mode: str) -> None:
+    sandbox = Sandbox.choose("auto" if mode == "overlay" else mode, tmp_path)
+    with sandbox:
+        fast = recorder(tmp_path / "fast", sandbox, 0.01)
+        slow = recorder(tmp_path / "slow", sandbox, 0.03)
+        first, second = take_turns((begin(fast), begin(slow)), ORDER, 1.0, time.monotonic() + 300)
+    assert [len(x.blocks) for x in (first, second)] == [4, 4], (first, second)
+    assert first.timing.ended == second.timing.ended == "measured"
+    assert first.timing.peak_memory_bytes
+    # The blocks follow each other in the order wanted, and never overlap: one clock for both.
+    played = sorted(
+        (block.began_s, block.ended_s, side)
+        for side, taken in enumerate((first, second))
+        for block in taken.blocks
+    )
+    assert [side for _, _, side in played] == ORDER
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(played))
+    assert [block.round for block in first.blocks] == [1, 2, 3, 4]
+    assert all(len(x.timing.step_s) == 10 for x in first.blocks + second.blocks)
+    for taken, least in ((first, 0.01), (second, 0.03)):
+        assert all(step >= least for step in taken.timing.step_s)
+        # One that stood still within a step would show it: no step holds the other's block.
+        assert taken.timing.samples == 2 * len(taken.timing.step_s)
+
+
+@pytest.mark.slow
+def test_one_that_crashes_ends_both_and_keeps_whole_blocks(tmp_path: Path) -> None:
+    with Sandbox.choose("auto", tmp_path) as sandbox:
+        good = recorder(tmp_path / "good", sandbox, 0.01)
+        bad = recorder(tmp_path / "bad", sandbox, 0.01, "if number == 30: raise ValueError('no')")
+        first, second = take_turns((begin(good), begin(bad)), ORDER, 1.0, time.monotonic() + 300)
+    assert 1 <= len(second.blocks) <= 2
+    assert len(first.blocks) >= 1
+    with Sandbox.choose("auto", tmp_path) as sandbox:
+        good = recorder(tmp_path / "good2", sandbox, 0.01)
+        bad = recorder(tmp_path / "bad2", sandbox, 0.01, "raise ValueError('no memory left')")
+        first, second = take_turns((begin(good), begin(bad)), ORDER, 1.0, time.monotonic() + 300)
+    assert (second.timing.ended, second.blocks) == ("failed", [])
+    assert "no memory left" in (second.timing.reason or "")
+    assert first.blocks == []
+
+
+def steps(step_s: float, **more) -> StepStatistics:
+    found = StepStatistics(
+        boundary=BOUNDARY, how_found="", steps=50, warmup_steps=10, median_s=step_s,
+        mean_s=step_s, p10_s=step_s, p90_s=step_s, total_steps_seen=1000,
+    )  # fmt: skip
+    return replace(found, **more)
+
+
+def test_blocks_are_as_many_as_starting_is_long() -> None:
+    window = Window(warmup_steps=10, measure_steps=100, max_window_s=20.0)
+
+    def chosen(step_s: float, start_s: float = 4.0, most_s: float = 80.0, steps_wanted=None, **x):
+        return choose_turns(steps(step_s, **x), window, start_s, most_s, steps_wanted)
+
+    usual = chosen(0.01)
+    assert usual.block_steps == 40
+    assert 6 <= usual.blocks <= 24 and usual.blocks % 2 == 0
+    assert chosen(0.01, start_s=60.0, most_s=600.0).blocks == 24
+    assert chosen(0.01, most_s=12.0).blocks < usual.blocks
+    assert chosen(0.01, steps_wanted=20).block_steps == 10
+    assert chosen(0.1, two_modes=True, cycle_steps=4).block_steps % 4 == 0
+    assert chosen(0.1, two_modes=True) is not None  # by the mean, or others' load
+    assert chosen(0.1, two_modes=True, cycle_steps=1000) is None
+    assert chosen(0.1, trainers=2) is None
+    assert chosen(0.1, program_ended=True, total_steps_seen=20) is None
+
+
+def test_what_is_said_at_each_wait_is_one_number(tmp_path: Path) -> None:
+    """A process that writes a torn file must not count as waiting."""
+    from torchdoctor.recording.turns import _Player
+
+    class Running:
+        channel = tmp_path
+
+    player = _Player(lambda poll: None, __import__("threading").Event())
+    player.running = Running()
+    assert not player.waits()
+    (tmp_path / "turn.json").write_text("{")
+    assert not player.waits()
+    (tmp_path / "turn.json").write_text(json.dumps({"turn": 0, "pid": 1}))
+    assert player.waits()
+    player.turns = 1
+    assert not player.waits()

@@ -1,0 +1,144 @@
+"""Launches of both versions in pairs: side by side where they can be, else in turns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torchdoctor.errors import Inconclusive
+from torchdoctor.gate.pairs import BlockPair, Pairs
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.record import Recorder
+from torchdoctor.recording.turn_blocks import TurnBlocks
+from torchdoctor.recording.turns import TurnsTaken, take_turns
+from torchdoctor.recording.window import Window
+from torchdoctor.records import LaunchTiming
+from torchdoctor.trials.compare import usable
+
+_MOST_FAILED = 2  # launches of one version; a third says that it cannot be measured
+
+
+@dataclass(kw_only=True)
+class Side:
+    """One version: how it is launched, how its steps were found, and what failed."""
+
+    name: str  # "reference" or "new"
+    recorder: Recorder
+    seen: Observation
+    failures: list[str] = field(default_factory=list)
+
+
+class PairLauncher:
+    """Measures one pair after the other.
+
+    Args:
+        sides: (reference, new).
+        window: of a launch by itself.
+        turns: blocks of launches side by side; None: only in turns.
+        order: who goes first.
+        say: told before each pair or launch.
+    """
+
+    def __init__(
+        self,
+        sides: tuple[Side, Side],
+        window: Window,
+        turns: TurnBlocks | None,
+        order: random.Random,
+        say: Callable[[str], None],
+    ) -> None:
+        self._sides, self._window, self._order, self._say = sides, window, order, say
+        self.turns = turns
+        self.pairs = Pairs()
+        self.doubts: list[str] = []
+        self._second_half: tuple[Side, Side] | None = None  # of an ABBA of launches in turns
+
+    def measure(self, until_s: float) -> None:
+        """One more pair; a launch that failed loses it.
+
+        Args:
+            until_s: `time.monotonic()` after which launches side by side begin no further blocks.
+
+        Raises:
+            Inconclusive: one version failed three times.
+            KeyboardInterrupt: also of a launch that was interrupted.
+        """
+        if self.turns is not None:
+            self._side_by_side(self.turns, until_s)
+        else:
+            self._in_turns()
+
+    def _side_by_side(self, turns: TurnBlocks, until_s: float) -> None:
+        self._say(f"both versions side by side, pair {len(self.pairs.blocks) + 1}")
+        # The first to warm up has waited longer for its first block, so that goes by lot too.
+        sides = list(self._sides)
+        self._order.shuffle(sides)
+        order: list[int] = []
+        for _ in range(turns.blocks // 2):
+            order += self._order.choice([[0, 1, 1, 0], [1, 0, 0, 1]])
+        starts = tuple(self._start(side, turns) for side in sides)
+        turn_s = turns.pair_s / (2 * turns.blocks)
+        first, second = take_turns((starts[0], starts[1]), order, turn_s, until_s)
+        taken = {sides[0].name: first, sides[1].name: second}
+        reference, new = taken["reference"], taken["new"]
+        self._add(reference.timing, new.timing)
+        blocks = _neighbours(reference, new)
+        if blocks:
+            self.pairs.blocks.append(blocks)
+            return
+        # Not counted as failures: who cannot run beside itself may well run by itself.
+        failed = next((x.timing for x in (reference, new) if not usable(x.timing)), new.timing)
+        self.turns = None
+        self.doubts.append(
+            "The two versions could not run side by side, so their launches took turns, which "
+            f"sees less in the same time: {failed.reason or 'a block took far too long.'}"
+        )
+
+    def _start(self, side: Side, turns: TurnBlocks) -> Callable[..., TurnsTaken]:
+        timeout_s = 4 * turns.pair_s + 4 * side.seen.start_s + 120.0
+        return lambda poll: side.recorder.take_turns(
+            side.name, side.seen.found.boundary, turns, timeout_s, poll
+        )
+
+    def _in_turns(self) -> None:
+        if self._second_half is not None:
+            order, self._second_half = self._second_half, None
+        else:
+            first, second = self._order.sample(self._sides, 2)
+            order, self._second_half = (first, second), (second, first)
+        timings = {side.name: self._launch(side) for side in order}
+        reference, new = timings["reference"], timings["new"]
+        self._add(reference, new)
+        if usable(reference) and usable(new):
+            self.pairs.blocks.append([(reference, new)])
+        for side in self._sides:
+            if len(side.failures) > _MOST_FAILED:
+                raise Inconclusive(
+                    f"The {side.name} version could not be measured {len(side.failures)} times: "
+                    f"{side.failures[-1]}"
+                )
+
+    def _launch(self, side: Side) -> LaunchTiming:
+        self._say(f"the {side.name} version, pair {len(self.pairs.blocks) + 1}")
+        steps = self._window.warmup_steps + self._window.measure_steps
+        expected = side.seen.start_s + side.seen.steps.mean_s * steps
+        boundary, trainers = side.seen.found.boundary, side.seen.steps.trainers
+        timing = side.recorder.time(
+            side.name, boundary, self._window, [], 4 * expected + 120.0, 0, trainers
+        )
+        if timing.ended == "interrupted":
+            raise KeyboardInterrupt
+        if not usable(timing):
+            side.failures.append(timing.reason or timing.ended)
+        return timing
+
+    def _add(self, reference: LaunchTiming, new: LaunchTiming) -> None:
+        self.pairs.reference.append(reference)
+        self.pairs.new.append(new)
+
+
+def _neighbours(reference: TurnsTaken, new: TurnsTaken) -> list[BlockPair]:
+    """Turn n of one with turn n of the other: in ABBA order they follow each other."""
+    now = {block.round: block.timing for block in new.blocks}
+    return [(block.timing, now[block.round]) for block in reference.blocks if block.round in now]

@@ -1,0 +1,121 @@
+"""How long the blocks are in which two versions take turns, and whether both fit at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from torchdoctor.recording import nvml
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.switch_blocks import (
+    BLOCK_S,
+    DISCARDED_S,
+    FEWEST_DISCARDED,
+    FEWEST_STEPS,
+    MOST_BLOCK_S,
+)
+from torchdoctor.recording.usable_cpus import memory_limit_bytes
+from torchdoctor.recording.window import Window
+from torchdoctor.records import StepStatistics
+
+FEWEST_BLOCKS, MOST_BLOCKS = 6, 24  # of each version in one pair of launches
+_HANDOVER_S = 0.03
+_MEMORY_TO_SPARE = 1.1
+_SLOW = 4.0  # times as long as expected: a block is cut short
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnBlocks:
+    """Iterations of a turn, and how many turns each version gets; `pair_s`: of both together."""
+
+    warmup_steps: int
+    block_steps: int
+    discard_steps: int
+    blocks: int
+    step_s: float
+    pair_s: float
+
+    @property
+    def block_most_s(self) -> float:
+        """A block that takes longer is cut short."""
+        return _SLOW * self.block_steps * self.step_s
+
+    @property
+    def plan(self) -> dict[str, float]:
+        """What the probe is told: see `probe/turns.py`."""
+        return {
+            "warmup_steps": self.warmup_steps,
+            "block_steps": self.block_steps,
+            "discard_steps": self.discard_steps,
+            "block_most_s": self.block_most_s,
+        }
+
+
+def choose_turns(
+    slower: StepStatistics, window: Window, start_s: float, most_s: float, steps: int | None = None
+) -> TurnBlocks | None:
+    """Blocks of whole cycles, 6 to 24 of each version: twice the time that starting them takes.
+
+    Args:
+        slower: the observed steps of the slower version.
+        window: of a timed launch: its warm-up is discarded here too.
+        start_s: from a launch's start to its first iteration.
+        most_s: what one pair of launches may take.
+        steps: measured iterations of each version, where the user says so.
+
+    Returns:
+        None where several processes train, where the program ends too soon, and where steps come
+        in two kinds whose cycle is too long for a block.
+    """
+    if slower.trainers > 1:
+        return None
+    step_s = max(slower.mean_s, 1e-6)
+    size = max(FEWEST_STEPS, math.ceil(BLOCK_S / step_s))
+    if steps is not None:
+        size = min(size, max(steps // 2, 1))
+    whole = math.ceil(size / (slower.cycle_steps or 1)) * (slower.cycle_steps or 1)
+    if whole * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
+        size = whole
+    elif slower.two_modes:
+        return None  # the long step would be in one block of many, or in none
+    discard = max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s))
+    block_s = (size + discard) * step_s + _HANDOVER_S
+    # Both start at the same time, on the same cores; each warms up alone.
+    setup_s = 1.5 * start_s + 2 * window.warmup_steps * step_s
+    blocks = min(max(setup_s / block_s, FEWEST_BLOCKS), MOST_BLOCKS)
+    blocks = min(blocks, max((most_s - setup_s) / (2 * block_s), 2))
+    if steps is not None:
+        blocks = max(math.ceil(steps / size), 2)
+    if slower.program_ended:
+        left = slower.total_steps_seen - window.warmup_steps - 1
+        blocks = min(blocks, left // (size + discard))
+    even = int(blocks) // 2 * 2  # whole ABBAs
+    if even < 2:
+        return None
+    return TurnBlocks(
+        warmup_steps=window.warmup_steps,
+        block_steps=size,
+        discard_steps=discard,
+        blocks=even,
+        step_s=step_s,
+        pair_s=setup_s + 2 * even * block_s,
+    )
+
+
+def too_large(seen: Sequence[Observation]) -> str | None:
+    """Why both versions cannot be in memory at the same time; None: they can."""
+    host = [x.sensors.rss_peak_bytes or 0 for x in seen]
+    free = psutil.virtual_memory().available
+    limit = memory_limit_bytes()
+    if _MEMORY_TO_SPARE * sum(host) > (free if limit is None else min(free, limit)):
+        return "this machine has no memory for both at the same time"
+    with nvml.session() as gpus:
+        # The observed peak is of the whole device, so what others use is counted twice.
+        device = [x.sensors.gpu_memory_peak_bytes or 0 for x in seen]
+        for gpu in gpus.describe() if gpus is not None and any(device) else []:
+            if gpu.memory_bytes and _MEMORY_TO_SPARE * sum(device) > gpu.memory_bytes:
+                return "the GPU has no memory for both at the same time"
+    return None
