@@ -19,6 +19,7 @@ from torchdoctor.records.program import (
     ProcessFacts,
     StackSample,
     TensorCall,
+    TrainingPass,
 )
 from torchdoctor.records.recording import (
     Boundary,
@@ -123,6 +124,7 @@ __all__ = [
     "TableReads",
     "TensorCall",
     "TraceStatistics",
+    "TrainingPass",
     "Trial",
     "UnevenSize",
     "WhatIf",

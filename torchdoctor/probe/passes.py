@@ -1,0 +1,70 @@
+"""From a training forward to the backward that ends it: where both stand in the user's code.
+
+A step may hold several (a discriminator's and a generator's), each on lines of its own. Looked at
+for the first backward passes of the observing launch alone.
+"""
+
+import sys
+
+from . import bindings, places
+
+_MOST_BACKWARDS = 24  # enough for a generator that learns at every fifth step
+_DEEPEST = 12  # frames of the user's code
+
+
+class Passes:
+    """Every pair of places that was seen, once."""
+
+    def __init__(self, session):
+        self.on = session.phases and session.plan.get("purpose") == "observe"
+        self._backwards = 0
+        self._begun = None
+        self._seen = []
+
+    def forward(self, root, module):
+        """A root is called in training mode with gradients on: the first since a backward counts."""
+        if not self.on:
+            return
+        lines = _lines(places.users_frame(sys._getframe(1)))
+        if self._begun is not None and not _loop_began_anew(self._begun["forward"], lines):
+            return
+        frame = places.users_frame(sys._getframe(1))
+        name = bindings.name_of(frame, module) if frame is not None else None
+        self._begun = {"model": root.ident, "name": name, "forward": lines}
+
+    def backward(self):
+        """A backward pass begins."""
+        begun, self._begun = self._begun, None
+        self._backwards += 1
+        self.on = self._backwards < _MOST_BACKWARDS
+        if begun is not None:
+            begun["backward"] = _lines(places.users_frame(sys._getframe(1)))
+            if begun not in self._seen:
+                self._seen.append(begun)
+
+    def facts(self):
+        """`passes` of the process facts."""
+        return {"passes": self._seen}
+
+
+def _lines(frame):
+    """Lines of the user's code that led here, the innermost first."""
+    found = []
+    while frame is not None and len(found) < _DEEPEST:
+        found.append(places.of_frame(frame))
+        frame = places.users_frame(frame.f_back)
+    return found
+
+
+def _loop_began_anew(before, now):
+    """Whether control went back up: what was called last in the iteration before got no backward."""
+    if not before or not now or len(before) != len(now):
+        return False
+    same = all(before[0][key] == now[0][key] for key in ("file", "function"))
+    return same and now[0]["line"] < before[0]["line"]
+
+
+def install(session):
+    """Nothing is hooked: models and backward passes call."""
+    session.passes = Passes(session)
+    session.registries.append(session.passes)
