@@ -12,7 +12,7 @@ from typing import Any
 from torchdoctor import __version__
 from torchdoctor.candidates import advises_training
 from torchdoctor.catalogue import RISKS
-from torchdoctor.edits.diff import unified_diff
+from torchdoctor.edits.diff import commands_instead, unified_diff
 from torchdoctor.records import (
     Baseline,
     Diagnosis,
@@ -210,6 +210,9 @@ def _with_instruction(
             (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
         )
     diff = unified_diff(edits, recording.workload.cwd) if edits else None
+    if diff is None:
+        # What the command overrules needs no edit.
+        text = "\n".join([text, *map(shlex.join, commands_instead(edits))])
     return replace(one, instruction=text, edit=diff, location=location)
 
 

@@ -67,6 +67,94 @@ for x, y in loader:
     )
 
 
+def test_what_stands_behind_the_loss_stays_where_it_is() -> None:
+    source = """import torch
+for x, y in loader:
+    output = model(x)
+    self.loss = criterion(output, y)
+    self.loss += penalty
+    # count what was right
+    right = accuracy(output, y)
+    losses.update(self.loss.item(), x.size(0))
+    # learn
+    optimizer.zero_grad()
+    self.loss.backward()
+"""
+    assert (
+        autocast(source)
+        == """import torch
+for x, y in loader:
+    with torch.autocast('cpu'):
+        output = model(x)
+        self.loss = criterion(output, y)
+        self.loss += penalty
+    # count what was right
+    right = accuracy(output, y)
+    losses.update(self.loss.item(), x.size(0))
+    # learn
+    optimizer.zero_grad()
+    self.loss.backward()
+"""
+    )
+
+
+def test_what_is_gathered_for_the_loss_goes_along() -> None:
+    source = """import torch
+for x in loader:
+    out = model(x)
+    losses.append(out.mean())
+    optimizer.zero_grad()
+    sum(losses).backward()
+"""
+    result = autocast(source)
+    assert result is not None
+    assert "        losses.append(out.mean())\n    optimizer.zero_grad()" in result
+
+
+def test_a_function_that_calls_the_model_is_known_by_its_name() -> None:
+    source = """import torch
+for x in loader:
+    loss = self.steps.loss_of(x)
+    loss.backward()
+"""
+    result = autocast(source, call="loss_of", name="loss_of")
+    assert result is not None
+    assert "        loss = self.steps.loss_of(x)\n    loss.backward()" in result
+    assert autocast(source, call="loss_of", name="other") is None
+
+
+def test_each_of_several_passes_gets_its_context(tmp_path: Path) -> None:
+    source = """import torch
+for x in loader:
+    real = d(x)
+    real.backward()
+    fake = g(z)
+    out = d(fake)
+    out.backward()
+"""
+    at = str(tmp_path / "train.py")
+    Path(at).write_text(source)
+    edits: list[Edit] = [
+        WithEdit(file=at, line=3, callee="d", before=4, context=AUTOCAST),
+        WithEdit(file=at, line=5, callee="g", before=7, context=AUTOCAST),
+    ]
+    files = edited_files(edits)
+    assert files is not None
+    assert (
+        files[at][1]
+        == """import torch
+for x in loader:
+    with torch.autocast('cpu'):
+        real = d(x)
+    real.backward()
+    with torch.autocast('cpu'):
+        fake = g(z)
+        out = d(fake)
+    out.backward()
+"""
+    )
+
+
 def test_the_innermost_common_block_is_chosen() -> None:
     source = """import torch
 def train():
@@ -86,7 +174,7 @@ def train():
             with ctx:
                 logits, loss = model(X, Y)
                 loss = loss / 4
-            X, Y = get_batch()
+        X, Y = get_batch()
         scaler.scale(loss).backward()
 """
     )

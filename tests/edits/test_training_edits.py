@@ -9,12 +9,11 @@ from torchdoctor.edits.training import around_forward, before_training, on_image
 from torchdoctor.records import (
     Binding,
     Environment,
-    Flags,
     Location,
     ModelFacts,
-    OptimizerFacts,
     ProcessFacts,
     Recording,
+    TrainingPass,
     Workload,
 )
 
@@ -41,13 +40,9 @@ def model(**changes) -> ModelFacts:
     return ModelFacts(**(values | changes))
 
 
-def recording(*models: ModelFacts, optimizers: int = 1, backward: Location | None = BACKWARD):
-    process = ProcessFacts(
-        pid=1,
-        models=list(models),
-        optimizers=[OptimizerFacts(ident=number) for number in range(optimizers)],
-        flags=Flags(backward_location=backward),
-    )
+def recording(*models: ModelFacts, passes: list[TrainingPass] | None = None) -> Recording:
+    one = TrainingPass(model=0, name="net", forward=[at(20)], backward=[BACKWARD])
+    process = ProcessFacts(pid=1, models=list(models), passes=[one] if passes is None else passes)
     workload = Workload(command=["python", "train.py"], cwd="/w")
     return Recording(workload=workload, environment=Environment(), processes=[process])
 
@@ -64,16 +59,54 @@ def test_the_context_is_of_the_models_device() -> None:
     ]
 
 
-def test_forward_and_backward_must_be_in_one_function() -> None:
-    for backward in (None, at(22, "step"), at(22, file="/w/other.py")):
-        assert around_forward(recording(model(), backward=backward), CONTEXT) == []
+def context_of(forward: list[Location], backward: list[Location]) -> list[tuple[int, str, int]]:
+    one = TrainingPass(model=0, name="net", forward=forward, backward=backward)
+    edits = around_forward(recording(model(), passes=[one]), CONTEXT)
+    return [(e.line, e.callee, e.before) for e in edits if isinstance(e, WithEdit)]
 
 
-def test_one_model_and_one_optimizer_alone() -> None:
-    called, uncalled = model(), replace(model(), ident=1, call=None)
-    assert around_forward(recording(called, uncalled), CONTEXT)
-    assert around_forward(recording(called, replace(called, ident=1)), CONTEXT) == []
-    assert around_forward(recording(called, optimizers=2), CONTEXT) == []
+def test_forward_and_backward_meet_in_the_innermost_function_above_both() -> None:
+    main = at(90, "<module>")
+    assert context_of([at(20), main], [at(22), main]) == [(20, "net", 22)]
+    # The loss is computed by a function, the backward pass by another.
+    inside = [at(5, "loss_of"), at(20), main]
+    assert context_of(inside, [at(22), main]) == [(20, "loss_of", 22)]
+    assert context_of(inside, [at(9, "learn"), at(22), main]) == [(20, "loss_of", 22)]
+    assert context_of([at(20, "<listcomp>"), at(20), main], [at(22), main]) == [(20, "net", 22)]
+
+
+def test_no_context_where_they_do_not_meet() -> None:
+    main = at(90, "<module>")
+    assert context_of([at(20), main], [at(22, "step"), main]) == []
+    assert context_of([at(20)], [at(22, file="/w/other.py")]) == []
+    assert context_of([main], [main]) == [], "a library calls both"
+    assert context_of([at(20)], []) == []
+    assert around_forward(recording(model(), passes=[]), CONTEXT) == []
+
+
+def test_each_pass_of_several_models_gets_its_context_or_none_does() -> None:
+    other = replace(model(), ident=1)
+    second = TrainingPass(model=1, name="g", forward=[at(30)], backward=[at(33)])
+    again = TrainingPass(model=1, name="g", forward=[at(31)], backward=[at(33)])
+    first = TrainingPass(model=0, name="net", forward=[at(20)], backward=[BACKWARD])
+    seen = recording(model(), other, passes=[first, again, second])
+    edits = around_forward(seen, CONTEXT)
+    assert [(e.line, e.before) for e in edits if isinstance(e, WithEdit)] == [(20, 22), (30, 33)]
+    hidden = replace(second, backward=[at(33, file="/w/other.py")])
+    assert around_forward(recording(model(), other, passes=[first, hidden]), CONTEXT) == []
+
+
+def test_every_model_gets_its_statement() -> None:
+    held = Binding(location=at(30, "<module>"), name="other")
+    seen = recording(model(), model(ident=1, holder=held))
+    edits = before_training(seen, "{model}.compile()")
+    assert [e.statement for e in edits if isinstance(e, BeforeLoopEdit)] == [
+        "model.compile()",
+        "other.compile()",
+    ]
+    assert (
+        before_training(recording(model(), model(ident=1, holder=None)), "{model}.compile()") == []
+    )
 
 
 def test_a_statement_before_training_names_the_model_as_it_is_held() -> None:
@@ -99,3 +132,10 @@ def test_only_images_are_converted() -> None:
     ]
     for shapes in (["8x32 float32"], ["8x3x32x32 float32", "8x3 float32"], ["8x3x4x4 int64"], []):
         assert on_images(recording(model(input_shapes=shapes)), method) == []
+
+
+def test_noise_of_one_pixel_stays_as_it_is() -> None:
+    generator = model(ident=1, input_shapes=["8x100x1x1 float32"])
+    [edit] = on_images(recording(model(), generator), ".contiguous()")
+    assert isinstance(edit, InputEdit) and edit.line == 20
+    assert on_images(recording(generator), ".contiguous()") == []

@@ -14,7 +14,9 @@ class KeywordEdit:
     """Set one argument of a call.
 
     `line` is any line that the call covers; `callee` the last part of the called name; `value`
-    Python source. `position`: where the argument stands when it is given by position.
+    Python source. `position`: where the argument stands when it is given by position. `command`:
+    how the program was started. An argument that comes from an option of the command line
+    (`num_workers=args.workers`) or from a constant is changed there, at its default.
     """
 
     file: str
@@ -23,6 +25,7 @@ class KeywordEdit:
     keyword: str
     value: str
     position: int | None = None
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

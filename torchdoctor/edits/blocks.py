@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import libcst as cst
@@ -13,10 +14,13 @@ from torchdoctor.edits.syntax import (
     collect,
     covers,
     imports,
+    last_name,
     replaced,
     same_statement,
 )
 
+_COMMENT = re.compile(r"#.*")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _LEARNS = frozenset({"backward", "step"})
 
 
@@ -27,9 +31,9 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     seen = collect(module)
     for one in seen.withs:
         headers = [module.code_for_node(item.item) for item in one.items]
-        if edit.context in headers and _calls(module, one, edit.callee):
+        if edit.context in headers and covers(ranges, one, edit.line):
             return module
-    if call_at(module, ranges, edit.line, edit.callee) is None:
+    if not _called_there(module, ranges, edit):
         return None
     found = None
     for block in seen.blocks:
@@ -40,9 +44,11 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     if found is None:
         return None
     block, first, end = found
+    if any(_learns(statement) for statement in block.body[first:end]):
+        return None
+    end = first + _needed(module, block.body[first:end], block.body[end])
     inside = block.body[first:end]
-    elsewhere = isinstance(inside[0], (cst.FunctionDef, cst.ClassDef))
-    if elsewhere or any(_learns(statement) for statement in inside):
+    if isinstance(inside[0], (cst.FunctionDef, cst.ClassDef)):
         return None
     head = inside[0]
     lines = head.leading_lines if isinstance(head, _LED) else ()
@@ -63,9 +69,37 @@ def _learns(statement: cst.CSTNode) -> bool:
     return False
 
 
-def _calls(module: cst.Module, node: cst.CSTNode, callee: str) -> bool:
-    calls = collect(node).calls
-    return any(module.code_for_node(call.func).strip() == callee for call in calls)
+def _called_there(module: cst.Module, ranges: Ranges, edit: WithEdit) -> bool:
+    """Whether the line calls what the recording says: by its expression, or a function's name."""
+    if call_at(module, ranges, edit.line, edit.callee) is not None:
+        return True
+    named = [x for x in collect(module).calls if last_name(x.func) == edit.callee]
+    return sum(covers(ranges, call, edit.line) for call in named) == 1
+
+
+def _needed(module: cst.Module, inside: Sequence[cst.CSTNode], backward: cst.CSTNode) -> int:
+    """How many of the statements lead to what the backward pass needs; those behind need not move.
+
+    Setting gradients to zero and counting what was right often stand between loss and backward.
+    """
+    code = _COMMENT.sub("", module.code_for_node(backward))
+    wanted = set(_DOTTED.findall(code))
+    for number in range(len(inside) - 1, 0, -1):
+        changed = _changed(module, inside[number])
+        if any(name == x or name.startswith(f"{x}.") for name in wanted for x in changed):
+            return number + 1
+    return 1
+
+
+def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
+    """What a statement assigns to, or calls a method of for its effect (`losses.append(loss)`)."""
+    seen = collect(statement)
+    owners = [
+        value.func.value
+        for value in seen.expressions
+        if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
+    ]
+    return {module.code_for_node(node).strip() for node in (*seen.targets, *owners)}
 
 
 def _covering(body: Sequence[cst.CSTNode], ranges: Ranges, line: int) -> int | None:

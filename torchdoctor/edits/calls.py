@@ -44,10 +44,13 @@ def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
     loaders = training_loaders(recording)
     if not loaders:
         return []
-    return call_edits(loaders[0].location, loaders[0].cls.rpartition(".")[2], keywords)
+    callee = loaders[0].cls.rpartition(".")[2]
+    return call_edits(recording, loaders[0].location, callee, keywords)
 
 
-def call_edits(location: Location | None, callee: str, keywords: dict[str, Any]) -> list[Edit]:
+def call_edits(
+    recording: Recording, location: Location | None, callee: str, keywords: dict[str, Any]
+) -> list[Edit]:
     """One edit for each argument of a call; [] where its place is unknown."""
     if location is None:
         return []
@@ -59,6 +62,7 @@ def call_edits(location: Location | None, callee: str, keywords: dict[str, Any])
             keyword=name,
             value=repr(value),
             position=_POSITIONS.get(name) if callee == "DataLoader" else None,
+            command=tuple(recording.workload.command),
         )
         for name, value in keywords.items()
     ]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchdoctor.edits import BeforeLoopEdit, Edit, StatementEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, Edit, KeywordEdit, StatementEdit, WithEdit
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
@@ -24,6 +24,22 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
     if files is None:
         return None
     return "".join(_file_diff(Path(p), *texts, Path(folder)) for p, texts in files.items()) or None
+
+
+def commands_instead(edits: Sequence[Edit]) -> list[list[str]]:
+    """Commands to start the program with, for arguments that come from options given there."""
+    from torchdoctor.edits.source import by_command
+
+    found: list[list[str]] = []
+    for edit in edits:
+        if isinstance(edit, KeywordEdit):
+            try:
+                command = by_command(_read(Path(edit.file)), edit)
+            except (OSError, UnicodeDecodeError):
+                continue
+            if command is not None and command not in found:
+                found.append(command)
+    return found
 
 
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:

@@ -21,6 +21,7 @@ from torchdoctor.edits import (
     WithEdit,
 )
 from torchdoctor.edits.blocks import before_loop, with_context, with_input
+from torchdoctor.edits.options import at_its_source, command_instead, is_computed
 from torchdoctor.edits.syntax import (
     Ranges,
     collect,
@@ -89,6 +90,17 @@ def edit_call_keyword(
 
 
 def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Module | None:
+    call = _call_of(module, ranges, edit)
+    if call is None:
+        return None
+    present = _present(call, edit)
+    if present is not None and is_computed(module, call.args[present].value):
+        return at_its_source(module, ranges, call.args[present].value, edit)
+    changed = _call_with(call, present, edit)
+    return None if changed is None else replaced(module, call, changed)
+
+
+def _call_of(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Call | None:
     covering = [
         call
         for call in collect(module).calls
@@ -96,24 +108,40 @@ def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.
     ]
     starting = [call for call in covering if ranges[call].start.line == edit.line]
     chosen = starting or covering
-    if len(chosen) != 1:
-        return None
-    changed = _call_with(chosen[0], edit)
-    if changed is None:
-        return None
-    return replaced(module, chosen[0], changed)
+    return chosen[0] if len(chosen) == 1 else None
 
 
-def _call_with(call: cst.Call, edit: KeywordEdit) -> cst.Call | None:
-    value = cst.parse_expression(edit.value)
+def _present(call: cst.Call, edit: KeywordEdit) -> int | None:
+    """Index of the argument where the call has it already."""
     for number, argument in enumerate(call.args):
         named = argument.keyword is not None and argument.keyword.value == edit.keyword
         placed = argument.keyword is None and not argument.star and number == edit.position
         if named or (placed and not any(a.star for a in call.args[:number])):
-            if argument.value.deep_equals(value):
-                return call
-            changed = argument.with_changes(value=value)
-            return call.with_changes(args=[*call.args[:number], changed, *call.args[number + 1 :]])
+            return number
+    return None
+
+
+def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
+    """The command to give instead, where the argument comes from an option that it gives."""
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(source))
+    except cst.ParserSyntaxError:
+        return None
+    call = _call_of(wrapper.module, wrapper.resolve(PositionProvider), edit)
+    present = None if call is None else _present(call, edit)
+    if call is None or present is None:
+        return None
+    return command_instead(wrapper.module, call.args[present].value, edit)
+
+
+def _call_with(call: cst.Call, present: int | None, edit: KeywordEdit) -> cst.Call | None:
+    value = cst.parse_expression(edit.value)
+    if present is not None:
+        argument = call.args[present]
+        if argument.value.deep_equals(value):
+            return call
+        changed = argument.with_changes(value=value)
+        return call.with_changes(args=[*call.args[:present], changed, *call.args[present + 1 :]])
     if any(argument.star for argument in call.args):
         return None
     added = cst.Arg(

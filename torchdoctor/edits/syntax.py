@@ -20,6 +20,10 @@ class _Collect(cst.CSTVisitor):
         self.blocks: list[cst.Module | cst.IndentedBlock] = []
         self.withs: list[cst.With] = []
         self.targets: list[cst.BaseExpression] = []  # of assignments, tuples taken apart
+        self.imports: list[cst.Import | cst.ImportFrom] = []
+        self.assigns: list[cst.Assign] = []
+        self.parameters: list[cst.Param] = []
+        self.expressions: list[cst.BaseExpression] = []  # that are statements
 
     def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
         self.calls.append(node)
@@ -37,6 +41,18 @@ class _Collect(cst.CSTVisitor):
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:  # noqa: N802
         self.blocks.append(node)
 
+    def visit_Import(self, node: cst.Import) -> None:  # noqa: N802
+        self.imports.append(node)
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:  # noqa: N802
+        self.imports.append(node)
+
+    def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802
+        self.assigns.append(node)
+
+    def visit_Param(self, node: cst.Param) -> None:  # noqa: N802
+        self.parameters.append(node)
+
     def visit_AssignTarget(self, node: cst.AssignTarget) -> None:  # noqa: N802
         self._target(node.target)
 
@@ -48,6 +64,12 @@ class _Collect(cst.CSTVisitor):
 
     def visit_AsName(self, node: cst.AsName) -> None:  # noqa: N802
         self._target(node.name)
+
+    def visit_Expr(self, node: cst.Expr) -> None:  # noqa: N802
+        self.expressions.append(node.value)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:  # noqa: N802
+        self._target(node.target)
 
     def visit_NamedExpr(self, node: cst.NamedExpr) -> None:  # noqa: N802
         self._target(node.target)
@@ -92,6 +114,15 @@ def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
                 if root == name and alias.asname is None:
                     return True
     return False
+
+
+def imported(module: cst.Module) -> set[str]:
+    """All names that imports bind, wherever they stand."""
+    found = set()
+    for node in collect(module).imports:
+        for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
+            found.add(alias.evaluated_alias or alias.evaluated_name.split(".")[0])
+    return found
 
 
 def same_statement(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:

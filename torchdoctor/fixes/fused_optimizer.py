@@ -181,7 +181,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
     found: list[Edit] = []
     for optimizer in _changed(settings, recording):
-        found += call_edits(optimizer.location, _name(optimizer), settings)
+        found += call_edits(recording, optimizer.location, _name(optimizer), settings)
     return list(dict.fromkeys(found))
 
 

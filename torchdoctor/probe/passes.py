@@ -22,7 +22,7 @@ class Passes:
         self._seen = []
 
     def forward(self, root, module):
-        """A root is called in training mode with gradients on: the first since a backward counts."""
+        """A root is called in training mode, gradients on: the first since a backward counts."""
         if not self.on:
             return
         lines = _lines(places.users_frame(sys._getframe(1)))
@@ -57,7 +57,7 @@ def _lines(frame):
 
 
 def _loop_began_anew(before, now):
-    """Whether control went back up: what was called last in the iteration before got no backward."""
+    """Whether control went back up: what was called last before got no backward."""
     if not before or not now or len(before) != len(now):
         return False
     same = all(before[0][key] == now[0][key] for key in ("file", "function"))
