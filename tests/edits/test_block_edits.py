@@ -111,6 +111,44 @@ for x in loader:
     assert "        losses.append(out.mean())\n    optimizer.zero_grad()" in result
 
 
+@pytest.mark.parametrize(
+    ("before", "device"),
+    [
+        ("device = torch.device('cpu')", "device.type"),
+        ("device = args.device", "torch.device(device).type"),
+        ("args.device = torch.device('cpu')", '"cpu"'),
+        ("def f():\n    device = 'cuda'", '"cpu"'),
+    ],
+)
+def test_the_programs_own_device_is_named(before: str, device: str) -> None:
+    """A program that runs on other machines as well does so with the edit."""
+    source = f"import torch\n{before}\nloss = model(x)\nloss.backward()\n"
+    line = line_of(source, "model(")
+    edit = WithEdit(
+        file="", line=line, callee="model", before=line + 1,
+        context="torch.autocast(device_type={device})", device="cpu",
+    )  # fmt: skip
+    changed = edited(source, edit)
+    assert changed is not None
+    assert f"with torch.autocast(device_type={device}):" in changed
+    assert edited(changed, edit) == changed
+
+
+def test_a_function_that_gets_the_device_names_it() -> None:
+    source = "import torch\ndef train(model, device):\n    z = model(x)\n    z.backward()\n"
+    edit = WithEdit(
+        file="", line=3, callee="model", before=4,
+        context="torch.autocast({device})", device="cpu",
+    )  # fmt: skip
+    assert "with torch.autocast(torch.device(device).type):" in (edited(source, edit) or "")
+
+
+def test_a_blank_line_keeps_a_new_statement_apart_from_a_block() -> None:
+    source = "import torch\nif dry:\n    epochs = 1\n\nfor x in loader:\n    model(x)\n"
+    changed = before(source, "model.compile()", "model(x)")
+    assert changed == source.replace("\nfor", "\nmodel.compile()\n\nfor")
+
+
 def test_a_function_that_calls_the_model_is_known_by_its_name() -> None:
     source = """import torch
 for x in loader:

@@ -272,3 +272,17 @@ def test_a_constant_is_changed_where_it_is_set(before: str, after: str) -> None:
 def test_a_value_of_unknown_origin_is_not_overwritten(source: str) -> None:
     """It would leave the option, or the parameter, without effect."""
     assert workers(source) is None
+
+
+def test_workers_that_an_option_may_turn_off_stay_optional() -> None:
+    """`--n-workers 0` would otherwise be an error of the loader."""
+    for keyword, value, written in (
+        ("persistent_workers", "True", "int(args.n_workers) > 0"),
+        ("prefetch_factor", "4", "4 if int(args.n_workers) > 0 else None"),
+    ):
+        edit = KeywordEdit(
+            file="", line=6, callee="DataLoader", keyword=keyword, value=value, needs="num_workers"
+        )
+        assert f"{keyword}={written})" in (edited(OPTION, edit) or "")
+        literal = OPTION.replace("int(args.n_workers)", "2")
+        assert f"2, {keyword}={value})" in (edited(literal, edit) or "")

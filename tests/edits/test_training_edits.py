@@ -17,7 +17,7 @@ from torchdoctor.records import (
     Workload,
 )
 
-CONTEXT = 'torch.autocast(device_type="{device}")'
+CONTEXT = "torch.autocast(device_type={device})"
 
 
 def at(line: int, function: str = "main", file: str = "/w/train.py") -> Location:
@@ -54,7 +54,8 @@ def test_the_context_is_of_the_models_device() -> None:
             line=20,
             callee="net",
             before=22,
-            context='torch.autocast(device_type="cuda")',
+            context=CONTEXT,
+            device="cuda",
         )
     ]
 

@@ -15,7 +15,9 @@ class KeywordEdit:
 
     `line` is any line that the call covers; `callee` the last part of the called name; `value`
     Python source. `position`: where the argument stands when it is given by position. `command`:
-    how the program was started. An argument that comes from an option of the command line
+    how the program was started. `needs`: an argument of the same call, a
+    number, without which this one is an error; where it may be zero the value says so. An argument
+    that comes from an option of the command line
     (`num_workers=args.workers`) or from a constant is changed there, at its default.
     """
 
@@ -25,6 +27,7 @@ class KeywordEdit:
     keyword: str
     value: str
     position: int | None = None
+    needs: str | None = None
     command: tuple[str, ...] = ()
 
 
@@ -49,8 +52,10 @@ class DecoratorEdit:
 class WithEdit:
     """Put statements under a context manager.
 
-    From the statement at `line`, which calls `callee` (an expression: `model`, `self.net`), up to
-    the last one before the statement at `before`, in the innermost block that holds both.
+    From the statement at `line`, which calls `callee` (an expression: `model`, `self.net`, or a
+    function's name), up to the last one before the statement at `before` that this one needs, in
+    the innermost block that holds both. "{device}" in `context` stands for the type of the device:
+    the program's own name for it, or else `device`.
     """
 
     file: str
@@ -58,6 +63,7 @@ class WithEdit:
     callee: str
     before: int
     context: str
+    device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,9 +29,13 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     if not imports(module.body, edit.context.split(".", 1)[0]):
         return None
     seen = collect(module)
+    contexts = {
+        edit.context.replace("{device}", device)
+        for device in (f'"{edit.device}"', _OWN_TYPE, f"torch.device({_OWN}).type")
+    }
     for one in seen.withs:
-        headers = [module.code_for_node(item.item) for item in one.items]
-        if edit.context in headers and covers(ranges, one, edit.line):
+        headers = {module.code_for_node(item.item) for item in one.items}
+        if contexts & headers and covers(ranges, one, edit.line):
             return module
     if not _called_there(module, ranges, edit):
         return None
@@ -52,13 +56,43 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
         return None
     head = inside[0]
     lines = head.leading_lines if isinstance(head, _LED) else ()
-    item = cst.WithItem(item=cst.parse_expression(edit.context))
+    context = edit.context.replace("{device}", _device(module, ranges, edit))
+    item = cst.WithItem(item=cst.parse_expression(context))
     # What is said above the first statement stays above it all.
     body = [head.with_changes(leading_lines=()) if lines else head, *inside[1:]]
     wrapped = cst.With(items=[item], body=cst.IndentedBlock(body=body), leading_lines=lines)
     return _with_body(module, block, [*block.body[:first], wrapped, *block.body[end:]])
 
 
+def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
+    """The program's own name for the type of its device, or the type that was seen."""
+    seen = collect(module)
+    around = [x for x in seen.functions if covers(ranges, x, edit.line)]
+    given = any(
+        parameter.name.value == _OWN
+        for function in around
+        for parameter in collect(function.params).parameters
+    )
+    elsewhere = {
+        assign for x in seen.functions if x not in around for assign in collect(x.body).assigns
+    }
+    values = [
+        module.code_for_node(assign.value)
+        for assign in seen.assigns
+        if assign not in elsewhere and _binds(assign, _OWN)
+    ]
+    if not given and not values:
+        return f'"{edit.device}"'
+    made = [value.startswith(("torch.device(", "torch.accelerator.")) for value in values]
+    return _OWN_TYPE if values and not given and all(made) else f"torch.device({_OWN}).type"
+
+
+def _binds(assign: cst.Assign, name: str) -> bool:
+    targets = [one.target for one in assign.targets]
+    return any(isinstance(target, cst.Name) and target.value == name for target in targets)
+
+
+_OWN, _OWN_TYPE = "device", "device.type"
 _LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 
 
@@ -157,6 +191,10 @@ def _inserted(
     added: cst.SimpleStatementLine,
 ) -> cst.Module | None:
     # Comments above the loop stay with the loop.
+    loop, above = block.body[number], block.body[number - 1] if number else None
+    spaced = isinstance(loop, _LED) and any(line.comment is None for line in loop.leading_lines)
+    if spaced and not isinstance(above, cst.SimpleStatementLine) and above is not None:
+        added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return _with_body(module, block, [*block.body[:number], added, *block.body[number:]])
 
 

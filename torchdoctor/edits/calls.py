@@ -8,6 +8,7 @@ from torchdoctor.edits import Edit, KeywordEdit
 from torchdoctor.records import Location, Recording
 from torchdoctor.records.lookup import place, training_loaders
 
+_WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
 # DataLoader's arguments that may be given by position, which a keyword would then repeat.
 _POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
 
@@ -62,6 +63,7 @@ def call_edits(
             keyword=name,
             value=repr(value),
             position=_POSITIONS.get(name) if callee == "DataLoader" else None,
+            needs="num_workers" if name in _WITH_WORKERS else None,
             command=tuple(recording.workload.command),
         )
         for name, value in keywords.items()

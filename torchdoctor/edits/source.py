@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import libcst as cst
@@ -96,8 +97,16 @@ def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.
     present = _present(call, edit)
     if present is not None and is_computed(module, call.args[present].value):
         return at_its_source(module, ranges, call.args[present].value, edit)
+    needed = _present(call, replace(edit, keyword=edit.needs or "", position=None))
+    if needed is not None and is_computed(module, call.args[needed].value):
+        edit = replace(edit, value=_guarded(module.code_for_node(call.args[needed].value), edit))
     changed = _call_with(call, present, edit)
     return None if changed is None else replaced(module, call, changed)
+
+
+def _guarded(needed: str, edit: KeywordEdit) -> str:
+    """`persistent_workers=args.workers > 0`: the program still runs with `--workers 0`."""
+    return f"{needed} > 0" if edit.value == "True" else f"{edit.value} if {needed} > 0 else None"
 
 
 def _call_of(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Call | None:

@@ -22,7 +22,7 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
 
     Args:
         recording: says where they are.
-        context: of the `with`; "{device}" becomes the type of the model's device.
+        context: of the `with`; "{device}" stands for the type of the model's device.
 
     Returns:
         [] unless it can be said of every pass: half of them would not be what was measured.
@@ -41,7 +41,8 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
                 line=forward.line,
                 callee=callee,
                 before=before,
-                context=context.format(device=model.device.partition(":")[0]),
+                context=context,
+                device=model.device.partition(":")[0],
             )
     return list(found.values())
 

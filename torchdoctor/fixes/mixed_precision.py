@@ -133,7 +133,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     from torchdoctor.edits.training import around_forward
 
     dtype = settings.get("dtype", "bfloat16")
-    context = f'torch.autocast(device_type="{{device}}", dtype=torch.{dtype})'
+    context = f"torch.autocast(device_type={{device}}, dtype=torch.{dtype})"
     return around_forward(recording, context)
 
 
