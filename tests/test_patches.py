@@ -153,9 +153,9 @@ def report_with(tmp_path: Path, **recommendation) -> Path:
     return path
 
 
-def patch_command(path: Path) -> subprocess.CompletedProcess:
+def patch_command(path: Path, *more: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "patch", str(path)],
+        [sys.executable, "-m", "torchdoctor.cli", "patch", str(path), *more],
         capture_output=True,
         text=True,
         check=False,
@@ -191,6 +191,25 @@ def test_nothing_to_patch_and_no_report(tmp_path: Path) -> None:
     result = patch_command(tmp_path / "no.json")
     assert result.returncode == 2
     assert result.stderr.startswith("torchdoctor: ")
+
+
+def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path) -> None:
+    diff = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+b\n"
+    path = report_with(
+        tmp_path,
+        fixes=[RecommendedFix(fix="torch-compile", instruction="model.compile()")],
+        also_offered=[RecommendedFix(fix="set-to-none", edit=diff, standing="confirmed")],
+    )
+    result = patch_command(path, "--fix", "set-to-none")
+    assert (result.returncode, result.stdout) == (0, diff)
+    assert "not measured by itself" in result.stderr
+    result = patch_command(path, "--fix", "torch-compile")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "model.compile()" in result.stderr
+    assert "set-to-none" in patch_command(path).stderr, "that there is another edit is said"
+    result = patch_command(path, "--fix", "loader-workers")
+    assert result.returncode == 2
+    assert "torch-compile, set-to-none" in result.stderr
 
 
 def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:

@@ -157,7 +157,9 @@ def _offered(
         module = fixes[ident]
         too_old = capability is not None and capability < getattr(module, "CAPABILITY", (0, 0))
         if not too_old and getattr(module, "suits", lambda trace: True)(trace):
-            offered.append(RecommendedFix(fix=ident, instruction=_permanent(module)))
+            offered.append(
+                RecommendedFix(fix=ident, instruction=_permanent(module), standing="offered")
+            )
     return offered
 
 

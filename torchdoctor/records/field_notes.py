@@ -163,7 +163,7 @@ NOTES: dict[str, dict[str, str]] = {
         "numerics_reason": "What that judgement rests on.",
         "peak_memory_bytes": "Memory at its highest with all of them.",
         "pairs": "Pairs of launches behind the speed-up.",
-        "also_offered": "Fixes that treat a finding but cannot be tried by a run.",
+        "also_offered": "Fixes beside the set: confirmed by themselves, undecided or untried where nothing was confirmed, or such as no run can try.",
         "patch": "One unified diff of the program's own source for `git apply`, in the working folder.",
         "patch_fixes": "Ids of the fixes that the patch makes permanent.",
         "patch_trial": "The patched program against the untouched one; null: there is no patch.",
@@ -174,6 +174,7 @@ NOTES: dict[str, dict[str, str]] = {
         "edit": "Unified diff, where the edit could be made and verified.",
         "instruction": "Otherwise what to change, as code.",
         "location": "Where in the source.",
+        "standing": "recommended; or beside the set: confirmed by itself, undecided by its trial, untried for want of time, offered where no run can try it.",
         "aim": "speed, or training: advice on training itself, which is not about speed.",
     },
     "Overhead": {

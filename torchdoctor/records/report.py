@@ -123,6 +123,9 @@ class RecommendedFix:
     instruction: str | None = None  # what to change, as code
     location: Location | None = None
     aim: str = "speed"  # "speed" | "training": advice on training itself
+    # "recommended"; beside the set: "confirmed" by itself, "undecided" by its trial, "untried" for
+    # want of time, "offered": no run can try it.
+    standing: str = "recommended"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +152,7 @@ class Recommendation:
     patch: str | None = None  # one unified diff for `git apply`
     patch_fixes: list[str] = field(default_factory=list)  # ids of the fixes that are in it
     patch_trial: PatchTrial | None = None
-    # They treat a finding, but cannot be tried.
+    # Beside the set; `standing` says why.
     also_offered: list[RecommendedFix] = field(default_factory=list)
 
 
