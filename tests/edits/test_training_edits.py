@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchdoctor.edits import BeforeLoopEdit, InputEdit, WithEdit
+from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.edits.training import around_forward, before_training, on_images
+from torchdoctor.fixes import mixed_precision
 from torchdoctor.records import (
     Binding,
     Environment,
@@ -140,3 +142,24 @@ def test_noise_of_one_pixel_stays_as_it_is() -> None:
     [edit] = on_images(recording(model(), generator), ".contiguous()")
     assert isinstance(edit, InputEdit) and edit.line == 20
     assert on_images(recording(generator), ".contiguous()") == []
+
+
+def test_a_trainer_is_asked_in_its_own_words() -> None:
+    def of(library: str | None) -> Recording:
+        fit = at(90, "<module>")
+        one = TrainingPass(model=0, name="net", forward=[fit], backward=[fit], library=library)
+        return recording(model(), passes=[one])
+
+    assert trainer_call(of(None), {"bfloat16": True}) is None
+    assert trainer_call(of("some_engine"), {"bfloat16": True}) is None
+    assert trainer_call(of("lightning"), {"num_workers": 4}) is None
+    said = trainer_call(of("transformers"), {"num_workers": 4, "persistent_workers": True})
+    assert said is not None
+    first, *others = said.splitlines()
+    assert first == (
+        "TrainingArguments(..., dataloader_num_workers=4, dataloader_persistent_workers=True)"
+    )
+    assert others[0] == "# or --dataloader_num_workers 4 with HfArgumentParser"
+    assert 'Trainer(..., precision="bf16-mixed")' in mixed_precision.instruction(
+        {"dtype": "bfloat16"}, of("lightning")
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.records import Location, Recording
 from torchdoctor.records.lookup import place, training_loaders
 
@@ -14,7 +15,10 @@ _POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
 
 
 def loader_call(recording: Recording, **keywords: Any) -> str:
-    """ "train.py:42  DataLoader(..., num_workers=4)"."""
+    """ "train.py:42  DataLoader(..., num_workers=4)"; a Trainer's arguments where it makes it."""
+    asked = trainer_call(recording, keywords)
+    if asked is not None:
+        return asked
     loaders = training_loaders(recording)
     where = place(recording, loaders[0].location if loaders else None, "the training DataLoader")
     call = f"{where}  DataLoader(..., {written(keywords)})"

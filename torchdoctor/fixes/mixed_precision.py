@@ -119,7 +119,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The context to open around forward and loss."""
+    """The context to open around forward and loss, or what asks the program's Trainer for it."""
+    from torchdoctor.edits.trainers import trainer_call
+
+    asked = trainer_call(recording, {"bfloat16": True})
+    if asked is not None and not edits(settings, recording):
+        return asked
     device = "cuda" if recording.has_gpu else "cpu"
     return (
         f'with torch.autocast(device_type="{device}", dtype=torch.bfloat16):\n'

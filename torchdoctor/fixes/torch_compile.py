@@ -178,8 +178,12 @@ def _cost(torch: Any) -> dict[str, Any]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to add."""
+    from torchdoctor.edits.trainers import trainer_call
     from torchdoctor.records.lookup import training_models
 
+    asked = trainer_call(recording, {"compile": True})
+    if asked is not None:
+        return asked
     mode = settings.get("mode", "default")
     option = "" if mode == "default" else f'mode="{mode}"'
     call = f"model.compile({option})"

@@ -38,7 +38,9 @@ class Passes:
         self._backwards += 1
         self.on = self._backwards < _MOST_BACKWARDS
         if begun is not None:
-            begun["backward"] = _lines(places.users_frame(sys._getframe(1)))
+            frame = sys._getframe(1)
+            begun["library"] = _library(frame)
+            begun["backward"] = _lines(places.users_frame(frame))
             if begun not in self._seen:
                 self._seen.append(begun)
 
@@ -53,6 +55,18 @@ def _lines(frame):
     while frame is not None and len(found) < _DEEPEST:
         found.append(places.of_frame(frame))
         frame = places.users_frame(frame.f_back)
+    return found
+
+
+def _library(frame):
+    """The package that the user's code called, where a library makes the backward pass."""
+    found = None
+    while frame is not None and not places.is_users(frame.f_code.co_filename):
+        package = (frame.f_globals.get("__name__") or "").partition(".")[0]
+        own = package == "torch" or "torchdoctor" in package
+        if not own and package not in sys.stdlib_module_names:
+            found = package
+        frame = frame.f_back
     return found
 
 

@@ -92,6 +92,7 @@ class TrainingPass:
     name: str | None = None  # what it is called there: "model", "self.net"
     forward: list[Location] = field(default_factory=list)
     backward: list[Location] = field(default_factory=list)
+    library: str | None = None  # that the user's code called, where one makes the backward pass
 
 
 @dataclass(frozen=True, kw_only=True)
