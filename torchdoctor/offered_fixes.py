@@ -53,7 +53,8 @@ def _confirmed(
     taken = {one.fix for one in recommended}
     for one in recommended:
         module = fixes.get(one.fix)
-        taken |= set(module.includes(recording)) if hasattr(module, "includes") else set()
+        if module is not None and hasattr(module, "includes"):
+            taken |= set(module.includes(recording))
     found: list[RecommendedFix] = []
     for row in sorted(rows, key=lambda row: -row.speedup.low if row.speedup else 0.0):
         surely = row.verdict == "faster" and row.speedup is not None and row.speedup.low > 1

@@ -151,7 +151,8 @@ def _constant_changed(
             return None
     if sum(last_name(target) == value.value for target in seen.targets) != 1:
         return None
-    for block in [module, *(function.body for function in around)]:
+    blocks = [cst.ensure_type(function.body, cst.BaseSuite) for function in around]
+    for block in (module, *blocks):
         for line in block.body:
             assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
             if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
