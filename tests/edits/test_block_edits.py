@@ -118,6 +118,8 @@ for x in loader:
         ("device = args.device", "torch.device(device).type"),
         ("args.device = torch.device('cpu')", '"cpu"'),
         ("def f():\n    device = 'cuda'", '"cpu"'),
+        ("device_type = 'cuda' if 'cuda' in device else 'cpu'", "device_type"),
+        ("accelerator = Accelerator(cpu=True)", "accelerator.device.type"),
     ],
 )
 def test_the_programs_own_device_is_named(before: str, device: str) -> None:
@@ -208,10 +210,9 @@ def train():
         == """import torch
 def train():
     for micro in range(4):
-        with torch.autocast('cpu'):
-            with ctx:
-                logits, loss = model(X, Y)
-                loss = loss / 4
+        with torch.autocast('cpu'), ctx:
+            logits, loss = model(X, Y)
+            loss = loss / 4
         X, Y = get_batch()
         scaler.scale(loss).backward()
 """

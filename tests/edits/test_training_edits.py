@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchdoctor.edits import BeforeLoopEdit, InputEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, InputEdit, KeywordEdit, WithEdit
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.edits.training import around_forward, before_training, on_images
 from torchdoctor.fixes import mixed_precision
 from torchdoctor.records import (
     Binding,
     Environment,
+    LoaderFacts,
     Location,
     ModelFacts,
     ProcessFacts,
@@ -163,3 +165,21 @@ def test_a_trainer_is_asked_in_its_own_words() -> None:
     assert 'Trainer(..., precision="bf16-mixed")' in mixed_precision.instruction(
         {"dtype": "bfloat16"}, of("lightning")
     )
+
+
+def test_a_loader_that_a_library_made_anew_is_edited_where_it_was_written() -> None:
+    def loader(ident: int, line: int, length: int, batches: int = 0) -> LoaderFacts:
+        return LoaderFacts(
+            ident=ident, location=at(line), dataset_cls="D", dataset_length=length, batches=batches
+        )
+
+    written = [loader(0, 99, 3668), loader(1, 102, 408)]
+    made_anew = [loader(2, 153, 3668, batches=14), loader(3, 153, 408)]
+    process = ProcessFacts(pid=1, loaders=[*written, *made_anew])
+    seen = replace(recording(), processes=[process])
+    assert loader_location(seen) == at(99)
+    [edit] = loader_edits(seen, num_workers=4)
+    assert isinstance(edit, KeywordEdit) and edit.line == 99
+    assert loader_call(seen, num_workers=4) == "train.py:99  DataLoader(..., num_workers=4)"
+    both_here = replace(seen, processes=[replace(process, loaders=made_anew)])
+    assert loader_location(both_here) == at(153)

@@ -29,13 +29,11 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     if not imports(module.body, edit.context.split(".", 1)[0]):
         return None
     seen = collect(module)
-    contexts = {
-        edit.context.replace("{device}", device)
-        for device in (f'"{edit.device}"', _OWN_TYPE, f"torch.device({_OWN}).type")
-    }
+    start, marker, end = edit.context.partition("{device}")
     for one in seen.withs:
-        headers = {module.code_for_node(item.item) for item in one.items}
-        if contexts & headers and covers(ranges, one, edit.line):
+        headers = [module.code_for_node(item.item) for item in one.items]
+        same = [x == edit.context or (marker and _between(x, start, end)) for x in headers]
+        if any(same) and covers(ranges, one, edit.line):
             return module
     if not _called_there(module, ranges, edit):
         return None
@@ -55,44 +53,49 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     if isinstance(inside[0], (cst.FunctionDef, cst.ClassDef)):
         return None
     head = inside[0]
+    item = cst.WithItem(
+        item=cst.parse_expression(edit.context.replace("{device}", _device(module, ranges, edit)))
+    )
+    if len(inside) == 1 and isinstance(head, cst.With):
+        # One more item, before the program's own, which may overrule it.
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        return replaced(
+            module, head, head.with_changes(items=[item.with_changes(comma=comma), *head.items])
+        )
     lines = head.leading_lines if isinstance(head, _LED) else ()
-    context = edit.context.replace("{device}", _device(module, ranges, edit))
-    item = cst.WithItem(item=cst.parse_expression(context))
     # What is said above the first statement stays above it all.
     body = [head.with_changes(leading_lines=()) if lines else head, *inside[1:]]
     wrapped = cst.With(items=[item], body=cst.IndentedBlock(body=body), leading_lines=lines)
     return _with_body(module, block, [*block.body[:first], wrapped, *block.body[end:]])
 
 
+def _between(text: str, start: str, end: str) -> bool:
+    return text.startswith(start) and text.endswith(end)
+
+
 def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
     """The program's own name for the type of its device, or the type that was seen."""
     seen = collect(module)
     around = [x for x in seen.functions if covers(ranges, x, edit.line)]
-    given = any(
-        parameter.name.value == _OWN
-        for function in around
-        for parameter in collect(function.params).parameters
-    )
+    given = {p.name.value for x in around for p in collect(x.params).parameters}
     elsewhere = {
         assign for x in seen.functions if x not in around for assign in collect(x.body).assigns
     }
-    values = [
-        module.code_for_node(assign.value)
-        for assign in seen.assigns
-        if assign not in elsewhere and _binds(assign, _OWN)
-    ]
-    if not given and not values:
-        return f'"{edit.device}"'
-    made = [value.startswith(("torch.device(", "torch.accelerator.")) for value in values]
-    return _OWN_TYPE if values and not given and all(made) else f"torch.device({_OWN}).type"
+    bound: dict[str, list[str]] = {}
+    for assign in seen.assigns:
+        for one in assign.targets if assign not in elsewhere else ():
+            if isinstance(one.target, cst.Name):
+                bound.setdefault(one.target.value, []).append(module.code_for_node(assign.value))
+    if "device_type" in bound:
+        return "device_type"
+    if "device" in bound or "device" in given:
+        made = [x.startswith(("torch.device(", "torch.accel")) for x in bound.get("device", [])]
+        return "device.type" if made and all(made) else "torch.device(device).type"
+    if any(value.startswith("Accelerator(") for value in bound.get("accelerator", ())):
+        return "accelerator.device.type"
+    return f'"{edit.device}"'
 
 
-def _binds(assign: cst.Assign, name: str) -> bool:
-    targets = [one.target for one in assign.targets]
-    return any(isinstance(target, cst.Name) and target.value == name for target in targets)
-
-
-_OWN, _OWN_TYPE = "device", "device.type"
 _LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit, KeywordEdit
 from torchdoctor.edits.trainers import trainer_call
-from torchdoctor.records import Location, Recording
+from torchdoctor.records import LoaderFacts, Location, Recording
 from torchdoctor.records.lookup import place, training_loaders
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
@@ -19,8 +19,7 @@ def loader_call(recording: Recording, **keywords: Any) -> str:
     asked = trainer_call(recording, keywords)
     if asked is not None:
         return asked
-    loaders = training_loaders(recording)
-    where = place(recording, loaders[0].location if loaders else None, "the training DataLoader")
+    where = place(recording, loader_location(recording), "the training DataLoader")
     call = f"{where}  DataLoader(..., {written(keywords)})"
     others = _others_made_there(recording)
     if others:
@@ -31,17 +30,32 @@ def loader_call(recording: Recording, **keywords: Any) -> str:
 def _others_made_there(recording: Recording) -> int:
     """Loaders that the line of the training loader makes besides, such as for validation."""
     loaders = training_loaders(recording)
-    if not loaders or loaders[0].location is None:
+    where = loader_location(recording)
+    if where is None:
         return 0
-    known = {loader.ident for loader in loaders}
-    same = [x for x in recording.main.loaders if x.location == loaders[0].location]
+    known = {loader.ident for loader in loaders} | {_written(recording, loaders[0]).ident}
+    same = [x for x in recording.main.loaders if x.location == where]
     return sum(x.ident not in known for x in same)
+
+
+def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:
+    """The loader that the user's code made, where a library made another from it.
+
+    Accelerate's `prepare` makes each loader anew, with the old one's arguments; the old one is
+    never iterated.
+    """
+    for one in recording.main.loaders:
+        if one.ident >= loader.ident or one.batches or one.location == loader.location:
+            continue
+        if (one.dataset_cls, one.dataset_length) == (loader.dataset_cls, loader.dataset_length):
+            return one
+    return loader
 
 
 def loader_location(recording: Recording) -> Location | None:
     """Where the training loader is made."""
     loaders = training_loaders(recording)
-    return loaders[0].location if loaders else None
+    return _written(recording, loaders[0]).location if loaders else None
 
 
 def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
@@ -49,8 +63,8 @@ def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
     loaders = training_loaders(recording)
     if not loaders:
         return []
-    callee = loaders[0].cls.rpartition(".")[2]
-    return call_edits(recording, loaders[0].location, callee, keywords)
+    callee = _written(recording, loaders[0]).cls.rpartition(".")[2]
+    return call_edits(recording, loader_location(recording), callee, keywords)
 
 
 def call_edits(
