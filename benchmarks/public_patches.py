@@ -138,12 +138,21 @@ def judged(row: Row, report: dict[str, Any], diff: str, said: str) -> Compared:
         name=row.name,
         fix=row.fix,
         verdict=best["verdict"] if best else "refused",
-        applies=applies(diff, Path(report["workload"]["cwd"])) if diff else None,
+        applies=applies(diff, _folder(report, row.fix)) if diff else None,
         fix_speedup=fix,
         patch_speedup=trial.get("speedup"),
         agree=overlap(fix, trial.get("speedup")),
         said="; ".join(reasons),
     )
+
+
+def _folder(report: dict[str, Any], fix: str) -> Path:
+    """The folder that the edit's names are relative to."""
+    recommended = report["recommendation"]
+    for one in (*recommended.get("fixes", ()), *recommended.get("also_offered", ())):
+        if one["fix"] == fix and one.get("folder"):
+            return Path(one["folder"])
+    return Path(report["workload"]["cwd"])
 
 
 def applies(diff: str, folder: Path) -> bool:
@@ -153,9 +162,7 @@ def applies(diff: str, folder: Path) -> bool:
         for name in names:
             copy = Path(scratch) / name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            # A file outside the program's folder is named by its path without the root.
-            source = folder / name if (folder / name).is_file() else Path("/") / name
-            copy.write_bytes(source.read_bytes())
+            copy.write_bytes((folder / name).read_bytes())
         _run(["git", "init", "--quiet"], Path(scratch))
         once = _run(["git", "apply", "-"], Path(scratch), given=diff).returncode == 0
         twice = _run(["git", "apply", "--check", "-"], Path(scratch), given=diff).returncode == 0

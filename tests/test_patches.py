@@ -126,6 +126,26 @@ def test_several_fixes_are_one_patch_that_git_applies(ends: str, tmp_path: Path)
     assert source_patch(FIXES, again, catalogue.fixes()) is None
 
 
+def test_a_script_outside_the_folder_is_patched_where_its_repository_is(tmp_path: Path) -> None:
+    """git and patch take no name that leads out of the folder."""
+    (tmp_path / "repo" / "deep").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    seen = recording(tmp_path / "repo" / "deep")
+    seen = replace(seen, workload=replace(seen.workload, cwd=str(tmp_path / "data")))
+    made = source_patch(FIXES, seen, catalogue.fixes())
+    assert made is not None and made.folder == str(tmp_path / "repo" / "deep")
+    (tmp_path / "repo" / ".git").mkdir()
+    made = source_patch(FIXES, seen, catalogue.fixes())
+    assert made is not None and made.folder == str(tmp_path / "repo")
+    assert "+++ b/deep/train.py" in made.diff
+    (tmp_path / "repo" / ".git").rmdir()
+    assert apply(tmp_path / "repo", made.diff).returncode == 0
+    report = report_with(
+        tmp_path, fixes=[RecommendedFix(fix="x")], patch=made.diff, patch_folder=made.folder
+    )
+    assert f"Apply it in {made.folder}:" in patch_command(report).stderr
+
+
 def test_what_no_edit_can_be_made_for_is_left_out_and_named(tmp_path: Path) -> None:
     text = SCRIPT.replace("        batch_size=4,\n", "        **options,\n")
     made = source_patch(FIXES, recording(tmp_path, text), catalogue.fixes())

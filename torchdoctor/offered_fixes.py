@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.candidates import advises_training
-from torchdoctor.edits.diff import commands_instead, unified_diff
+from torchdoctor.edits.diff import commands_instead, folder_of, unified_diff
 from torchdoctor.records import (
     Diagnosis,
     Location,
@@ -106,11 +106,13 @@ def as_code(one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any])
         location = next(
             (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
         )
-    diff = unified_diff(edits, recording.workload.cwd) if edits else None
+    folder = folder_of(edits, recording.workload.cwd)
+    diff = unified_diff(edits, folder) if edits else None
     if diff is None:
         # What the command overrules needs no edit.
         text = "\n".join([text, *map(shlex.join, commands_instead(edits))])
-    return replace(one, instruction=text, edit=diff, location=location)
+    elsewhere = folder if diff is not None and folder != recording.workload.cwd else None
+    return replace(one, instruction=text, edit=diff, location=location, folder=elsewhere)
 
 
 def _neither_measured_nor_refused(

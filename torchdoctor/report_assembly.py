@@ -96,6 +96,7 @@ def assemble(
             trials.recommendation,
             fixes=[as_code(one, recording, fixes) for one in chosen],
             patch=patch.diff if patch else None,
+            patch_folder=patch.folder if patch else None,
             patch_fixes=patch.fixes if patch else [],
             patch_trial=trials.patch,
             also_offered=offered,

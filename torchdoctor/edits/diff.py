@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +25,19 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
     if files is None:
         return None
     return "".join(_file_diff(Path(p), *texts, Path(folder)) for p, texts in files.items()) or None
+
+
+def folder_of(edits: Sequence[Edit], folder: str) -> str:
+    """Where to apply the edits' diff: the given folder, where it holds all the files.
+
+    Elsewhere the top of their repository, or the deepest folder that holds them all.
+    """
+    files = [Path(edit.file).resolve() for edit in edits]
+    if all(file.is_relative_to(Path(folder).resolve()) for file in files):
+        return folder
+    common = Path(os.path.commonpath([file.parent for file in files]))
+    tops = [one for one in (common, *common.parents) if (one / ".git").exists()]
+    return str(tops[0] if tops else common)
 
 
 def commands_instead(edits: Sequence[Edit]) -> list[list[str]]:

@@ -120,6 +120,7 @@ class RecommendedFix:
     fix: str
     settings: dict[str, Any] = field(default_factory=dict)
     edit: str | None = None  # unified diff
+    folder: str | None = None  # that the edit's names are relative to; None: the program's
     instruction: str | None = None  # what to change, as code
     location: Location | None = None
     aim: str = "speed"  # "speed" | "training": advice on training itself
@@ -150,6 +151,7 @@ class Recommendation:
     peak_memory_bytes: int | None = None
     pairs: int = 0
     patch: str | None = None  # one unified diff for `git apply`
+    patch_folder: str | None = None  # that its names are relative to
     patch_fixes: list[str] = field(default_factory=list)  # ids of the fixes that are in it
     patch_trial: PatchTrial | None = None
     # Beside the set; `standing` says why.

@@ -17,7 +17,8 @@ def remarks(report: Report) -> list[str]:
     others = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
     if not recommended.fixes:
         return ["Nothing to patch: the report recommends no fix.", *others]
-    lines = [_APPLY.format(clean(report.workload.cwd))] if recommended.patch else []
+    folder = recommended.patch_folder or report.workload.cwd
+    lines = [_APPLY.format(clean(folder))] if recommended.patch else []
     if measured := wording.patch(report):
         lines.append(measured[0].upper() + measured[1:])
     by_hand = [fix for fix in recommended.fixes if fix.fix not in recommended.patch_fixes]
@@ -47,7 +48,7 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
 def remarks_on(report: Report, fix: RecommendedFix) -> list[str]:
     """What was measured of one fix, and where to apply its edit or what to do by hand."""
     name = fix_with_settings(fix.fix, fix.settings)
-    lines = [_APPLY.format(clean(report.workload.cwd))] if fix.edit else []
+    lines = [_APPLY.format(clean(fix.folder or report.workload.cwd))] if fix.edit else []
     trials = [t for t in report.trials if (t.fix, t.settings) == (fix.fix, fix.settings)]
     if trials and trials[0].speedup is not None:
         measured = speedup(trials[0].speedup)
