@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.edits import BeforeLoopEdit, Edit, InputEdit, KeywordEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, Edit, InputEdit, KeywordEdit, RemoveEdit, WithEdit
 from torchdoctor.edits.diff import edited_files
 from torchdoctor.edits.source import edited
 
@@ -349,3 +349,16 @@ for x in loader:
     optimizer.zero_grad(set_to_none=True)
 """
     )
+
+
+def test_a_call_that_nobody_needs_is_removed() -> None:
+    def without(source: str) -> str | None:
+        line = line_of(source, "synchronize")
+        return edited(source, RemoveEdit(file="", line=line, callee="synchronize"))
+
+    source = "import torch\nfor x in loader:\n    step(x)\n    torch.cuda.synchronize()\n"
+    assert without(source) == "import torch\nfor x in loader:\n    step(x)\n"
+    alone = "import torch\nif timed:\n    torch.cuda.synchronize()  # to time it\nstep()\n"
+    assert without(alone) == alone.replace("torch.cuda.synchronize()", "pass")
+    for kept in ("torch.cuda.synchronize(); step()\n", "x = synchronize()\n"):
+        assert without(kept) is None

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchdoctor.edits import BeforeLoopEdit, InputEdit, KeywordEdit, WithEdit
+from torchdoctor.edits import (
+    BeforeLoopEdit,
+    DetachEdit,
+    InputEdit,
+    KeywordEdit,
+    NonBlockingEdit,
+    RemoveEdit,
+    WithEdit,
+)
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.edits.training import around_forward, before_training, on_images
-from torchdoctor.fixes import mixed_precision
+from torchdoctor.fixes import mixed_precision, pin_memory, remove_sync
 from torchdoctor.records import (
     Binding,
     Environment,
@@ -17,6 +25,7 @@ from torchdoctor.records import (
     ModelFacts,
     ProcessFacts,
     Recording,
+    TensorCall,
     TrainingPass,
     Workload,
 )
@@ -183,3 +192,34 @@ def test_a_loader_that_a_library_made_anew_is_edited_where_it_was_written() -> N
     assert loader_call(seen, num_workers=4) == "train.py:99  DataLoader(..., num_workers=4)"
     both_here = replace(seen, processes=[replace(process, loaders=made_anew)])
     assert loader_location(both_here) == at(153)
+
+
+def test_pinning_goes_with_copies_that_do_not_block() -> None:
+    """One without the other gains nothing."""
+    loader = LoaderFacts(ident=0, location=at(9), batches=9)
+    seen = recording(model())
+    seen = replace(seen, processes=[replace(seen.main, loaders=[loader])])
+    pinned, copied = pin_memory.edits({}, seen)
+    assert isinstance(pinned, KeywordEdit) and (pinned.keyword, pinned.value) == (
+        "pin_memory",
+        "True",
+    )
+    assert copied == NonBlockingEdit(file="/w/train.py", line=20)
+    assert pin_memory.edits({}, replace(seen, processes=[replace(seen.main, passes=[])])) == []
+
+
+def test_waits_that_nobody_needs_are_removed_and_nothing_else() -> None:
+    calls = [
+        TensorCall(kind="wait", name="synchronize", location=at(30), host_s=1.0),
+        TensorCall(
+            kind="wait", name="item", location=at(31), text="t += l.item()", sure=True, host_s=1.0
+        ),
+    ]
+    seen = recording(model())
+    seen = replace(seen, processes=[replace(seen.main, tensor_calls=calls, analysed_steps=3)])
+    assert remove_sync.edits({"calls": ["synchronize"]}, seen) == [
+        RemoveEdit(file="/w/train.py", line=30, callee="synchronize")
+    ]
+    assert remove_sync.edits({}, seen) == [
+        DetachEdit(file="/w/train.py", line=31, name="t", from_item=True)
+    ]

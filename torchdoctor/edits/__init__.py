@@ -125,6 +125,26 @@ class DetachEdit:
     from_item: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class NonBlockingEdit:
+    """`x.to(device)` -> `x.to(device, non_blocking=True)` for what the loop around `line` yields.
+
+    `line` is where the model gets the batch: what is moved below it is no input.
+    """
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveEdit:
+    """Remove the statement at `line`, a call of `callee` ("synchronize") and nothing else."""
+
+    file: str
+    line: int
+    callee: str
+
+
 Edit = (
     KeywordEdit
     | StatementEdit
@@ -135,4 +155,6 @@ Edit = (
     | AsTensorEdit
     | OnDeviceEdit
     | DetachEdit
+    | NonBlockingEdit
+    | RemoveEdit
 )

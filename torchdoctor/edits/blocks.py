@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from torchdoctor.edits import BeforeLoopEdit, InputEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, WithEdit
 from torchdoctor.edits.syntax import (
     Ranges,
     call_at,
@@ -221,3 +221,22 @@ def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Modul
         return None
     changed = argument.with_changes(value=cst.parse_expression(code + edit.method))
     return replaced(module, call, call.with_changes(args=[changed, *call.args[1:]]))
+
+
+def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> cst.Module | None:
+    """The module without one call that is a statement; `pass` in its place where it was alone."""
+    for block in collect(module).blocks:
+        for number, line in enumerate(block.body):
+            if not isinstance(line, cst.SimpleStatementLine) or not covers(ranges, line, edit.line):
+                continue
+            call = line.body[0].value if isinstance(line.body[0], cst.Expr) else None
+            if len(line.body) != 1 or not isinstance(call, cst.Call):
+                return None
+            if last_name(call.func) != edit.callee:
+                return None
+            alone = len(block.body) == 1
+            kept = [line.with_changes(body=[cst.Pass()])] if alone else []
+            return _with_body(
+                module, block, [*block.body[:number], *kept, *block.body[number + 1 :]]
+            )
+    return None

@@ -17,11 +17,14 @@ from torchdoctor.edits import (
     Edit,
     InputEdit,
     KeywordEdit,
+    NonBlockingEdit,
     OnDeviceEdit,
+    RemoveEdit,
     StatementEdit,
     WithEdit,
 )
-from torchdoctor.edits.blocks import before_loop, with_context, with_input
+from torchdoctor.edits.blocks import before_loop, with_context, with_input, without_statement
+from torchdoctor.edits.copies import non_blocking
 from torchdoctor.edits.options import at_its_source, command_instead, is_computed
 from torchdoctor.edits.syntax import (
     Ranges,
@@ -76,6 +79,8 @@ def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | Non
         OnDeviceEdit: on_device,
         DetachEdit: detached,
         InputEdit: with_input,
+        NonBlockingEdit: non_blocking,
+        RemoveEdit: without_statement,
     }
     return by_kind[type(edit)](module, ranges, edit)
 

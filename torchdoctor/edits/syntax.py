@@ -20,6 +20,9 @@ class _Collect(cst.CSTVisitor):
         self.blocks: list[cst.Module | cst.IndentedBlock] = []
         self.withs: list[cst.With] = []
         self.targets: list[cst.BaseExpression] = []  # of assignments, tuples taken apart
+        self.loops: list[cst.For] = []
+        self.comprehensions: list[cst.CompFor] = []
+        self.lists: list[cst.List] = []
         self.imports: list[cst.Import | cst.ImportFrom] = []
         self.assigns: list[cst.Assign] = []
         self.parameters: list[cst.Param] = []
@@ -59,7 +62,14 @@ class _Collect(cst.CSTVisitor):
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
         self._target(node.target)
 
+    def visit_CompFor(self, node: cst.CompFor) -> None:  # noqa: N802
+        self.comprehensions.append(node)
+
+    def visit_List(self, node: cst.List) -> None:  # noqa: N802
+        self.lists.append(node)
+
     def visit_For(self, node: cst.For) -> None:  # noqa: N802
+        self.loops.append(node)
         self._target(node.target)
 
     def visit_AsName(self, node: cst.AsName) -> None:  # noqa: N802
@@ -139,6 +149,17 @@ def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Cal
     starting = [call for call in on_line if ranges[call].start.line == line]
     chosen = starting or on_line
     return chosen[0] if len(chosen) == 1 else None
+
+
+def with_keyword(arguments: Sequence[cst.Arg], name: str, value: str) -> list[cst.Arg]:
+    """One more argument behind those that stand on one line."""
+    added = cst.Arg(
+        value=cst.parse_expression(value),
+        keyword=cst.Name(name),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    return [*arguments[:-1], *(a.with_changes(comma=comma) for a in arguments[-1:]), added]
 
 
 def replaced(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module | None:

@@ -121,11 +121,21 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The context to open around forward and loss, or what asks the program's Trainer for it."""
     from torchdoctor.edits.trainers import trainer_call
+    from torchdoctor.records.lookup import place, training_models
 
     asked = trainer_call(recording, {"bfloat16": True})
     if asked is not None and not edits(settings, recording):
         return asked
     device = "cuda" if recording.has_gpu else "cpu"
+    models = training_models(recording)
+    held = models[0].holder if len(models) == 1 else None
+    if held is not None and any(one.library for one in recording.main.passes):
+        # An engine calls the model and computes the loss: what is reached from outside is forward.
+        return (
+            f'autocast = torch.autocast(device_type="{device}", dtype=torch.bfloat16)\n'
+            f"{held.name}.forward = autocast({held.name}.forward)"
+            f"  # before {place(recording, held.location, '')}; the loss stays in float32"
+        )
     return (
         f'with torch.autocast(device_type="{device}", dtype=torch.bfloat16):\n'
         "    ...  # the forward pass and the loss of the training step\n"
