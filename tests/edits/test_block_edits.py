@@ -143,6 +143,26 @@ def test_a_function_that_gets_the_device_names_it() -> None:
         context="torch.autocast({device})", device="cpu",
     )  # fmt: skip
     assert "with torch.autocast(torch.device(device).type):" in (edited(source, edit) or "")
+    made = source + "def main():\n    device = torch.device('cpu')\n    train(model, device)\n"
+    assert "with torch.autocast(device.type):" in (edited(made, edit) or "")
+
+
+def test_the_device_of_a_trainer_is_its_own() -> None:
+    source = """import torch
+class Trainer:
+    def __init__(self):
+        self.device = 'cpu'
+    def run(self):
+        z = self.model(x)
+        z.backward()
+"""
+    edit = WithEdit(
+        file="", line=6, callee="self.model", before=7,
+        context="torch.autocast({device})", device="cpu",
+    )  # fmt: skip
+    changed = edited(source, edit)
+    assert changed is not None
+    assert "with torch.autocast(torch.device(self.device).type):" in changed
 
 
 def test_a_blank_line_keeps_a_new_statement_apart_from_a_block() -> None:

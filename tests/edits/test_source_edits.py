@@ -237,6 +237,7 @@ def test_an_option_that_the_command_gives_is_changed_there(given: list, instead:
     )  # fmt: skip
     assert by_command(OPTION, edit) == ["python", "train.py", *instead]
     assert by_command(OPTION, replace(edit, command=("python", "train.py"))) is None
+    assert workers(OPTION, *instead) == OPTION, "the command gives that number already"
 
 
 @pytest.mark.parametrize(

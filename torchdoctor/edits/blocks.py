@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import libcst as cst
 
@@ -69,6 +69,18 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     return _with_body(module, block, [*block.body[:first], wrapped, *block.body[end:]])
 
 
+def _values(
+    module: cst.Module, assigns: Sequence[cst.Assign], without: Collection[cst.Assign]
+) -> dict[str, list[str]]:
+    """What each plain name is bound to, as source."""
+    found: dict[str, list[str]] = {}
+    for assign in assigns:
+        for one in assign.targets if assign not in without else ():
+            if isinstance(one.target, cst.Name):
+                found.setdefault(one.target.value, []).append(module.code_for_node(assign.value))
+    return found
+
+
 def _between(text: str, start: str, end: str) -> bool:
     return text.startswith(start) and text.endswith(end)
 
@@ -81,19 +93,17 @@ def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
     elsewhere = {
         assign for x in seen.functions if x not in around for assign in collect(x.body).assigns
     }
-    bound: dict[str, list[str]] = {}
-    for assign in seen.assigns:
-        for one in assign.targets if assign not in elsewhere else ():
-            if isinstance(one.target, cst.Name):
-                bound.setdefault(one.target.value, []).append(module.code_for_node(assign.value))
+    bound, anywhere = _values(module, seen.assigns, elsewhere), _values(module, seen.assigns, set())
     if "device_type" in bound:
         return "device_type"
     if "device" in bound or "device" in given:
-        made = [x.startswith(("torch.device(", "torch.accel")) for x in bound.get("device", [])]
+        # A parameter is what the program made elsewhere.
+        made = [x.startswith(("torch.device(", "torch.accel")) for x in anywhere.get("device", [])]
         return "device.type" if made and all(made) else "torch.device(device).type"
     if any(value.startswith("Accelerator(") for value in bound.get("accelerator", ())):
         return "accelerator.device.type"
-    return f'"{edit.device}"'
+    owned = any(module.code_for_node(target).strip() == "self.device" for target in seen.targets)
+    return "torch.device(self.device).type" if owned and "self" in given else f'"{edit.device}"'
 
 
 _LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)

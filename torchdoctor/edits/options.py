@@ -36,8 +36,11 @@ def at_its_source(
     if isinstance(value, cst.Name):
         return _constant_changed(module, ranges, value, edit)
     option = _option(module, value)
-    if option is None or _given(option, edit.command) is not None:
+    if option is None:
         return None
+    if _given(option, edit.command) is not None:
+        same = command_instead(module, value, edit) == list(edit.command)
+        return module if same else None
     return _default_changed(module, option, edit.value)
 
 
@@ -151,9 +154,9 @@ def _constant_changed(
             return None
     if sum(last_name(target) == value.value for target in seen.targets) != 1:
         return None
-    blocks = [cst.ensure_type(function.body, cst.BaseSuite) for function in around]
-    for block in (module, *blocks):
-        for line in block.body:
+    bodies = [module.body, *(function.body.body for function in around)]
+    for body in bodies:
+        for line in body:
             assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
             if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
                 continue

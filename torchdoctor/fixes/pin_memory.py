@@ -170,8 +170,11 @@ def location(recording: Recording) -> Location | None:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; and how to copy."""
     from torchdoctor.edits.calls import loader_call
+    from torchdoctor.edits.trainers import trainer_call
 
     call = loader_call(recording, pin_memory=True)
+    if trainer_call(recording, {"pin_memory": True}) is not None:
+        return call  # which copies the batches itself
     return f"{call}\nand copy each batch with  x = x.to(device, non_blocking=True)"
 
 
