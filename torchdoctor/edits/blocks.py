@@ -29,10 +29,10 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     if not imports(module.body, edit.context.split(".", 1)[0]):
         return None
     seen = collect(module)
-    start, marker, end = edit.context.partition("{device}")
+    prefix, marker, suffix = edit.context.partition("{device}")
     for one in seen.withs:
         headers = [module.code_for_node(item.item) for item in one.items]
-        same = [x == edit.context or (marker and _between(x, start, end)) for x in headers]
+        same = [x == edit.context or (marker and _between(x, prefix, suffix)) for x in headers]
         if any(same) and covers(ranges, one, edit.line):
             return module
     if not _called_there(module, ranges, edit):
@@ -81,8 +81,8 @@ def _values(
     return found
 
 
-def _between(text: str, start: str, end: str) -> bool:
-    return text.startswith(start) and text.endswith(end)
+def _between(text: str, prefix: str, suffix: str) -> bool:
+    return text.startswith(prefix) and text.endswith(suffix)
 
 
 def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
