@@ -9,7 +9,8 @@ import sys
 from . import bindings, places
 
 _MOST_BACKWARDS = 24  # enough for a generator that learns at every fifth step
-_DEEPEST = 12  # frames of the user's code
+_MOST_FORWARDS = 2_000  # an episode of single forwards may come before each backward
+_DEEPEST = 40  # frames of the user's code
 
 
 class Passes:
@@ -17,7 +18,7 @@ class Passes:
 
     def __init__(self, session):
         self.on = session.phases and session.plan.get("purpose") == "observe"
-        self._backwards = 0
+        self._forwards = self._backwards = 0
         self._begun = None
         self._seen = []
 
@@ -25,6 +26,8 @@ class Passes:
         """A root is called in training mode, gradients on: the first since a backward counts."""
         if not self.on:
             return
+        self._forwards += 1
+        self.on = self._forwards < _MOST_FORWARDS
         lines = _lines(places.users_frame(sys._getframe(1)))
         if self._begun is not None and not _loop_began_anew(self._begun["forward"], lines):
             return
@@ -36,7 +39,7 @@ class Passes:
         """A backward pass begins."""
         begun, self._begun = self._begun, None
         self._backwards += 1
-        self.on = self._backwards < _MOST_BACKWARDS
+        self.on = self.on and self._backwards < _MOST_BACKWARDS
         if begun is not None:
             frame = sys._getframe(1)
             begun["library"] = _library(frame)
