@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torchdoctor.candidates import advises_training
-from torchdoctor.edits.diff import commands_instead, folder_of, unified_diff
+from torchdoctor.edits.diff import folder_of, instead, unified_diff
 from torchdoctor.records import (
     Diagnosis,
     Location,
@@ -109,8 +108,7 @@ def as_code(one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any])
     folder = folder_of(edits, recording.workload.cwd)
     diff = unified_diff(edits, folder) if edits else None
     if diff is None:
-        # What the command overrules needs no edit.
-        text = "\n".join([text, *map(shlex.join, commands_instead(edits))])
+        text = "\n".join([text, *instead(edits)])
     elsewhere = folder if diff is not None and folder != recording.workload.cwd else None
     return replace(one, instruction=text, edit=diff, location=location, folder=elsewhere)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchdoctor.edits import DecoratorEdit, KeywordEdit, StatementEdit
-from torchdoctor.edits.diff import unified_diff
+from torchdoctor.edits.diff import instead, unified_diff
 from torchdoctor.edits.source import by_command, edit_call_keyword, edited
 
 WORKERS = ("DataLoader", "num_workers", "4", 5)
@@ -220,7 +220,7 @@ def test_an_option_of_the_command_line_keeps_its_effect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "instead"),
+    ("given", "changed"),
     [
         (["--n-workers", "2"], ["--n-workers", "4"]),
         (["--n-workers=2", "x"], ["--n-workers=4", "x"]),
@@ -229,15 +229,15 @@ def test_an_option_of_the_command_line_keeps_its_effect() -> None:
         (["-j2"], ["-j4"]),
     ],
 )
-def test_an_option_that_the_command_gives_is_changed_there(given: list, instead: list) -> None:
+def test_an_option_that_the_command_gives_is_changed_there(given: list, changed: list) -> None:
     assert workers(OPTION, *given) is None
     edit = KeywordEdit(
         file="", line=6, callee="DataLoader", keyword="num_workers", value="4",
         command=("python", "train.py", *given),
     )  # fmt: skip
-    assert by_command(OPTION, edit) == ["python", "train.py", *instead]
+    assert by_command(OPTION, edit) == ["python", "train.py", *changed]
     assert by_command(OPTION, replace(edit, command=("python", "train.py"))) is None
-    assert workers(OPTION, *instead) == OPTION, "the command gives that number already"
+    assert workers(OPTION, *changed) == OPTION, "the command gives that number already"
 
 
 @pytest.mark.parametrize(
@@ -287,3 +287,21 @@ def test_workers_that_an_option_may_turn_off_stay_optional() -> None:
         assert f"{keyword}={written})" in (edited(OPTION, edit) or "")
         literal = OPTION.replace("int(args.n_workers)", "2")
         assert f"2, {keyword}={value})" in (edited(literal, edit) or "")
+
+
+def test_where_an_argument_comes_from_is_said(tmp_path: Path) -> None:
+    def said(source: str, *command: str) -> list[str]:
+        (tmp_path / "train.py").write_text(source)
+        line = next(n for n, text in enumerate(source.splitlines(), 1) if "DataLoader(" in text)
+        edit = KeywordEdit(
+            file=str(tmp_path / "train.py"), line=line, callee="DataLoader", keyword="num_workers",
+            value="4", position=5, command=("python", "train.py", *command),
+        )  # fmt: skip
+        return instead([edit, edit])
+
+    where = "set it where that is made"
+    assert said("DataLoader(d, **kwargs)") == [f"# num_workers may come from **kwargs: {where}"]
+    config = "DataLoader(d, num_workers=config.workers)"
+    assert said(config) == [f"# num_workers may come from config.workers: {where}"]
+    assert said(OPTION, "-j", "2") == ["python train.py -j 4"]
+    assert said("DataLoader(d)") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,20 +41,24 @@ def folder_of(edits: Sequence[Edit], folder: str) -> str:
     return str(tops[0] if tops else common)
 
 
-def commands_instead(edits: Sequence[Edit]) -> list[list[str]]:
-    """Commands to start the program with, for arguments that come from options given there."""
-    from torchdoctor.edits.source import by_command
+def instead(edits: Sequence[Edit]) -> list[str]:
+    """For arguments that are not edited: the command to give, or where they come from."""
+    from torchdoctor.edits.source import by_command, by_hand
 
-    found: list[list[str]] = []
+    found: list[str] = []
     for edit in edits:
-        if isinstance(edit, KeywordEdit):
-            try:
-                command = by_command(_read(Path(edit.file)), edit)
-            except (OSError, UnicodeDecodeError):
-                continue
-            if command is not None and command not in found:
-                found.append(command)
-    return found
+        if not isinstance(edit, KeywordEdit):
+            continue
+        try:
+            source = _read(Path(edit.file))
+        except (OSError, UnicodeDecodeError):
+            continue
+        command, origin = by_command(source, edit), by_hand(source, edit)
+        if command is not None:
+            found.append(shlex.join(command))
+        elif origin is not None:
+            found.append(f"# {edit.keyword} may come from {origin}: set it where that is made")
+    return list(dict.fromkeys(found))
 
 
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:

@@ -137,15 +137,32 @@ def _present(call: cst.Call, edit: KeywordEdit) -> int | None:
 
 def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
     """The command to give instead, where the argument comes from an option that it gives."""
+    module, call = _parsed_call(source, edit)
+    present = None if call is None else _present(call, edit)
+    if module is None or call is None or present is None:
+        return None
+    return command_instead(module, call.args[present].value, edit)
+
+
+def by_hand(source: str, edit: KeywordEdit) -> str | None:
+    """Where the argument's value comes from, as source: "**options", "config.num_workers"."""
+    module, call = _parsed_call(source, edit)
+    if module is None or call is None:
+        return None
+    present = _present(call, edit)
+    if present is not None:
+        value = call.args[present].value
+        return module.code_for_node(value) if is_computed(module, value) else None
+    stars = [x for x in call.args if x.star]
+    return next((f"{x.star}{module.code_for_node(x.value)}" for x in stars), None)
+
+
+def _parsed_call(source: str, edit: KeywordEdit) -> tuple[cst.Module | None, cst.Call | None]:
     try:
         wrapper = MetadataWrapper(cst.parse_module(source))
     except cst.ParserSyntaxError:
-        return None
-    call = _call_of(wrapper.module, wrapper.resolve(PositionProvider), edit)
-    present = None if call is None else _present(call, edit)
-    if call is None or present is None:
-        return None
-    return command_instead(wrapper.module, call.args[present].value, edit)
+        return None, None
+    return wrapper.module, _call_of(wrapper.module, wrapper.resolve(PositionProvider), edit)
 
 
 def _call_with(call: cst.Call, present: int | None, edit: KeywordEdit) -> cst.Call | None:
