@@ -32,6 +32,7 @@ ORDER = [
     "trials",
     "comparison",
     "report_doubts",
+    "offered_fixes",
     "report_assembly",
     "machine",
     "machine_noise",

@@ -126,6 +126,26 @@ def test_several_fixes_are_one_patch_that_git_applies(ends: str, tmp_path: Path)
     assert source_patch(FIXES, again, catalogue.fixes()) is None
 
 
+def test_a_script_outside_the_folder_is_patched_where_its_repository_is(tmp_path: Path) -> None:
+    """git and patch take no name that leads out of the folder."""
+    (tmp_path / "repo" / "deep").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    seen = recording(tmp_path / "repo" / "deep")
+    seen = replace(seen, workload=replace(seen.workload, cwd=str(tmp_path / "data")))
+    made = source_patch(FIXES, seen, catalogue.fixes())
+    assert made is not None and made.folder == str(tmp_path / "repo" / "deep")
+    (tmp_path / "repo" / ".git").mkdir()
+    made = source_patch(FIXES, seen, catalogue.fixes())
+    assert made is not None and made.folder == str(tmp_path / "repo")
+    assert "+++ b/deep/train.py" in made.diff
+    (tmp_path / "repo" / ".git").rmdir()
+    assert apply(tmp_path / "repo", made.diff).returncode == 0
+    report = report_with(
+        tmp_path, fixes=[RecommendedFix(fix="x")], patch=made.diff, patch_folder=made.folder
+    )
+    assert f"Apply it in {made.folder}:" in patch_command(report).stderr
+
+
 def test_what_no_edit_can_be_made_for_is_left_out_and_named(tmp_path: Path) -> None:
     text = SCRIPT.replace("        batch_size=4,\n", "        **options,\n")
     made = source_patch(FIXES, recording(tmp_path, text), catalogue.fixes())
@@ -153,9 +173,9 @@ def report_with(tmp_path: Path, **recommendation) -> Path:
     return path
 
 
-def patch_command(path: Path) -> subprocess.CompletedProcess:
+def patch_command(path: Path, *more: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "patch", str(path)],
+        [sys.executable, "-m", "torchdoctor.cli", "patch", str(path), *more],
         capture_output=True,
         text=True,
         check=False,
@@ -191,6 +211,25 @@ def test_nothing_to_patch_and_no_report(tmp_path: Path) -> None:
     result = patch_command(tmp_path / "no.json")
     assert result.returncode == 2
     assert result.stderr.startswith("torchdoctor: ")
+
+
+def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path) -> None:
+    diff = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+b\n"
+    path = report_with(
+        tmp_path,
+        fixes=[RecommendedFix(fix="torch-compile", instruction="model.compile()")],
+        also_offered=[RecommendedFix(fix="set-to-none", edit=diff, standing="confirmed")],
+    )
+    result = patch_command(path, "--fix", "set-to-none")
+    assert (result.returncode, result.stdout) == (0, diff)
+    assert "not measured by itself" in result.stderr
+    result = patch_command(path, "--fix", "torch-compile")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "model.compile()" in result.stderr
+    assert "set-to-none" in patch_command(path).stderr, "that there is another edit is said"
+    result = patch_command(path, "--fix", "loader-workers")
+    assert result.returncode == 2
+    assert "torch-compile, set-to-none" in result.stderr
 
 
 def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:

@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor import __version__
-from torchdoctor.candidates import advises_training
 from torchdoctor.catalogue import RISKS
-from torchdoctor.edits.diff import unified_diff
+from torchdoctor.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.records import (
     Baseline,
     Diagnosis,
-    Location,
     Overhead,
-    RecommendedFix,
     Recording,
     Refused,
     Report,
@@ -90,18 +87,19 @@ def assemble(
         memory_snapshot=recording.main.memory_snapshot,
         reproduce=reproduce,
     )
-    offered = _offered(diagnosis, rows, recording, fixes)
+    chosen = trials.recommendation.fixes if trials is not None else []
+    offered = offered_fixes(diagnosis, rows, chosen, recording, fixes)
     if advise_training:
-        offered += _advice(rows, recording, fixes)
+        offered += advice(rows, recording, fixes)
     if trials is None:
         return replace(report, recommendation=replace(report.recommendation, also_offered=offered))
-    chosen = [_with_instruction(one, recording, fixes) for one in trials.recommendation.fixes]
     return replace(
         report,
         recommendation=replace(
             trials.recommendation,
-            fixes=chosen,
+            fixes=[as_code(one, recording, fixes) for one in chosen],
             patch=patch.diff if patch else None,
+            patch_folder=patch.folder if patch else None,
             patch_fixes=patch.fixes if patch else [],
             patch_trial=trials.patch,
             also_offered=offered,
@@ -197,56 +195,3 @@ def _overhead(recording: Recording) -> Overhead:
             "its cost is in no timing."
         )
     return Overhead(probe_us_per_step=cost, probe_share=share, profiler_window=window)
-
-
-def _with_instruction(
-    one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any]
-) -> RecommendedFix:
-    module = fixes.get(one.fix)
-    if module is None:
-        return one
-    text = module.instruction(one.settings, recording)
-    edits = module.edits(one.settings, recording) if hasattr(module, "edits") else []
-    location = module.location(recording) if hasattr(module, "location") else None
-    if location is None:
-        location = next(
-            (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
-        )
-    diff = unified_diff(edits, recording.workload.cwd) if edits else None
-    return replace(one, instruction=text, edit=diff, location=location)
-
-
-def _offered(
-    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
-) -> list[RecommendedFix]:
-    """Fixes for what was found that were neither measured nor refused."""
-    # Of what the user left out by --fixes or --skip, nothing was asked for either.
-    seen = {part for row in rows for part in row.fix.split(" + ")}
-    # What includes a fix that made it slower is no better advice than that.
-    slower = {row.fix for row in rows if row.speedup is not None and row.speedup.estimate < 1}
-    offered: list[RecommendedFix] = []
-    for finding in diagnosis.findings:
-        for ident in finding.fixes:
-            module = fixes.get(ident)
-            if module is None or ident in seen or module.refuses(recording):
-                continue
-            seen.add(ident)
-            if hasattr(module, "includes") and slower.intersection(module.includes(recording)):
-                continue
-            settings: dict[str, Any] = next(iter(module.settings(recording)), {})
-            offered.append(
-                _with_instruction(RecommendedFix(fix=ident, settings=settings), recording, fixes)
-            )
-    return offered
-
-
-def _advice(
-    rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
-) -> list[RecommendedFix]:
-    """Advice on training itself: not about speed, and only where it was not refused."""
-    seen = {row.fix for row in rows}
-    return [
-        _with_instruction(RecommendedFix(fix=ident, aim="training"), recording, fixes)
-        for ident, module in fixes.items()
-        if advises_training(module) and ident not in seen and not module.refuses(recording)
-    ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchdoctor.edits import Edit
-from torchdoctor.edits.diff import edited_files, unified_diff
+from torchdoctor.edits.diff import edited_files, folder_of, unified_diff
 from torchdoctor.records import Recording
 
 Fixes = Sequence[tuple[str, dict[str, Any]]]
@@ -17,12 +17,13 @@ Fixes = Sequence[tuple[str, dict[str, Any]]]
 class SourcePatch:
     """What `git apply` would do.
 
-    diff: names are relative to the program's working folder; texts: the changed files' new
+    diff: names are relative to `folder`; texts: the changed files' new
     contents by path; fixes: ids of those that it makes permanent; left_out: of those that no edit
     can be made for with certainty.
     """
 
     diff: str
+    folder: str
     texts: dict[str, str]
     fixes: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -55,7 +56,8 @@ def source_patch(
             left_out.append(ident)
     files = edited_files(edits) or {}
     changed = {path: after for path, (before, after) in files.items() if after != before}
-    diff = unified_diff(edits, recording.workload.cwd)
+    folder = folder_of(edits, recording.workload.cwd)
+    diff = unified_diff(edits, folder)
     if not changed or diff is None:
         return None
-    return SourcePatch(diff=diff, texts=changed, fixes=made, left_out=left_out)
+    return SourcePatch(diff=diff, folder=folder, texts=changed, fixes=made, left_out=left_out)

@@ -167,7 +167,7 @@ def _offered(
         else:
             instruction = _permanent(module)
         if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
-            offered.append(RecommendedFix(fix=ident, instruction=instruction))
+            offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
     return offered
 
 

@@ -4,7 +4,8 @@
 #   bash benchmarks/gpu/run_all.sh OUT [WHEELS]
 #
 # OUT gets: table.md (planted against found), samples/ (one report each), nvml.json (our figures
-# beside nvidia-smi's), traces/ (small traces of each illness, to become test data), log.txt.
+# beside nvidia-smi's), traces/ (small traces of each illness, to become test data), headlines.json
+# (claims of well-known guides beside what is measured), log.txt.
 # WHEELS: a folder of wheels for a machine without a package index (see wheels.sh).
 # What did not fit into the time is named at the end. Without a GPU it stops at once, unless
 # TORCHDOCTOR_WITHOUT_GPU=1 asks for a dry run of the script itself.
@@ -58,6 +59,8 @@ else
 fi
 do_within "traces" 90 "$BIN/python" benchmarks/gpu/record_traces.py "$OUT/traces"
 do_within "probe overhead" 60 "$BIN/python" benchmarks/probe_overhead.py --launches 3 --blocks 20
+do_within "headline numbers" 150 "$BIN/python" benchmarks/headlines.py \
+  --budget "${HEADLINES_BUDGET_S:-25}s" --json "$OUT/headlines.json"
 for script in sample_workloads/*.py; do
   name=$(basename "$script" .py)
   if [ "$name" = expectations ]; then continue; fi

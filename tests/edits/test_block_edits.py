@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.edits import BeforeLoopEdit, Edit, InputEdit, KeywordEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, Edit, InputEdit, KeywordEdit, RemoveEdit, WithEdit
 from torchdoctor.edits.diff import edited_files
 from torchdoctor.edits.source import edited
 
@@ -67,6 +67,154 @@ for x, y in loader:
     )
 
 
+def test_what_stands_behind_the_loss_stays_where_it_is() -> None:
+    source = """import torch
+for x, y in loader:
+    output = model(x)
+    self.loss = criterion(output, y)
+    self.loss += penalty
+    # count what was right
+    right = accuracy(output, y)
+    losses.update(self.loss.item(), x.size(0))
+    # learn
+    optimizer.zero_grad()
+    self.loss.backward()
+"""
+    assert (
+        autocast(source)
+        == """import torch
+for x, y in loader:
+    with torch.autocast('cpu'):
+        output = model(x)
+        self.loss = criterion(output, y)
+        self.loss += penalty
+    # count what was right
+    right = accuracy(output, y)
+    losses.update(self.loss.item(), x.size(0))
+    # learn
+    optimizer.zero_grad()
+    self.loss.backward()
+"""
+    )
+
+
+def test_what_is_gathered_for_the_loss_goes_along() -> None:
+    source = """import torch
+for x in loader:
+    out = model(x)
+    losses.append(out.mean())
+    optimizer.zero_grad()
+    sum(losses).backward()
+"""
+    result = autocast(source)
+    assert result is not None
+    assert "        losses.append(out.mean())\n    optimizer.zero_grad()" in result
+
+
+@pytest.mark.parametrize(
+    ("before", "device"),
+    [
+        ("device = torch.device('cpu')", "device.type"),
+        ("device = args.device", "torch.device(device).type"),
+        ("args.device = torch.device('cpu')", '"cpu"'),
+        ("def f():\n    device = 'cuda'", '"cpu"'),
+        ("device_type = 'cuda' if 'cuda' in device else 'cpu'", "device_type"),
+        ("accelerator = Accelerator(cpu=True)", "accelerator.device.type"),
+    ],
+)
+def test_the_programs_own_device_is_named(before: str, device: str) -> None:
+    """A program that runs on other machines as well does so with the edit."""
+    source = f"import torch\n{before}\nloss = model(x)\nloss.backward()\n"
+    line = line_of(source, "model(")
+    edit = WithEdit(
+        file="", line=line, callee="model", before=line + 1,
+        context="torch.autocast(device_type={device})", device="cpu",
+    )  # fmt: skip
+    changed = edited(source, edit)
+    assert changed is not None
+    assert f"with torch.autocast(device_type={device}):" in changed
+    assert edited(changed, edit) == changed
+
+
+def test_a_function_that_gets_the_device_names_it() -> None:
+    source = "import torch\ndef train(model, device):\n    z = model(x)\n    z.backward()\n"
+    edit = WithEdit(
+        file="", line=3, callee="model", before=4,
+        context="torch.autocast({device})", device="cpu",
+    )  # fmt: skip
+    assert "with torch.autocast(torch.device(device).type):" in (edited(source, edit) or "")
+    made = source + "def main():\n    device = torch.device('cpu')\n    train(model, device)\n"
+    assert "with torch.autocast(device.type):" in (edited(made, edit) or "")
+
+
+def test_the_device_of_a_trainer_is_its_own() -> None:
+    source = """import torch
+class Trainer:
+    def __init__(self):
+        self.device = 'cpu'
+    def run(self):
+        z = self.model(x)
+        z.backward()
+"""
+    edit = WithEdit(
+        file="", line=6, callee="self.model", before=7,
+        context="torch.autocast({device})", device="cpu",
+    )  # fmt: skip
+    changed = edited(source, edit)
+    assert changed is not None
+    assert "with torch.autocast(torch.device(self.device).type):" in changed
+
+
+def test_a_blank_line_keeps_a_new_statement_apart_from_a_block() -> None:
+    source = "import torch\nif dry:\n    epochs = 1\n\nfor x in loader:\n    model(x)\n"
+    changed = before(source, "model.compile()", "model(x)")
+    assert changed == source.replace("\nfor", "\nmodel.compile()\n\nfor")
+
+
+def test_a_function_that_calls_the_model_is_known_by_its_name() -> None:
+    source = """import torch
+for x in loader:
+    loss = self.steps.loss_of(x)
+    loss.backward()
+"""
+    result = autocast(source, call="loss_of", name="loss_of")
+    assert result is not None
+    assert "        loss = self.steps.loss_of(x)\n    loss.backward()" in result
+    assert autocast(source, call="loss_of", name="other") is None
+
+
+def test_each_of_several_passes_gets_its_context(tmp_path: Path) -> None:
+    source = """import torch
+for x in loader:
+    real = d(x)
+    real.backward()
+    fake = g(z)
+    out = d(fake)
+    out.backward()
+"""
+    at = str(tmp_path / "train.py")
+    Path(at).write_text(source)
+    edits: list[Edit] = [
+        WithEdit(file=at, line=3, callee="d", before=4, context=AUTOCAST),
+        WithEdit(file=at, line=5, callee="g", before=7, context=AUTOCAST),
+    ]
+    files = edited_files(edits)
+    assert files is not None
+    assert (
+        files[at][1]
+        == """import torch
+for x in loader:
+    with torch.autocast('cpu'):
+        real = d(x)
+    real.backward()
+    with torch.autocast('cpu'):
+        fake = g(z)
+        out = d(fake)
+    out.backward()
+"""
+    )
+
+
 def test_the_innermost_common_block_is_chosen() -> None:
     source = """import torch
 def train():
@@ -82,11 +230,10 @@ def train():
         == """import torch
 def train():
     for micro in range(4):
-        with torch.autocast('cpu'):
-            with ctx:
-                logits, loss = model(X, Y)
-                loss = loss / 4
-            X, Y = get_batch()
+        with torch.autocast('cpu'), ctx:
+            logits, loss = model(X, Y)
+            loss = loss / 4
+        X, Y = get_batch()
         scaler.scale(loss).backward()
 """
     )
@@ -222,3 +369,16 @@ for x in loader:
     optimizer.zero_grad(set_to_none=True)
 """
     )
+
+
+def test_a_call_that_nobody_needs_is_removed() -> None:
+    def without(source: str) -> str | None:
+        line = line_of(source, "synchronize")
+        return edited(source, RemoveEdit(file="", line=line, callee="synchronize"))
+
+    source = "import torch\nfor x in loader:\n    step(x)\n    torch.cuda.synchronize()\n"
+    assert without(source) == "import torch\nfor x in loader:\n    step(x)\n"
+    alone = "import torch\nif timed:\n    torch.cuda.synchronize()  # to time it\nstep()\n"
+    assert without(alone) == alone.replace("torch.cuda.synchronize()", "pass")
+    for kept in ("torch.cuda.synchronize(); step()\n", "x = synchronize()\n"):
+        assert without(kept) is None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from torchdoctor.edits import DecoratorEdit, KeywordEdit, StatementEdit
-from torchdoctor.edits.diff import unified_diff
-from torchdoctor.edits.source import edit_call_keyword, edited
+from torchdoctor.edits.diff import instead, unified_diff
+from torchdoctor.edits.source import by_command, edit_call_keyword, edited
 
 WORKERS = ("DataLoader", "num_workers", "4", 5)
 
@@ -188,3 +189,119 @@ def test_half_a_fix_is_no_diff(tmp_path: Path) -> None:
     assert unified_diff(edits[:1], tmp_path) is not None
     missing = StatementEdit(file=str(tmp_path / "gone.py"), statement="torch.x()")
     assert unified_diff([missing], tmp_path) is None
+
+
+OPTION = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument('-j', '--n-workers', default=0, type=int,
+                    help='number of workers (default: 0)')
+args = parser.parse_args()
+loader = DataLoader(data, num_workers=int(args.n_workers))
+"""
+
+
+def workers(source: str, *command: str) -> str | None:
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "DataLoader(" in text)
+    edit = KeywordEdit(
+        file="", line=line, callee="DataLoader", keyword="num_workers", value="4", position=5,
+        command=("python", "train.py", *command),
+    )  # fmt: skip
+    once = edited(source, edit)
+    assert once is None or edited(once, edit) == once, "the second time changes nothing"
+    return once
+
+
+def test_an_option_of_the_command_line_keeps_its_effect() -> None:
+    """`--n-workers 8` shall still give eight."""
+    assert workers(OPTION) == OPTION.replace("default=0", "default=4").replace(": 0)", ": 4)")
+    dashed = OPTION.replace("'-j', ", "").replace("int(args.n_workers)", "args.n_workers")
+    changed = workers(dashed)
+    assert changed is not None and "num_workers=args.n_workers)" in changed
+
+
+@pytest.mark.parametrize(
+    ("given", "changed"),
+    [
+        (["--n-workers", "2"], ["--n-workers", "4"]),
+        (["--n-workers=2", "x"], ["--n-workers=4", "x"]),
+        (["--n-w", "2"], ["--n-w", "4"]),
+        (["-j", "2"], ["-j", "4"]),
+        (["-j2"], ["-j4"]),
+    ],
+)
+def test_an_option_that_the_command_gives_is_changed_there(given: list, changed: list) -> None:
+    assert workers(OPTION, *given) is None
+    edit = KeywordEdit(
+        file="", line=6, callee="DataLoader", keyword="num_workers", value="4",
+        command=("python", "train.py", *given),
+    )  # fmt: skip
+    assert by_command(OPTION, edit) == ["python", "train.py", *changed]
+    assert by_command(OPTION, replace(edit, command=("python", "train.py"))) is None
+    assert workers(OPTION, *changed) == OPTION, "the command gives that number already"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("N = 0  # n\nDataLoader(d, num_workers=N)", "N = 4  # n\nDataLoader(d, num_workers=N)"),
+        (
+            "def f():\n    n = 2\n    DataLoader(d, num_workers=n)",
+            "def f():\n    n = 4\n    DataLoader(d, num_workers=n)",
+        ),
+        (
+            "import os\nDataLoader(d, num_workers=min(2, os.cpu_count()))",
+            "import os\nDataLoader(d, num_workers=4)",
+        ),
+    ],
+)
+def test_a_constant_is_changed_where_it_is_set(before: str, after: str) -> None:
+    assert workers(before) == after
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "DataLoader(d, num_workers=config.num_workers)\n",
+        "def f(n=0):\n    DataLoader(d, num_workers=n)\n",
+        "n = 0\nn = 2\nDataLoader(d, num_workers=n)\n",
+        "n = 0\nexec(open('settings').read())\nDataLoader(d, num_workers=n)\n",
+        OPTION.replace("default=0, ", ""),
+        OPTION.replace("loader =", "args.n_workers = count()\nloader ="),
+        OPTION.replace("loader =", "parser.add_argument('--n_workers')\nloader ="),
+    ],
+)
+def test_a_value_of_unknown_origin_is_not_overwritten(source: str) -> None:
+    """It would leave the option, or the parameter, without effect."""
+    assert workers(source) is None
+
+
+def test_workers_that_an_option_may_turn_off_stay_optional() -> None:
+    """`--n-workers 0` would otherwise be an error of the loader."""
+    for keyword, value, written in (
+        ("persistent_workers", "True", "int(args.n_workers) > 0"),
+        ("prefetch_factor", "4", "4 if int(args.n_workers) > 0 else None"),
+    ):
+        edit = KeywordEdit(
+            file="", line=6, callee="DataLoader", keyword=keyword, value=value, needs="num_workers"
+        )
+        assert f"{keyword}={written})" in (edited(OPTION, edit) or "")
+        literal = OPTION.replace("int(args.n_workers)", "2")
+        assert f"2, {keyword}={value})" in (edited(literal, edit) or "")
+
+
+def test_where_an_argument_comes_from_is_said(tmp_path: Path) -> None:
+    def said(source: str, *command: str) -> list[str]:
+        (tmp_path / "train.py").write_text(source)
+        line = next(n for n, text in enumerate(source.splitlines(), 1) if "DataLoader(" in text)
+        edit = KeywordEdit(
+            file=str(tmp_path / "train.py"), line=line, callee="DataLoader", keyword="num_workers",
+            value="4", position=5, command=("python", "train.py", *command),
+        )  # fmt: skip
+        return instead([edit, edit])
+
+    where = "set it where that is made"
+    assert said("DataLoader(d, **kwargs)") == [f"# num_workers may come from **kwargs: {where}"]
+    config = "DataLoader(d, num_workers=config.workers)"
+    assert said(config) == [f"# num_workers may come from config.workers: {where}"]
+    assert said(OPTION, "-j", "2") == ["python train.py -j 4"]
+    assert said("DataLoader(d)") == []

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchdoctor.edits import BeforeLoopEdit, InputEdit, WithEdit
+from torchdoctor.edits import (
+    BeforeLoopEdit,
+    DetachEdit,
+    InputEdit,
+    KeywordEdit,
+    NonBlockingEdit,
+    RemoveEdit,
+    WithEdit,
+)
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
+from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.edits.training import around_forward, before_training, on_images
+from torchdoctor.fixes import mixed_precision, pin_memory, remove_sync
 from torchdoctor.records import (
     Binding,
     Environment,
-    Flags,
+    LoaderFacts,
     Location,
     ModelFacts,
-    OptimizerFacts,
     ProcessFacts,
     Recording,
+    TensorCall,
+    TrainingPass,
     Workload,
 )
 
-CONTEXT = 'torch.autocast(device_type="{device}")'
+CONTEXT = "torch.autocast(device_type={device})"
 
 
 def at(line: int, function: str = "main", file: str = "/w/train.py") -> Location:
@@ -41,13 +53,9 @@ def model(**changes) -> ModelFacts:
     return ModelFacts(**(values | changes))
 
 
-def recording(*models: ModelFacts, optimizers: int = 1, backward: Location | None = BACKWARD):
-    process = ProcessFacts(
-        pid=1,
-        models=list(models),
-        optimizers=[OptimizerFacts(ident=number) for number in range(optimizers)],
-        flags=Flags(backward_location=backward),
-    )
+def recording(*models: ModelFacts, passes: list[TrainingPass] | None = None) -> Recording:
+    one = TrainingPass(model=0, name="net", forward=[at(20)], backward=[BACKWARD])
+    process = ProcessFacts(pid=1, models=list(models), passes=[one] if passes is None else passes)
     workload = Workload(command=["python", "train.py"], cwd="/w")
     return Recording(workload=workload, environment=Environment(), processes=[process])
 
@@ -59,21 +67,60 @@ def test_the_context_is_of_the_models_device() -> None:
             line=20,
             callee="net",
             before=22,
-            context='torch.autocast(device_type="cuda")',
+            context=CONTEXT,
+            device="cuda",
         )
     ]
 
 
-def test_forward_and_backward_must_be_in_one_function() -> None:
-    for backward in (None, at(22, "step"), at(22, file="/w/other.py")):
-        assert around_forward(recording(model(), backward=backward), CONTEXT) == []
+def context_of(forward: list[Location], backward: list[Location]) -> list[tuple[int, str, int]]:
+    one = TrainingPass(model=0, name="net", forward=forward, backward=backward)
+    edits = around_forward(recording(model(), passes=[one]), CONTEXT)
+    return [(e.line, e.callee, e.before) for e in edits if isinstance(e, WithEdit)]
 
 
-def test_one_model_and_one_optimizer_alone() -> None:
-    called, uncalled = model(), replace(model(), ident=1, call=None)
-    assert around_forward(recording(called, uncalled), CONTEXT)
-    assert around_forward(recording(called, replace(called, ident=1)), CONTEXT) == []
-    assert around_forward(recording(called, optimizers=2), CONTEXT) == []
+def test_forward_and_backward_meet_in_the_innermost_function_above_both() -> None:
+    main = at(90, "<module>")
+    assert context_of([at(20), main], [at(22), main]) == [(20, "net", 22)]
+    # The loss is computed by a function, the backward pass by another.
+    inside = [at(5, "loss_of"), at(20), main]
+    assert context_of(inside, [at(22), main]) == [(20, "loss_of", 22)]
+    assert context_of(inside, [at(9, "learn"), at(22), main]) == [(20, "loss_of", 22)]
+    assert context_of([at(20, "<listcomp>"), at(20), main], [at(22), main]) == [(20, "net", 22)]
+
+
+def test_no_context_where_they_do_not_meet() -> None:
+    main = at(90, "<module>")
+    assert context_of([at(20), main], [at(22, "step"), main]) == []
+    assert context_of([at(20)], [at(22, file="/w/other.py")]) == []
+    assert context_of([main], [main]) == [], "a library calls both"
+    assert context_of([at(20)], []) == []
+    assert around_forward(recording(model(), passes=[]), CONTEXT) == []
+
+
+def test_each_pass_of_several_models_gets_its_context_or_none_does() -> None:
+    other = replace(model(), ident=1)
+    second = TrainingPass(model=1, name="g", forward=[at(30)], backward=[at(33)])
+    again = TrainingPass(model=1, name="g", forward=[at(31)], backward=[at(33)])
+    first = TrainingPass(model=0, name="net", forward=[at(20)], backward=[BACKWARD])
+    seen = recording(model(), other, passes=[first, again, second])
+    edits = around_forward(seen, CONTEXT)
+    assert [(e.line, e.before) for e in edits if isinstance(e, WithEdit)] == [(20, 22), (30, 33)]
+    hidden = replace(second, backward=[at(33, file="/w/other.py")])
+    assert around_forward(recording(model(), other, passes=[first, hidden]), CONTEXT) == []
+
+
+def test_every_model_gets_its_statement() -> None:
+    held = Binding(location=at(30, "<module>"), name="other")
+    seen = recording(model(), model(ident=1, holder=held))
+    edits = before_training(seen, "{model}.compile()")
+    assert [e.statement for e in edits if isinstance(e, BeforeLoopEdit)] == [
+        "model.compile()",
+        "other.compile()",
+    ]
+    assert (
+        before_training(recording(model(), model(ident=1, holder=None)), "{model}.compile()") == []
+    )
 
 
 def test_a_statement_before_training_names_the_model_as_it_is_held() -> None:
@@ -99,3 +146,80 @@ def test_only_images_are_converted() -> None:
     ]
     for shapes in (["8x32 float32"], ["8x3x32x32 float32", "8x3 float32"], ["8x3x4x4 int64"], []):
         assert on_images(recording(model(input_shapes=shapes)), method) == []
+
+
+def test_noise_of_one_pixel_stays_as_it_is() -> None:
+    generator = model(ident=1, input_shapes=["8x100x1x1 float32"])
+    [edit] = on_images(recording(model(), generator), ".contiguous()")
+    assert isinstance(edit, InputEdit) and edit.line == 20
+    assert on_images(recording(generator), ".contiguous()") == []
+
+
+def test_a_trainer_is_asked_in_its_own_words() -> None:
+    def of(library: str | None) -> Recording:
+        fit = at(90, "<module>")
+        one = TrainingPass(model=0, name="net", forward=[fit], backward=[fit], library=library)
+        return recording(model(), passes=[one])
+
+    assert trainer_call(of(None), {"bfloat16": True}) is None
+    assert trainer_call(of("some_engine"), {"bfloat16": True}) is None
+    assert trainer_call(of("lightning"), {"num_workers": 4}) is None
+    said = trainer_call(of("transformers"), {"num_workers": 4, "persistent_workers": True})
+    assert said is not None
+    first, *others = said.splitlines()
+    assert first == (
+        "TrainingArguments(..., dataloader_num_workers=4, dataloader_persistent_workers=True)"
+    )
+    assert others[0] == "# or --dataloader_num_workers 4 with HfArgumentParser"
+    assert 'Trainer(..., precision="bf16-mixed")' in mixed_precision.instruction(
+        {"dtype": "bfloat16"}, of("lightning")
+    )
+
+
+def test_a_loader_that_a_library_made_anew_is_edited_where_it_was_written() -> None:
+    def loader(ident: int, line: int, length: int, batches: int = 0) -> LoaderFacts:
+        return LoaderFacts(
+            ident=ident, location=at(line), dataset_cls="D", dataset_length=length, batches=batches
+        )
+
+    written = [loader(0, 99, 3668), loader(1, 102, 408)]
+    made_anew = [loader(2, 153, 3668, batches=14), loader(3, 153, 408)]
+    process = ProcessFacts(pid=1, loaders=[*written, *made_anew])
+    seen = replace(recording(), processes=[process])
+    assert loader_location(seen) == at(99)
+    [edit] = loader_edits(seen, num_workers=4)
+    assert isinstance(edit, KeywordEdit) and edit.line == 99
+    assert loader_call(seen, num_workers=4) == "train.py:99  DataLoader(..., num_workers=4)"
+    both_here = replace(seen, processes=[replace(process, loaders=made_anew)])
+    assert loader_location(both_here) == at(153)
+
+
+def test_pinning_goes_with_copies_that_do_not_block() -> None:
+    """One without the other gains nothing."""
+    loader = LoaderFacts(ident=0, location=at(9), batches=9)
+    seen = recording(model())
+    seen = replace(seen, processes=[replace(seen.main, loaders=[loader])])
+    pinned, copied = pin_memory.edits({}, seen)
+    assert isinstance(pinned, KeywordEdit) and (pinned.keyword, pinned.value) == (
+        "pin_memory",
+        "True",
+    )
+    assert copied == NonBlockingEdit(file="/w/train.py", line=20)
+    assert pin_memory.edits({}, replace(seen, processes=[replace(seen.main, passes=[])])) == []
+
+
+def test_waits_that_nobody_needs_are_removed_and_nothing_else() -> None:
+    calls = [
+        TensorCall(kind="wait", name="synchronize", location=at(30), host_s=1.0),
+        TensorCall(
+            kind="wait", name="item", location=at(31), text="t += l.item()", sure=True, host_s=1.0
+        ),
+    ]
+    seen = recording(model())
+    seen = replace(seen, processes=[replace(seen.main, tensor_calls=calls, analysed_steps=3)])
+    assert remove_sync.edits({"calls": ["synchronize"]}, seen) == [
+        RemoveEdit(file="/w/train.py", line=30, callee="synchronize")
+    ]
+    assert remove_sync.edits({}, seen) == [
+        DetachEdit(file="/w/train.py", line=31, name="t", from_item=True)
+    ]

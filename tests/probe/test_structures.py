@@ -302,3 +302,31 @@ def test_names_of_the_model_where_it_is_called_and_held(name: str, tmp_path: Pat
     assert model["holder"]["location"]["line"] == line_of(holder)
     assert model["holder_depth"] == depth
     assert run.main["flags"]["backward_location"]["line"] == line_of("backward()")
+
+
+def test_each_pass_is_known_by_the_lines_of_its_forward_and_its_backward(tmp_path: Path) -> None:
+    loop = """
+other = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 4))
+def loss_of(net, x):
+    return net(x).mean()  # inside
+for x, y in loader:
+    real = model(x)  # real
+    (real - 1).square().mean().backward()  # real is learned
+    fake = other(y)  # fake
+    loss = model(fake.detach()).square().mean()
+    loss.backward()  # fake is learned
+    loss = loss_of(model, fake)  # by a function
+    loss.backward()  # the generator learns
+    other(y)  # nothing learns from this
+"""
+    run = run_loop(loop, tmp_path)
+    source = (tmp_path / "train.py").read_text().splitlines()
+    seen = [
+        [one["name"], *(source[one[end][-1]["line"] - 1].partition("# ")[2]
+        for end in ("forward", "backward"))] for one in run.main["passes"]
+    ]  # fmt: skip
+    assert ["model", "real", "real is learned"] in seen
+    assert ["other", "fake", "fake is learned"] in seen
+    assert ["net", "by a function", "the generator learns"] in seen
+    assert len(seen) == 3
+    assert len([one for one in run.main["passes"] if len(one["forward"]) == 2]) == 1

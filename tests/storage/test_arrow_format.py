@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -143,6 +146,9 @@ def test_reads_in_the_loader_are_seen(tmp_path, probed, folder):
     (table,) = facts.tables
     assert (table.function, table.calls, table.files) == ("read_csv", 6, 1)
     assert table.total_s > 0
+    assert table.example == str(folder / "mixed.csv")
+    source = (tmp_path / "seen" / "train.py").read_text().splitlines()
+    assert "pandas.read_csv" in source[table.location.line - 1]
     assert {"pandas", "pyarrow"} & set(facts.available)
 
 
@@ -160,6 +166,22 @@ def test_tried_where_parsing_takes_time_again_and_again():
     assert FIX.refuses(seen) is None
     assert FIX.settings(seen) == [{}]
     assert "pandas.read_csv(path).to_feather" in FIX.instruction({}, seen)
+
+
+def test_the_instruction_names_the_programs_own_files_and_line(tmp_path):
+    """The command that converts is run here, on a file of the kind that it names."""
+    (tmp_path / "a.csv").write_text("a,b\n1,x\n")
+    line = {"file": str(tmp_path / "train.py"), "line": 31}
+    table = {"example": str(tmp_path / "a.csv"), "location": line}
+    seen = _seen(**table)
+    command, edit = FIX.instruction({}, seen).splitlines()
+    assert "train.py:31  pandas.read_feather(" in edit
+    assert FIX.location(seen).line == 31
+    command = command.replace("python", shlex.quote(sys.executable), 1)
+    subprocess.run(command, shell=True, check=True)
+    assert pandas.read_feather(tmp_path / "a.csv.feather")["b"].tolist() == ["x"]
+    one = FIX.instruction({}, _seen(**table, files=1)).splitlines()[0]
+    assert "rglob" not in one and str(tmp_path / "a.csv") in one
 
 
 def test_refused_with_the_reason():

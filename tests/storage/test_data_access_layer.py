@@ -102,6 +102,8 @@ def test_each_url_is_downloaded_once(tmp_path, probed, served, workers):
     assert len(asked) <= 8 < without
     facts = storage_facts(plain.channel, tmp_path)
     assert [(r.protocol, r.files) for r in facts.remote] == [("http", 4)]
+    where = facts.remote[0].location
+    assert where is not None and "open(" in REMOTE.splitlines()[where.line - 1]
     assert "fsspec" in facts.available
 
 
@@ -219,6 +221,10 @@ def test_what_is_tried():
     assert FIX.refuses(seen) is None
     assert FIX.settings(seen) == [{"layer": "simplecache"}]
     assert "simplecache::s3://" in FIX.instruction({"layer": "simplecache"}, seen)
+    line = {"file": "/w/data.py", "line": 7}
+    known = _seen(remote=[{**s3[0], "example": "bucket/0.bin", "location": line}])
+    said = FIX.instruction({"layer": "simplecache"}, known)
+    assert said.startswith('data.py:7  fsspec.open("simplecache::s3://bucket/0.bin"')
     alluxio = _seen(remote=s3, available=["fsspec", "alluxiofs"], alluxio_workers="a:1")
     assert FIX.settings(alluxio)[0] == {"layer": "alluxio", "worker_hosts": "a:1"}
     mounts = FIRES[0]["storage"]["mounts"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -260,6 +261,16 @@ def test_tried_with_a_quarter_of_the_memory():
     assert FIX.refuses(seen) is None
     assert FIX.settings(seen) == [{"limit_bytes": 2**32}]
     assert FIX.instruction(FIX.settings(seen)[0], seen)
+
+
+def test_the_instruction_names_the_programs_own_method(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("class Faces:\n    size = 3\n\n    def __getitem__(self, index): ...\n")
+    seen = _seen(dataset_cls="__main__.Faces")
+    seen = replace(seen, workload=replace(seen.workload, script=str(script), cwd=str(tmp_path)))
+    assert FIX.instruction({}, seen).startswith("# train.py:4, in Faces, with self.samples")
+    script.write_text("from faces import Faces\n")
+    assert FIX.instruction({}, seen).startswith("# in Faces, with")
 
 
 @pytest.mark.parametrize(

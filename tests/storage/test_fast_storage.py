@@ -270,3 +270,17 @@ def test_the_command_names_the_copy():
     text = FIX.instruction(FIX.settings(seen)[0], seen)
     assert "cp -a /mnt/data/train/. /dev/shm/train/" in text
     assert "--data=/dev/shm/train" in text
+
+
+def test_a_folder_that_the_script_names_is_shown_with_its_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import os\n\ndata = Images('/mnt/data/train/')\n")
+    seen = _seen(
+        {"folders": ["/mnt/data/train/a", "/mnt/data/train/b"]},
+        workload={"command": ["python", "train.py"], "script": str(script), "cwd": str(tmp_path)},
+    )
+    last = FIX.instruction(FIX.settings(seen)[0], seen).splitlines()[-1]
+    assert last == "train.py:3  '/dev/shm/train/'  # in place of '/mnt/data/train/'"
+    script.write_text("data = Images(folder)\n")
+    last = FIX.instruction(FIX.settings(seen)[0], seen).splitlines()[-1]
+    assert last == "# then let the program read /dev/shm/train instead of /mnt/data/train"

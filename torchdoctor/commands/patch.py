@@ -14,13 +14,24 @@ HELP = (
 )
 
 
-def patch(file: Annotated[Path, typer.Argument(help="The report.json of a run.")]) -> None:
+def patch(
+    file: Annotated[Path, typer.Argument(help="The report.json of a run.")],
+    fix: Annotated[
+        str | None,
+        typer.Option(help="The edit of this fix alone, recommended or only offered.", metavar="ID"),
+    ] = None,
+) -> None:
     """The diff on stdout, and what cannot be edited on stderr."""
     from torchdoctor.record_files import read_report
-    from torchdoctor.reports.patch import remarks
+    from torchdoctor.reports.patch import edit_of, remarks, remarks_on
 
     report = read_report(file)
-    sys.stdout.write(report.recommendation.patch or "")
+    if fix is None:
+        diff, said = report.recommendation.patch, remarks(report)
+    else:
+        one = edit_of(report, fix)
+        diff, said = one.edit, remarks_on(report, one)
+    sys.stdout.write(diff or "")
     sys.stdout.flush()
-    for line in remarks(report):
+    for line in said:
         typer.echo(line, err=True)

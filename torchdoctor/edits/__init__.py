@@ -14,7 +14,11 @@ class KeywordEdit:
     """Set one argument of a call.
 
     `line` is any line that the call covers; `callee` the last part of the called name; `value`
-    Python source. `position`: where the argument stands when it is given by position.
+    Python source. `position`: where the argument stands when it is given by position. `command`:
+    how the program was started. `needs`: an argument of the same call, a
+    number, without which this one is an error; where it may be zero the value says so. An argument
+    that comes from an option of the command line
+    (`num_workers=args.workers`) or from a constant is changed there, at its default.
     """
 
     file: str
@@ -23,6 +27,8 @@ class KeywordEdit:
     keyword: str
     value: str
     position: int | None = None
+    needs: str | None = None
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +52,10 @@ class DecoratorEdit:
 class WithEdit:
     """Put statements under a context manager.
 
-    From the statement at `line`, which calls `callee` (an expression: `model`, `self.net`), up to
-    the last one before the statement at `before`, in the innermost block that holds both.
+    From the statement at `line`, which calls `callee` (an expression: `model`, `self.net`, or a
+    function's name), up to the last one before the statement at `before` that this one needs, in
+    the innermost block that holds both. "{device}" in `context` stands for the type of the device:
+    the program's own name for it, or else `device`.
     """
 
     file: str
@@ -55,6 +63,7 @@ class WithEdit:
     callee: str
     before: int
     context: str
+    device: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +138,26 @@ class DetachEdit:
     from_item: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class NonBlockingEdit:
+    """`x.to(device)` -> `x.to(device, non_blocking=True)` for what the loop around `line` yields.
+
+    `line` is where the model gets the batch: what is moved below it is no input.
+    """
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveEdit:
+    """Remove the statement at `line`, a call of `callee` ("synchronize") and nothing else."""
+
+    file: str
+    line: int
+    callee: str
+
+
 Edit = (
     KeywordEdit
     | StatementEdit
@@ -140,4 +169,6 @@ Edit = (
     | AsTensorEdit
     | OnDeviceEdit
     | DetachEdit
+    | NonBlockingEdit
+    | RemoveEdit
 )

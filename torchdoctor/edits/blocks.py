@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
 import libcst as cst
 
-from torchdoctor.edits import BeforeLoopEdit, InputEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, WithEdit
 from torchdoctor.edits.syntax import (
     Ranges,
     call_at,
     collect,
     covers,
     imports,
+    last_name,
     replaced,
     same_statement,
 )
 
+_COMMENT = re.compile(r"#.*")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _LEARNS = frozenset({"backward", "step"})
 
 
@@ -25,11 +29,13 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     if not imports(module.body, edit.context.split(".", 1)[0]):
         return None
     seen = collect(module)
+    prefix, marker, suffix = edit.context.partition("{device}")
     for one in seen.withs:
         headers = [module.code_for_node(item.item) for item in one.items]
-        if edit.context in headers and _calls(module, one, edit.callee):
+        same = [x == edit.context or (marker and _between(x, prefix, suffix)) for x in headers]
+        if any(same) and covers(ranges, one, edit.line):
             return module
-    if call_at(module, ranges, edit.line, edit.callee) is None:
+    if not _called_there(module, ranges, edit):
         return None
     found = None
     for block in seen.blocks:
@@ -40,17 +46,64 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     if found is None:
         return None
     block, first, end = found
+    if any(_learns(statement) for statement in block.body[first:end]):
+        return None
+    end = first + _needed(module, block.body[first:end], block.body[end])
     inside = block.body[first:end]
-    elsewhere = isinstance(inside[0], (cst.FunctionDef, cst.ClassDef))
-    if elsewhere or any(_learns(statement) for statement in inside):
+    if isinstance(inside[0], (cst.FunctionDef, cst.ClassDef)):
         return None
     head = inside[0]
+    item = cst.WithItem(
+        item=cst.parse_expression(edit.context.replace("{device}", _device(module, ranges, edit)))
+    )
+    if len(inside) == 1 and isinstance(head, cst.With):
+        # One more item, before the program's own, which may overrule it.
+        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        return replaced(
+            module, head, head.with_changes(items=[item.with_changes(comma=comma), *head.items])
+        )
     lines = head.leading_lines if isinstance(head, _LED) else ()
-    item = cst.WithItem(item=cst.parse_expression(edit.context))
     # What is said above the first statement stays above it all.
     body = [head.with_changes(leading_lines=()) if lines else head, *inside[1:]]
     wrapped = cst.With(items=[item], body=cst.IndentedBlock(body=body), leading_lines=lines)
     return _with_body(module, block, [*block.body[:first], wrapped, *block.body[end:]])
+
+
+def _values(
+    module: cst.Module, assigns: Sequence[cst.Assign], without: Collection[cst.Assign]
+) -> dict[str, list[str]]:
+    """What each plain name is bound to, as source."""
+    found: dict[str, list[str]] = {}
+    for assign in assigns:
+        for one in assign.targets if assign not in without else ():
+            if isinstance(one.target, cst.Name):
+                found.setdefault(one.target.value, []).append(module.code_for_node(assign.value))
+    return found
+
+
+def _between(text: str, prefix: str, suffix: str) -> bool:
+    return text.startswith(prefix) and text.endswith(suffix)
+
+
+def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
+    """The program's own name for the type of its device, or the type that was seen."""
+    seen = collect(module)
+    around = [x for x in seen.functions if covers(ranges, x, edit.line)]
+    given = {p.name.value for x in around for p in collect(x.params).parameters}
+    elsewhere = {
+        assign for x in seen.functions if x not in around for assign in collect(x.body).assigns
+    }
+    bound, anywhere = _values(module, seen.assigns, elsewhere), _values(module, seen.assigns, set())
+    if "device_type" in bound:
+        return "device_type"
+    if "device" in bound or "device" in given:
+        # A parameter is what the program made elsewhere.
+        made = [x.startswith(("torch.device(", "torch.accel")) for x in anywhere.get("device", [])]
+        return "device.type" if made and all(made) else "torch.device(device).type"
+    if any(value.startswith("Accelerator(") for value in bound.get("accelerator", ())):
+        return "accelerator.device.type"
+    owned = any(module.code_for_node(target).strip() == "self.device" for target in seen.targets)
+    return "torch.device(self.device).type" if owned and "self" in given else f'"{edit.device}"'
 
 
 _LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
@@ -63,9 +116,37 @@ def _learns(statement: cst.CSTNode) -> bool:
     return False
 
 
-def _calls(module: cst.Module, node: cst.CSTNode, callee: str) -> bool:
-    calls = collect(node).calls
-    return any(module.code_for_node(call.func).strip() == callee for call in calls)
+def _called_there(module: cst.Module, ranges: Ranges, edit: WithEdit) -> bool:
+    """Whether the line calls what the recording says: by its expression, or a function's name."""
+    if call_at(module, ranges, edit.line, edit.callee) is not None:
+        return True
+    named = [x for x in collect(module).calls if last_name(x.func) == edit.callee]
+    return sum(covers(ranges, call, edit.line) for call in named) == 1
+
+
+def _needed(module: cst.Module, inside: Sequence[cst.CSTNode], backward: cst.CSTNode) -> int:
+    """How many of the statements lead to what the backward pass needs; those behind need not move.
+
+    Setting gradients to zero and counting what was right often stand between loss and backward.
+    """
+    code = _COMMENT.sub("", module.code_for_node(backward))
+    wanted = set(_DOTTED.findall(code))
+    for number in range(len(inside) - 1, 0, -1):
+        changed = _changed(module, inside[number])
+        if any(name == x or name.startswith(f"{x}.") for name in wanted for x in changed):
+            return number + 1
+    return 1
+
+
+def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
+    """What a statement assigns to, or calls a method of for its effect (`losses.append(loss)`)."""
+    seen = collect(statement)
+    owners = [
+        value.func.value
+        for value in seen.expressions
+        if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
+    ]
+    return {module.code_for_node(node).strip() for node in (*seen.targets, *owners)}
 
 
 def _covering(body: Sequence[cst.CSTNode], ranges: Ranges, line: int) -> int | None:
@@ -123,6 +204,10 @@ def _inserted(
     added: cst.SimpleStatementLine,
 ) -> cst.Module | None:
     # Comments above the loop stay with the loop.
+    loop, above = block.body[number], block.body[number - 1] if number else None
+    spaced = isinstance(loop, _LED) and any(line.comment is None for line in loop.leading_lines)
+    if spaced and not isinstance(above, cst.SimpleStatementLine) and above is not None:
+        added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
     return _with_body(module, block, [*block.body[:number], added, *block.body[number:]])
 
 
@@ -146,3 +231,22 @@ def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Modul
         return None
     changed = argument.with_changes(value=cst.parse_expression(code + edit.method))
     return replaced(module, call, call.with_changes(args=[changed, *call.args[1:]]))
+
+
+def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> cst.Module | None:
+    """The module without one call that is a statement; `pass` in its place where it was alone."""
+    for block in collect(module).blocks:
+        for number, line in enumerate(block.body):
+            if not isinstance(line, cst.SimpleStatementLine) or not covers(ranges, line, edit.line):
+                continue
+            call = line.body[0].value if isinstance(line.body[0], cst.Expr) else None
+            if len(line.body) != 1 or not isinstance(call, cst.Call):
+                return None
+            if last_name(call.func) != edit.callee:
+                return None
+            alone = len(block.body) == 1
+            kept = [line.with_changes(body=[cst.Pass()])] if alone else []
+            return _with_body(
+                module, block, [*block.body[:number], *kept, *block.body[number + 1 :]]
+            )
+    return None

@@ -5,17 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.edits import Edit, KeywordEdit
-from torchdoctor.records import Location, Recording
+from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.records import LoaderFacts, Location, Recording
 from torchdoctor.records.lookup import place, training_loaders
 
+_WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
 # DataLoader's arguments that may be given by position, which a keyword would then repeat.
 _POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
 
 
 def loader_call(recording: Recording, **keywords: Any) -> str:
-    """ "train.py:42  DataLoader(..., num_workers=4)"."""
-    loaders = training_loaders(recording)
-    where = place(recording, loaders[0].location if loaders else None, "the training DataLoader")
+    """ "train.py:42  DataLoader(..., num_workers=4)"; a Trainer's arguments where it makes it."""
+    asked = trainer_call(recording, keywords)
+    if asked is not None:
+        return asked
+    where = place(recording, loader_location(recording), "the training DataLoader")
     call = f"{where}  DataLoader(..., {written(keywords)})"
     others = _others_made_there(recording)
     if others:
@@ -26,17 +30,32 @@ def loader_call(recording: Recording, **keywords: Any) -> str:
 def _others_made_there(recording: Recording) -> int:
     """Loaders that the line of the training loader makes besides, such as for validation."""
     loaders = training_loaders(recording)
-    if not loaders or loaders[0].location is None:
+    where = loader_location(recording)
+    if where is None:
         return 0
-    known = {loader.ident for loader in loaders}
-    same = [x for x in recording.main.loaders if x.location == loaders[0].location]
+    known = {loader.ident for loader in loaders} | {_written(recording, loaders[0]).ident}
+    same = [x for x in recording.main.loaders if x.location == where]
     return sum(x.ident not in known for x in same)
+
+
+def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:
+    """The loader that the user's code made, where a library made another from it.
+
+    Accelerate's `prepare` makes each loader anew, with the old one's arguments; the old one is
+    never iterated.
+    """
+    for one in recording.main.loaders:
+        if one.ident >= loader.ident or one.batches or one.location == loader.location:
+            continue
+        if (one.dataset_cls, one.dataset_length) == (loader.dataset_cls, loader.dataset_length):
+            return one
+    return loader
 
 
 def loader_location(recording: Recording) -> Location | None:
     """Where the training loader is made."""
     loaders = training_loaders(recording)
-    return loaders[0].location if loaders else None
+    return _written(recording, loaders[0]).location if loaders else None
 
 
 def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
@@ -44,10 +63,13 @@ def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
     loaders = training_loaders(recording)
     if not loaders:
         return []
-    return call_edits(loaders[0].location, loaders[0].cls.rpartition(".")[2], keywords)
+    callee = _written(recording, loaders[0]).cls.rpartition(".")[2]
+    return call_edits(recording, loader_location(recording), callee, keywords)
 
 
-def call_edits(location: Location | None, callee: str, keywords: dict[str, Any]) -> list[Edit]:
+def call_edits(
+    recording: Recording, location: Location | None, callee: str, keywords: dict[str, Any]
+) -> list[Edit]:
     """One edit for each argument of a call; [] where its place is unknown."""
     if location is None:
         return []
@@ -59,6 +81,8 @@ def call_edits(location: Location | None, callee: str, keywords: dict[str, Any])
             keyword=name,
             value=repr(value),
             position=_POSITIONS.get(name) if callee == "DataLoader" else None,
+            needs="num_workers" if name in _WITH_WORKERS else None,
+            command=tuple(recording.workload.command),
         )
         for name, value in keywords.items()
     ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchdoctor.edits import BeforeLoopEdit, Edit, StatementEdit, WithEdit
+from torchdoctor.edits import BeforeLoopEdit, Edit, KeywordEdit, StatementEdit, WithEdit
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
@@ -24,6 +26,39 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
     if files is None:
         return None
     return "".join(_file_diff(Path(p), *texts, Path(folder)) for p, texts in files.items()) or None
+
+
+def folder_of(edits: Sequence[Edit], folder: str) -> str:
+    """Where to apply the edits' diff: the given folder, where it holds all the files.
+
+    Elsewhere the top of their repository, or the deepest folder that holds them all.
+    """
+    files = [Path(edit.file).resolve() for edit in edits]
+    if all(file.is_relative_to(Path(folder).resolve()) for file in files):
+        return folder
+    common = Path(os.path.commonpath([file.parent for file in files]))
+    tops = [one for one in (common, *common.parents) if (one / ".git").exists()]
+    return str(tops[0] if tops else common)
+
+
+def instead(edits: Sequence[Edit]) -> list[str]:
+    """For arguments that are not edited: the command to give, or where they come from."""
+    from torchdoctor.edits.source import by_command, by_hand
+
+    found: list[str] = []
+    for edit in edits:
+        if not isinstance(edit, KeywordEdit):
+            continue
+        try:
+            source = _read(Path(edit.file))
+        except (OSError, UnicodeDecodeError):
+            continue
+        command, origin = by_command(source, edit), by_hand(source, edit)
+        if command is not None:
+            found.append(shlex.join(command))
+        elif origin is not None:
+            found.append(f"# {edit.keyword} may come from {origin}: set it where that is made")
+    return list(dict.fromkeys(found))
 
 
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:

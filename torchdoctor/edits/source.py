@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import libcst as cst
@@ -17,12 +18,16 @@ from torchdoctor.edits import (
     Edit,
     InputEdit,
     KeywordEdit,
+    NonBlockingEdit,
     OnDeviceEdit,
+    RemoveEdit,
     ScaledStepEdit,
     StatementEdit,
     WithEdit,
 )
-from torchdoctor.edits.blocks import before_loop, with_context, with_input
+from torchdoctor.edits.blocks import before_loop, with_context, with_input, without_statement
+from torchdoctor.edits.copies import non_blocking
+from torchdoctor.edits.options import at_its_source, command_instead, is_computed
 from torchdoctor.edits.scaled_step import scaled_step
 from torchdoctor.edits.syntax import (
     Ranges,
@@ -78,6 +83,8 @@ def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | Non
         DetachEdit: detached,
         InputEdit: with_input,
         ScaledStepEdit: scaled_step,
+        NonBlockingEdit: non_blocking,
+        RemoveEdit: without_statement,
     }
     return by_kind[type(edit)](module, ranges, edit)
 
@@ -93,6 +100,25 @@ def edit_call_keyword(
 
 
 def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Module | None:
+    call = _call_of(module, ranges, edit)
+    if call is None:
+        return None
+    present = _present(call, edit)
+    if present is not None and is_computed(module, call.args[present].value):
+        return at_its_source(module, ranges, call.args[present].value, edit)
+    needed = _present(call, replace(edit, keyword=edit.needs or "", position=None))
+    if needed is not None and is_computed(module, call.args[needed].value):
+        edit = replace(edit, value=_guarded(module.code_for_node(call.args[needed].value), edit))
+    changed = _call_with(call, present, edit)
+    return None if changed is None else replaced(module, call, changed)
+
+
+def _guarded(needed: str, edit: KeywordEdit) -> str:
+    """`persistent_workers=args.workers > 0`: the program still runs with `--workers 0`."""
+    return f"{needed} > 0" if edit.value == "True" else f"{edit.value} if {needed} > 0 else None"
+
+
+def _call_of(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Call | None:
     covering = [
         call
         for call in collect(module).calls
@@ -100,24 +126,57 @@ def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.
     ]
     starting = [call for call in covering if ranges[call].start.line == edit.line]
     chosen = starting or covering
-    if len(chosen) != 1:
-        return None
-    changed = _call_with(chosen[0], edit)
-    if changed is None:
-        return None
-    return replaced(module, chosen[0], changed)
+    return chosen[0] if len(chosen) == 1 else None
 
 
-def _call_with(call: cst.Call, edit: KeywordEdit) -> cst.Call | None:
-    value = cst.parse_expression(edit.value)
+def _present(call: cst.Call, edit: KeywordEdit) -> int | None:
+    """Index of the argument where the call has it already."""
     for number, argument in enumerate(call.args):
         named = argument.keyword is not None and argument.keyword.value == edit.keyword
         placed = argument.keyword is None and not argument.star and number == edit.position
         if named or (placed and not any(a.star for a in call.args[:number])):
-            if argument.value.deep_equals(value):
-                return call
-            changed = argument.with_changes(value=value)
-            return call.with_changes(args=[*call.args[:number], changed, *call.args[number + 1 :]])
+            return number
+    return None
+
+
+def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
+    """The command to give instead, where the argument comes from an option that it gives."""
+    module, call = _parsed_call(source, edit)
+    present = None if call is None else _present(call, edit)
+    if module is None or call is None or present is None:
+        return None
+    return command_instead(module, call.args[present].value, edit)
+
+
+def by_hand(source: str, edit: KeywordEdit) -> str | None:
+    """Where the argument's value comes from, as source: "**options", "config.num_workers"."""
+    module, call = _parsed_call(source, edit)
+    if module is None or call is None:
+        return None
+    present = _present(call, edit)
+    if present is not None:
+        value = call.args[present].value
+        return module.code_for_node(value) if is_computed(module, value) else None
+    stars = [x for x in call.args if x.star]
+    return next((f"{x.star}{module.code_for_node(x.value)}" for x in stars), None)
+
+
+def _parsed_call(source: str, edit: KeywordEdit) -> tuple[cst.Module | None, cst.Call | None]:
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(source))
+    except cst.ParserSyntaxError:
+        return None, None
+    return wrapper.module, _call_of(wrapper.module, wrapper.resolve(PositionProvider), edit)
+
+
+def _call_with(call: cst.Call, present: int | None, edit: KeywordEdit) -> cst.Call | None:
+    value = cst.parse_expression(edit.value)
+    if present is not None:
+        argument = call.args[present]
+        if argument.value.deep_equals(value):
+            return call
+        changed = argument.with_changes(value=value)
+        return call.with_changes(args=[*call.args[:present], changed, *call.args[present + 1 :]])
     if any(argument.star for argument in call.args):
         return None
     added = cst.Arg(

@@ -20,6 +20,13 @@ class _Collect(cst.CSTVisitor):
         self.blocks: list[cst.Module | cst.IndentedBlock] = []
         self.withs: list[cst.With] = []
         self.targets: list[cst.BaseExpression] = []  # of assignments, tuples taken apart
+        self.loops: list[cst.For] = []
+        self.comprehensions: list[cst.CompFor] = []
+        self.lists: list[cst.List] = []
+        self.imports: list[cst.Import | cst.ImportFrom] = []
+        self.assigns: list[cst.Assign] = []
+        self.parameters: list[cst.Param] = []
+        self.expressions: list[cst.BaseExpression] = []  # that are statements
 
     def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
         self.calls.append(node)
@@ -37,17 +44,42 @@ class _Collect(cst.CSTVisitor):
     def visit_IndentedBlock(self, node: cst.IndentedBlock) -> None:  # noqa: N802
         self.blocks.append(node)
 
+    def visit_Import(self, node: cst.Import) -> None:  # noqa: N802
+        self.imports.append(node)
+
+    def visit_ImportFrom(self, node: cst.ImportFrom) -> None:  # noqa: N802
+        self.imports.append(node)
+
+    def visit_Assign(self, node: cst.Assign) -> None:  # noqa: N802
+        self.assigns.append(node)
+
+    def visit_Param(self, node: cst.Param) -> None:  # noqa: N802
+        self.parameters.append(node)
+
     def visit_AssignTarget(self, node: cst.AssignTarget) -> None:  # noqa: N802
         self._target(node.target)
 
     def visit_AnnAssign(self, node: cst.AnnAssign) -> None:  # noqa: N802
         self._target(node.target)
 
+    def visit_CompFor(self, node: cst.CompFor) -> None:  # noqa: N802
+        self.comprehensions.append(node)
+
+    def visit_List(self, node: cst.List) -> None:  # noqa: N802
+        self.lists.append(node)
+
     def visit_For(self, node: cst.For) -> None:  # noqa: N802
+        self.loops.append(node)
         self._target(node.target)
 
     def visit_AsName(self, node: cst.AsName) -> None:  # noqa: N802
         self._target(node.name)
+
+    def visit_Expr(self, node: cst.Expr) -> None:  # noqa: N802
+        self.expressions.append(node.value)
+
+    def visit_AugAssign(self, node: cst.AugAssign) -> None:  # noqa: N802
+        self._target(node.target)
 
     def visit_NamedExpr(self, node: cst.NamedExpr) -> None:  # noqa: N802
         self._target(node.target)
@@ -94,6 +126,15 @@ def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
     return False
 
 
+def imported(module: cst.Module) -> set[str]:
+    """All names that imports bind, wherever they stand."""
+    found = set()
+    for node in collect(module).imports:
+        for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
+            found.add(alias.evaluated_alias or alias.evaluated_name.split(".")[0])
+    return found
+
+
 def same_statement(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:
     """Whether a line is this one statement already."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
@@ -108,6 +149,17 @@ def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Cal
     starting = [call for call in on_line if ranges[call].start.line == line]
     chosen = starting or on_line
     return chosen[0] if len(chosen) == 1 else None
+
+
+def with_keyword(arguments: Sequence[cst.Arg], name: str, value: str) -> list[cst.Arg]:
+    """One more argument behind those that stand on one line."""
+    added = cst.Arg(
+        value=cst.parse_expression(value),
+        keyword=cst.Name(name),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    return [*arguments[:-1], *(a.with_changes(comma=comma) for a in arguments[-1:]), added]
 
 
 def replaced(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module | None:

@@ -8,7 +8,16 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, OnDeviceEdit
-from torchdoctor.edits.syntax import Ranges, call_at, collect, covers, imports, last_name, replaced
+from torchdoctor.edits.syntax import (
+    Ranges,
+    call_at,
+    collect,
+    covers,
+    imports,
+    last_name,
+    replaced,
+    with_keyword,
+)
 
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
 _KEEPS = ("append", "appendleft")
@@ -63,16 +72,8 @@ def on_device(module: cst.Module, ranges: Ranges, edit: OnDeviceEdit) -> cst.Mod
     device = _device(module, moves[0])
     if device is None:
         return None
-    added = cst.Arg(
-        value=cst.parse_expression(device),
-        keyword=cst.Name("device"),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
-    arguments = list(maker.args)
-    if arguments:
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        arguments[-1] = arguments[-1].with_changes(comma=comma)
-    return replaced(module, moves[0], maker.with_changes(args=[*arguments, added]))
+    arguments = with_keyword(maker.args, "device", device)
+    return replaced(module, moves[0], maker.with_changes(args=arguments))
 
 
 def _device(module: cst.Module, move: cst.Call) -> str | None:

@@ -12,52 +12,77 @@ from torchdoctor.edits import (
     StatementEdit,
     WithEdit,
 )
-from torchdoctor.records import ModelFacts, Recording
+from torchdoctor.records import Location, ModelFacts, Recording, TrainingPass
 from torchdoctor.records.lookup import training_models
 
+_PIXEL = re.compile(r"\d+x\d+x1x1 float")
 _IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first tensor
 
 
-def _called(recording: Recording) -> ModelFacts | None:
-    """The model, where one alone was called with gradients, and by a name of the user's code."""
-    models = [model for model in training_models(recording) if model.call is not None]
-    trainers = recording.main.optimizers
-    return models[0] if len(models) == 1 and len(trainers) <= 1 else None
+def _trained(recording: Recording) -> list[ModelFacts]:
+    """The models that were called with gradients, by names of the user's code."""
+    return [model for model in training_models(recording) if model.call is not None]
 
 
 def around_forward(recording: Recording, context: str) -> list[Edit]:
-    """From the model's call up to the backward pass, both in one function of the user's.
+    """Each pass from the model's call up to the backward, in the function that leads to both.
 
     Args:
         recording: says where they are.
-        context: of the `with`; "{device}" becomes the type of the model's device.
+        context: of the `with`; "{device}" stands for the type of the model's device.
+
+    Returns:
+        [] unless it can be said of every pass: half of them would not be what was measured.
     """
-    model, backward = _called(recording), recording.main.flags.backward_location
-    if model is None or model.call is None or backward is None:
-        return []
-    place = model.call.location
-    if (place.file, place.function) != (backward.file, backward.function):
-        return []
-    return [
-        WithEdit(
-            file=place.file,
-            line=place.line,
-            callee=model.call.name,
-            before=backward.line,
-            context=context.format(device=model.device.partition(":")[0]),
-        )
-    ]
+    models = {model.ident: model for model in training_models(recording)}
+    found: dict[tuple[str, int], WithEdit] = {}
+    for one in recording.main.passes:
+        model, meeting = models.get(one.model), _meeting(one)
+        if model is None or meeting is None:
+            return []
+        forward, callee, before = meeting
+        known = found.get((forward.file, before))
+        if known is None or forward.line < known.line:
+            found[forward.file, before] = WithEdit(
+                file=forward.file,
+                line=forward.line,
+                callee=callee,
+                before=before,
+                context=context,
+                device=model.device.partition(":")[0],
+            )
+    return list(found.values())
+
+
+def _meeting(one: TrainingPass) -> tuple[Location, str, int] | None:
+    """Where both are in one function: the forward, what is called there, the backward's line."""
+    called = [one.name, *(where.function for where in one.forward[:-1])]
+    deepest = len(one.forward) - 1
+    for depth, (forward, backward) in enumerate(
+        zip(reversed(one.forward), reversed(one.backward), strict=False)
+    ):
+        if (forward.file, forward.function) != (backward.file, backward.function):
+            return None
+        if forward.line != backward.line:
+            names = called[: deepest - depth + 1]
+            # A comprehension has a frame of its own, and what it calls stands on the same line.
+            name = next((x for x in reversed(names) if x is None or not x.startswith("<")), None)
+            return (forward, name, backward.line) if name is not None else None
+    return None
 
 
 _SCALER = "gradient_scaler"
 
 
 def with_scaler(recording: Recording) -> list[Edit]:
-    """A gradient scaler at the head of the file with the backward pass, and its calls there."""
-    model, backward = _called(recording), recording.main.flags.backward_location
-    if model is None or backward is None:
+    """A gradient scaler at the head of the file with the backward pass, and its calls there.
+
+    [] where there are several models or optimizers: one scaler counts one pass.
+    """
+    models, backward = _trained(recording), recording.main.flags.backward_location
+    if len(models) != 1 or len(recording.main.optimizers) > 1 or backward is None:
         return []
-    device = model.device.partition(":")[0]
+    device = models[0].device.partition(":")[0]
     made = f'{_SCALER} = torch.amp.GradScaler("{device}")'
     return [
         ScaledStepEdit(file=backward.file, line=backward.line, scaler=_SCALER),
@@ -66,36 +91,49 @@ def with_scaler(recording: Recording) -> list[Edit]:
 
 
 def before_training(recording: Recording, statement: str) -> list[Edit]:
-    """A statement where the model has a name and the training loop has not begun.
+    """A statement for each model, where it has a name and the training loop has not begun.
 
     Args:
         recording: says where that is.
         statement: "{model}" becomes the model's name there.
+
+    Returns:
+        [] unless it can be said of every model that was called.
     """
-    model = _called(recording)
-    if model is None or model.holder is None or model.holder_depth is None:
-        return []
-    holder = model.holder
-    if statement.startswith("{model} =") and "." in holder.name:
-        return []  # somebody else may hold the attribute's old value
-    return [
-        BeforeLoopEdit(
-            file=holder.location.file,
-            line=holder.location.line,
-            statement=statement.format(model=holder.name),
-            name=holder.name,
-            # A function that is called from further in may be called at each step.
-            needs_loop=model.holder_depth > 1,
+    found: list[Edit] = []
+    for model in _trained(recording):
+        holder = model.holder
+        if holder is None or model.holder_depth is None:
+            return []
+        if statement.startswith("{model} =") and "." in holder.name:
+            return []  # somebody else may hold the attribute's old value
+        found.append(
+            BeforeLoopEdit(
+                file=holder.location.file,
+                line=holder.location.line,
+                statement=statement.format(model=holder.name),
+                name=holder.name,
+                # A function that is called from further in may be called at each step.
+                needs_loop=model.holder_depth > 1,
+            )
         )
-    ]
+    return found
 
 
 def on_images(recording: Recording, method: str) -> list[Edit]:
-    """A method chained to the images that the model is called with."""
-    model = _called(recording)
-    if model is None or model.call is None or not model.input_shapes:
-        return []
-    if not all(_IMAGES.match(shapes) for shapes in model.input_shapes):
-        return []
-    place = model.call.location
-    return [InputEdit(file=place.file, line=place.line, callee=model.call.name, method=method)]
+    """A method chained to the images that models are called with; [] where there are other inputs.
+
+    What is one pixel in size (a generator's noise) has no layout to convert.
+    """
+    found: list[Edit] = []
+    for model in _trained(recording):
+        call = model.call
+        if call is None or not model.input_shapes:
+            return []
+        if all(_PIXEL.match(shapes) for shapes in model.input_shapes):
+            continue
+        if not all(_IMAGES.match(shapes) for shapes in model.input_shapes):
+            return []
+        place = call.location
+        found.append(InputEdit(file=place.file, line=place.line, callee=call.name, method=method))
+    return found

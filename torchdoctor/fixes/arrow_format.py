@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -257,20 +258,46 @@ def _key(tables: _Tables, name: str, args: tuple[Any, ...], kwargs: dict[str, An
         return None  # a URL, or no such file: pandas says so itself
 
 
+def _read(recording: Recording) -> TableReads | None:
+    """The reader that takes most time."""
+    storage = recording.storage
+    tables = storage.tables if storage is not None else []
+    return max(tables, key=lambda table: table.total_s, default=None)
+
+
 def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
+    """The line that reads, or else where the training loader is made."""
     from torchdoctor.edits.calls import loader_location
 
-    return loader_location(recording)
+    table = _read(recording)
+    where = table.location if table is not None else None
+    return where or loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """How to convert the files, and what to call in place of the reader."""
-    storage = recording.storage
-    reader = storage.tables[0].function if storage is not None and storage.tables else "read_csv"
+    """The command that converts the program's files, and what to write at the line that reads."""
+    from torchdoctor.records.lookup import place
+
+    table = _read(recording)
+    reader = table.function if table is not None else "read_csv"
+    example = os.path.join(recording.workload.cwd, table.example) if table is not None else ""
+    folder, ending = os.path.dirname(example), os.path.splitext(example)[1]
+    if table is None or not ending:
+        return (
+            f"# once: pandas.{reader}(path).to_feather(path + '.feather')\n"
+            f"pandas.read_feather(path + '.feather')  # in place of pandas.{reader}(path)"
+        )
+    files = f"pathlib.Path({folder!r}).rglob({'*' + ending!r})"
+    if table.files == 1:
+        files = f"[pathlib.Path({example!r})]"
+    code = (
+        f"import pandas, pathlib; [pandas.{reader}(f).to_feather(str(f) + '.feather') "
+        f"for f in {files}]"
+    )
+    where = place(recording, table.location, "where it is read")
     return (
-        f"# once: pandas.{reader}(path).to_feather(path + '.feather')\n"
-        f"pandas.read_feather(path + '.feather')  # in place of pandas.{reader}(path)"
+        f"python -c {shlex.quote(code)}  # once\n"
+        f"{where}  pandas.read_feather(f'{{path}}.feather')  # in place of pandas.{reader}(path)"
     )
 
 

@@ -222,19 +222,32 @@ def _leaves(value: Any) -> Any:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Which argument to set."""
+    """Which argument to set, and where.
+
+    No edit: without biases the layers take other random numbers when they are made, so the edited
+    program would not train as the measured one did.
+    """
+    from torchdoctor.edits.layers import convolutions_before_norm
+    from torchdoctor.records import Location
     from torchdoctor.records.lookup import place, training_models
 
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     lines = []
     for model in models:
-        name = model.cls.rpartition(".")[2]
-        where = place(recording, model.location, name)
-        count = model.conv_bias_before_norm
-        lines.append(
-            f"{where}  {name}: nn.Conv2d(..., bias=False) for the {count} convolutions right "
-            "before a batch normalization"
-        )
+        name, count = model.cls.rpartition(".")[2], model.conv_bias_before_norm
+        where = model.location
+        found = convolutions_before_norm(where.file, where.line, count) if where else []
+        lines += [
+            f"{place(recording, Location(file=where.file, line=line), '')}  "
+            "nn.Conv2d(..., bias=False)  # a batch normalization follows"
+            for line in found
+            if where is not None
+        ]
+        if not found:
+            lines.append(
+                f"{place(recording, where, name)}  {name}: nn.Conv2d(..., bias=False) for the "
+                f"{count} convolutions right before a batch normalization"
+            )
     return "\n".join(lines) or "nn.Conv2d(..., bias=False)  # right before nn.BatchNorm2d"
 
 

@@ -41,7 +41,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording, TraceStatistics
+    from torchdoctor.records import Location, Recording, RemoteReads, TraceStatistics
 
 TREATS = ("slow-storage", "loader-io-bound", "data-wait")
 KEEPS_RESULTS = "exactly"
@@ -246,26 +246,40 @@ def _of_mount(mount: str, local: Any, layers: _Layers, program: Any) -> Any:
     return instead
 
 
+def _opened(recording: Recording) -> RemoteReads | None:
+    """The protocol that is opened most."""
+    storage = recording.storage
+    remote = storage.remote if storage is not None else []
+    return max(remote, key=lambda one: one.opens, default=None)
+
+
 def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
+    """The line that opens remote files, or else where the training loader is made."""
     from torchdoctor.edits.calls import loader_location
 
-    return loader_location(recording)
+    opened = _opened(recording)
+    return (opened.location if opened is not None else None) or loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """How to name the layer where files are opened."""
+    from torchdoctor.records.lookup import place
+
+    opened = _opened(recording)
+    where = place(recording, opened.location if opened is not None else None, "")
+    before = f"{where}  " if where else ""
     if settings["layer"] == "alluxio":
+        target = repr(opened.protocol) if opened is not None else "..."
         return (
-            'fs = fsspec.filesystem("alluxiofs", target_protocol=..., '
+            f'{before}fs = fsspec.filesystem("alluxiofs", target_protocol={target}, '
             f"worker_hosts={settings['worker_hosts']!r})"
         )
-    storage = recording.storage
-    remote = storage.remote[0].protocol if storage is not None and storage.remote else None
-    url = (
-        f"simplecache::{remote}://..." if remote else f"simplecache::file://{settings['mount']}/..."
-    )
-    return f'fsspec.open("{url}", simplecache={{"cache_storage": "/path/on/a/local/disk"}})'
+    if opened is not None:
+        path = opened.example.removeprefix(f"{opened.protocol}://") or "..."
+        url = f"simplecache::{opened.protocol}://{path}"
+    else:
+        url = f"simplecache::file://{settings['mount']}/..."
+    return f'{before}fsspec.open("{url}", simplecache={{"cache_storage": "/path/on/a/local/disk"}})'
 
 
 EXAMPLE = """

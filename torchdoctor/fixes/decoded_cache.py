@@ -193,12 +193,18 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to keep, and where."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.edits.literals import method_of_class
+    from torchdoctor.records import Location
+    from torchdoctor.records.lookup import place, training_loaders
 
-    loaders = training_loaders(recording)
-    cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")[2] or "the data set"
+    loaders, script = training_loaders(recording), recording.workload.script
+    module, _, cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")
+    line = method_of_class(script, cls, "__getitem__") if script and module == "__main__" else None
+    where = Location(file=script or "", line=line) if line is not None else None
+    named = place(recording, where, "")
     return (
-        f"# in {cls}, with self.samples = {{}} in __init__ and decode() for what it does now:\n"
+        f"# {f'{named}, ' if named else ''}in {cls or 'the data set'}, with self.samples = {{}} in "
+        "__init__ and decode() for what it does now:\n"
         "def __getitem__(self, index):\n"
         "    if index not in self.samples:\n"
         "        self.samples[index] = self.decode(index)\n"

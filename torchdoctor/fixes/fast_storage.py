@@ -267,11 +267,27 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     copy = os.path.join(to, os.path.basename(source.rstrip("/")) or "data")
     lines = [f"mkdir -p {shlex.quote(copy)}", f"cp -a {shlex.quote(source)}/. {shlex.quote(copy)}/"]
     command = [_pointed(word, source, copy) for word in recording.workload.command]
+    named = _named(recording, source)
     if command != recording.workload.command:
         lines.append(shlex.join(command))
+    elif named is not None:
+        where, old = named
+        lines.append(f"{where}  {_pointed(old, source, copy)!r}  # in place of {old!r}")
     else:
         lines.append(f"# then let the program read {copy} instead of {source}")
     return "\n".join(lines)
+
+
+def _named(recording: Recording, folder: str) -> tuple[str, str] | None:
+    """Where the script itself names the folder, and the words that it uses."""
+    from torchdoctor.edits.literals import names_of_folder
+    from torchdoctor.records import Location
+    from torchdoctor.records.lookup import place
+
+    script = recording.workload.script
+    for line, text in names_of_folder(script, folder) if script is not None else ():
+        return place(recording, Location(file=script or "", line=line), ""), text
+    return None
 
 
 def _pointed(word: str, source: str, copy: str) -> str:

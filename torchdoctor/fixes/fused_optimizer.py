@@ -166,8 +166,12 @@ def location(recording: Recording) -> Location | None:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where."""
     from torchdoctor.edits.calls import written
+    from torchdoctor.edits.trainers import trainer_call
     from torchdoctor.records.lookup import place
 
+    asked = trainer_call(recording, settings)
+    if asked is not None:
+        return asked
     lines = []
     for optimizer in _changed(settings, recording):
         where = place(recording, optimizer.location, "where it is made")
@@ -181,7 +185,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
     found: list[Edit] = []
     for optimizer in _changed(settings, recording):
-        found += call_edits(optimizer.location, _name(optimizer), settings)
+        found += call_edits(recording, optimizer.location, _name(optimizer), settings)
     return list(dict.fromkeys(found))
 
 

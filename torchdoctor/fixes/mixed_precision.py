@@ -167,8 +167,27 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The context to open around forward and loss, and the scaler that float16 needs."""
+    """The context to open around forward and loss, and the scaler that float16 needs.
+
+    A Trainer of a library is asked for it in its own words.
+    """
+    from torchdoctor.edits.trainers import trainer_call
+    from torchdoctor.records.lookup import place, training_models
+
     device, dtype = "cuda" if recording.has_gpu else "cpu", settings.get("dtype", "bfloat16")
+    if dtype == "bfloat16":
+        asked = trainer_call(recording, {"bfloat16": True})
+        if asked is not None and not edits(settings, recording):
+            return asked
+        models = training_models(recording)
+        held = models[0].holder if len(models) == 1 else None
+        if held is not None and any(one.library for one in recording.main.passes):
+            # An engine calls the model and computes the loss: forward alone is within reach.
+            return (
+                f'autocast = torch.autocast(device_type="{device}", dtype=torch.bfloat16)\n'
+                f"{held.name}.forward = autocast({held.name}.forward)"
+                f"  # before {place(recording, held.location, '')}; the loss stays in float32"
+            )
     around = (
         f'with torch.autocast(device_type="{device}", dtype=torch.{dtype}):\n'
         "    ...  # the forward pass and the loss of the training step\n"
@@ -191,11 +210,12 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     from torchdoctor.edits.training import around_forward, with_scaler
 
     dtype = settings.get("dtype", "bfloat16")
-    context = f'torch.autocast(device_type="{{device}}", dtype=torch.{dtype})'
+    context = f"torch.autocast(device_type={{device}}, dtype=torch.{dtype})"
     around = around_forward(recording, context)
     if dtype == "bfloat16" or not around:
         return around
-    return [*around, *with_scaler(recording)]
+    scaled = with_scaler(recording)
+    return [*around, *scaled] if scaled else []
 
 
 EXAMPLE = """

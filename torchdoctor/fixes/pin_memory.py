@@ -43,6 +43,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
     from torchdoctor.records import Location, Recording, TraceStatistics
 
 TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
@@ -169,9 +170,25 @@ def location(recording: Recording) -> Location | None:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; and how to copy."""
     from torchdoctor.edits.calls import loader_call
+    from torchdoctor.edits.trainers import trainer_call
 
     call = loader_call(recording, pin_memory=True)
+    if trainer_call(recording, {"pin_memory": True}) is not None:
+        return call  # which copies the batches itself
     return f"{call}\nand copy each batch with  x = x.to(device, non_blocking=True)"
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The loader's argument and the copies in the loop; empty where a library makes these."""
+    from torchdoctor.edits import NonBlockingEdit
+    from torchdoctor.edits.calls import loader_edits
+
+    calls = [one.forward[0] for one in recording.main.passes if one.forward]
+    pinned = loader_edits(recording, pin_memory=True)
+    if not calls or not pinned:
+        return []
+    first = min(calls, key=lambda where: where.line)
+    return [*pinned, NonBlockingEdit(file=first.file, line=first.line)]
 
 
 EXAMPLE = """

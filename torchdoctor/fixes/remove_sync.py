@@ -118,12 +118,16 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Sums that are only shown; none where calls were removed in the trial as well."""
-    from torchdoctor.edits import DetachEdit
+    """The calls that nobody needs; where there are none, sums that are only shown."""
+    from torchdoctor.edits import DetachEdit, RemoveEdit
 
-    if settings.get("calls"):
-        return []
     found: list[Edit] = []
+    for call in _waits(recording):
+        file, line = call.location.file, call.location.line
+        if call.name in settings.get("calls", ()):
+            found.append(RemoveEdit(file=file, line=line, callee=call.name))
+    if settings.get("calls"):
+        return found  # what was removed in the trial, and nothing else
     for call in _waits(recording):
         match = _SUMMED.match(call.text)
         if call.name == "item" and call.sure and match:

@@ -237,6 +237,11 @@ def _has_triton() -> bool:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to add."""
+    from torchdoctor.edits.trainers import trainer_call
+
+    asked = trainer_call(recording, {"compile": True})
+    if asked is not None:
+        return asked
     options = _written(settings)
     where = "  # before the training loop, after moving the model to its device"
     if settings.get("blocks"):

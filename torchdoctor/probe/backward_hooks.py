@@ -92,6 +92,8 @@ def install(session):
             models.discover()
         if session.backward_location is False and (models.seen_forward or models.settled):
             session.backward_location = places.here()
+        if session.passes.on:
+            session.passes.backward()
         session.first_batch()
         if retain_graph:
             session.retain_graph += 1
@@ -105,6 +107,7 @@ def install(session):
             else:
                 models.look_again()
         rare = retain_graph or session.backward_location is False or not models.settled
+        rare = rare or session.passes.on
         if rare or models.open_contexts or session.programs or not session.first_batch_done:
             first(retain_graph)
         if bounds:

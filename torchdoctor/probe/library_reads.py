@@ -8,6 +8,8 @@ import os
 import time
 from importlib.util import find_spec
 
+from . import places
+
 REMOTE, TABLE, AVAILABLE = "u", "p", "a"
 
 LOCAL_PROTOCOLS = frozenset(
@@ -45,7 +47,7 @@ def _fsspec(reads, fsspec):
     def open(self, path, mode="rb", *args, **kwargs):
         protocol = protocol_of(self)
         if protocol not in LOCAL_PROTOCOLS and "r" in mode and "b" in mode:
-            reads.note(REMOTE, "%s %s %s" % (reads.phase(), protocol, path))
+            reads.note(REMOTE, "%s %s %s%s" % (reads.phase(), protocol, path, _line()))
         return old(self, path, mode, *args, **kwargs)
 
     cls.open = open
@@ -58,6 +60,12 @@ def _pandas(reads, pandas):
             setattr(pandas, name, _timed(reads, name, old))
 
 
+def _line():
+    """The user's line that reads, behind what no path holds; empty where none does."""
+    where = places.here()
+    return "" if where is None else "\0%d %s" % (where["line"], where["file"])
+
+
 def _timed(reads, name, old):
     @functools.wraps(old)
     def read(*args, **kwargs):
@@ -66,7 +74,8 @@ def _timed(reads, name, old):
         path = args[0] if args else kwargs.get("filepath_or_buffer", kwargs.get("io"))
         if isinstance(path, (str, os.PathLike)):
             took = time.perf_counter() - began
-            reads.note(TABLE, "%s %s %.6f %s" % (reads.phase(), name, took, os.fspath(path)))
+            row = (reads.phase(), name, took, os.fspath(path), _line())
+            reads.note(TABLE, "%s %s %.6f %s%s" % row)
         return result
 
     return read

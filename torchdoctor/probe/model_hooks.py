@@ -185,9 +185,11 @@ def _make_call(session, models, old):
                 root.eval_with_grad += 1
                 if root.eval_location is None:
                     root.eval_location = places.here()
-        elif grad and root.bindings is None and observing:
-            root.bindings = ()  # looked for once, whatever comes of it
-            root.bindings = bindings.of(module)
+        elif grad and observing:
+            if root.bindings is None:
+                root.bindings = ()  # looked for once, whatever comes of it
+                root.bindings = bindings.of(module)
+            session.passes.forward(root, module)
         if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])
             if text not in root.input_shapes:
@@ -226,7 +228,7 @@ def _make_call(session, models, old):
             root.autocast += 1
             flags |= 4
         root.forwards += 1
-        if root.forwards <= 64 or not training:
+        if root.forwards <= 64 or not training or session.passes.on:
             look(root, module, args, kwargs, grad, training)
         add(step_log.FORWARD_BEGIN, root.ident, flags)
         return flags

@@ -29,7 +29,7 @@ class Session:
         self.registries = []  # objects with facts() -> dict, merged into the process facts
         self.errors = []
         self.window = None
-        self.models = self.optimizers = self.loaders = None  # set by their hooks
+        self.models = self.optimizers = self.loaders = self.passes = None  # set by their hooks
         # Where phases begin and end is logged, and models are looked at: not in timed launches,
         # which need only what separates iterations, batch sizes and losses.
         self.phases = bool(plan.get("phases", True))

@@ -22,6 +22,7 @@ from torchdoctor.probe import file_reads, library_reads
 from torchdoctor.recording.mounts import kind_of, mount_of
 from torchdoctor.recording.read_speed import ReadSpeed, measure
 from torchdoctor.recording.sandbox_plan import Mount, read_mounts
+from torchdoctor.records.program import Location
 from torchdoctor.records.storage import (
     MountReads,
     RemoteReads,
@@ -99,8 +100,8 @@ class _Logged:
     files: dict[str, _Read] = field(default_factory=dict)
     c_readers: set[str] = field(default_factory=set)
     available: set[str] = field(default_factory=set)
-    remote: list[list[str]] = field(default_factory=list)  # protocol, path
-    tables: list[list[str]] = field(default_factory=list)  # function, seconds, path
+    remote: list[list[str]] = field(default_factory=list)  # protocol, path (and line)
+    tables: list[list[str]] = field(default_factory=list)  # function, seconds, path (and line)
 
 
 def _logged(channel: Path) -> _Logged:
@@ -129,13 +130,33 @@ def _sort(logged: _Logged, letter: str, text: str) -> None:
 
 
 def _remote(rows: list[list[str]]) -> list[RemoteReads]:
-    paths: dict[str, Counter[str]] = defaultdict(Counter)
+    by_protocol: dict[str, list[str]] = defaultdict(list)
     for protocol, path in rows:
-        paths[protocol][path] += 1
+        by_protocol[protocol].append(path)
     return [
-        RemoteReads(protocol=name, files=len(found), opens=found.total())
-        for name, found in paths.items()
+        RemoteReads(
+            protocol=name,
+            files=len({_path(row) for row in found}),
+            opens=len(found),
+            example=_path(found[0]),
+            location=_most_often(found),
+        )
+        for name, found in by_protocol.items()
     ]
+
+
+def _path(row: str) -> str:
+    return row.partition("\0")[0]
+
+
+def _most_often(rows: list[str]) -> Location | None:
+    """The user's line that most of the rows name behind their path."""
+    lines = Counter(row.partition("\0")[2] for row in rows)
+    lines.pop("", None)
+    if not lines:
+        return None
+    line, _, file = lines.most_common(1)[0][0].partition(" ")
+    return Location(file=file, line=int(line))
 
 
 def _tables(rows: list[list[str]]) -> list[TableReads]:
@@ -146,8 +167,10 @@ def _tables(rows: list[list[str]]) -> list[TableReads]:
         TableReads(
             function=name,
             calls=len(found),
-            files=len({path for _, path in found}),
+            files=len({_path(row) for _, row in found}),
             total_s=sum(float(seconds) for seconds, _ in found),
+            example=_path(found[0][1]),
+            location=_most_often([row for _, row in found]),
         )
         for name, found in by_function.items()
     ]

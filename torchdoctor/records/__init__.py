@@ -20,6 +20,7 @@ from torchdoctor.records.program import (
     ProcessFacts,
     StackSample,
     TensorCall,
+    TrainingPass,
 )
 from torchdoctor.records.recording import (
     Boundary,
@@ -126,6 +127,7 @@ __all__ = [
     "TableReads",
     "TensorCall",
     "TraceStatistics",
+    "TrainingPass",
     "Trial",
     "TriedCeiling",
     "UnevenSize",

@@ -82,6 +82,20 @@ class Binding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingPass:
+    """From a training forward to the backward that ends it: lines of the user's code.
+
+    Each list begins with the innermost line and goes up to the script.
+    """
+
+    model: int = 0  # ident of the module that was called first
+    name: str | None = None  # what it is called there: "model", "self.net"
+    forward: list[Location] = field(default_factory=list)
+    backward: list[Location] = field(default_factory=list)
+    library: str | None = None  # that the user's code called, where one makes the backward pass
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """One root module (a module that is no other module's child and owns parameters)."""
 
@@ -257,6 +271,7 @@ class ProcessFacts:
     loaders: list[LoaderFacts] = field(default_factory=list)
     optimizers: list[OptimizerFacts] = field(default_factory=list)
     models: list[ModelFacts] = field(default_factory=list)
+    passes: list[TrainingPass] = field(default_factory=list)  # distinct ones of the first steps
     flags: Flags = field(default_factory=Flags)
     stacks: list[StackSample] = field(default_factory=list)
     analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for

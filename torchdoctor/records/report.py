@@ -124,9 +124,13 @@ class RecommendedFix:
     fix: str
     settings: dict[str, Any] = field(default_factory=dict)
     edit: str | None = None  # unified diff
+    folder: str | None = None  # that the edit's names are relative to; None: the program's
     instruction: str | None = None  # what to change, as code
     location: Location | None = None
     aim: str = "speed"  # "speed" | "training": advice on training itself
+    # "recommended"; beside the set: "confirmed" by itself, "undecided" by its trial, "untried" for
+    # want of time, "offered": no run can try it.
+    standing: str = "recommended"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +155,10 @@ class Recommendation:
     peak_memory_bytes: int | None = None
     pairs: int = 0
     patch: str | None = None  # one unified diff for `git apply`
+    patch_folder: str | None = None  # that its names are relative to
     patch_fixes: list[str] = field(default_factory=list)  # ids of the fixes that are in it
     patch_trial: PatchTrial | None = None
-    # They treat a finding, but cannot be tried.
+    # Beside the set; `standing` says why.
     also_offered: list[RecommendedFix] = field(default_factory=list)
 
 

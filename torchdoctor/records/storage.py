@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchdoctor.records.program import Location
+
 SLOW_KINDS = ("network", "FUSE", "rotating disk")
 
 
@@ -53,6 +55,8 @@ class RemoteReads:
     protocol: str
     files: int = 0
     opens: int = 0
+    example: str = ""  # a path
+    location: Location | None = None  # the user's line that opens most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,8 @@ class TableReads:
     calls: int = 0
     files: int = 0
     total_s: float = 0.0  # all calls together, those of workers too
+    example: str = ""  # a path, as the program gives it
+    location: Location | None = None  # the user's line that reads most
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -256,11 +256,14 @@ class Change:
     is_diff: bool
 
 
+_STANDINGS = {"untried": " (not measured)", "undecided": " (measured, not decided)"}
+
+
 def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
     """What to change for each of the fixes, in order."""
     return [
         Change(
-            title=fix_with_settings(fix.fix, fix.settings),
+            title=fix_with_settings(fix.fix, fix.settings) + _STANDINGS.get(fix.standing, ""),
             where=place(fix.location, report.workload.cwd),
             code=clean((fix.edit or fix.instruction or "").strip("\n")),
             is_diff=bool(fix.edit),
@@ -269,15 +272,20 @@ def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
     ]
 
 
+CONFIRMED = "Also worth doing, measured by itself"
+UNDECIDED = "What could help, not confirmed"
 OFFERED = "Also worth doing, not measured"
 ADVICE = "Advice on training itself, not on speed"
 
 
 def offered(report: Report) -> list[tuple[str, list[RecommendedFix]]]:
-    """What is offered without a measurement, under its title; empty parts left out."""
+    """What is offered beside the recommended set, under its title; empty parts left out."""
     fixes = report.recommendation.also_offered
+    speed = [fix for fix in fixes if fix.aim != "training"]
     parts = [
-        (OFFERED, [fix for fix in fixes if fix.aim != "training"]),
+        (CONFIRMED, [fix for fix in speed if fix.standing == "confirmed"]),
+        (UNDECIDED, [fix for fix in speed if fix.standing in _STANDINGS]),
+        (OFFERED, [fix for fix in speed if fix.standing not in (*_STANDINGS, "confirmed")]),
         (ADVICE, [fix for fix in fixes if fix.aim == "training"]),
     ]
     return [(title, some) for title, some in parts if some]

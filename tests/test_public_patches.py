@@ -1,0 +1,104 @@
+"""The benchmark that compares patches of public scripts with the fixes, on a small repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import public_patches  # noqa: E402
+from public_patches import Row, applies, judged, overlap  # noqa: E402
+
+DIFF = "--- a/train.py\n+++ b/train.py\n@@ -1,2 +1,2 @@\n-x = 1\n+x = 2\n y = 2\n"
+ROW = Row(name="tiny", folder="tiny", command="train.py", fix="fused-optimizer")
+
+
+def report(folder: Path, patch_trial: dict | None, verdict: str = "faster") -> dict:
+    one = {"estimate": 1.5, "low": 1.4, "high": 1.6}
+    return {
+        "workload": {"cwd": str(folder)},
+        "trials": [{"fix": "fused-optimizer", "verdict": verdict, "speedup": one}],
+        "recommendation": {"speedup": one, "patch_trial": patch_trial},
+    }
+
+
+def test_a_diff_applies_once_and_leaves_what_parses(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = 1\ny = 2\n")
+    assert applies(DIFF, tmp_path)
+    assert (tmp_path / "train.py").read_text() == "x = 1\ny = 2\n", "only a copy is changed"
+    assert not applies(DIFF.replace("+x = 2", "+x = ("), tmp_path)
+    (tmp_path / "train.py").write_text("x = 3\ny = 2\n")
+    assert not applies(DIFF, tmp_path)
+
+
+def test_what_was_measured_is_compared_and_what_is_missing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = 1\ny = 2\n")
+    same = {"speedup": {"estimate": 1.45, "low": 1.35, "high": 1.55}, "reason": None}
+    other = {"speedup": {"estimate": 1.0, "low": 0.9, "high": 1.1}, "reason": None}
+    found = judged(ROW, report(tmp_path, same), DIFF, "")
+    assert (found.applies, found.agree, found.said) == (True, True, "")
+    assert judged(ROW, report(tmp_path, other), DIFF, "").agree is False
+    found = judged(ROW, report(tmp_path, None), DIFF, "")
+    assert found.agree is None and "not run" in found.said
+    found = judged(ROW, report(tmp_path, same), "", "To be changed by hand")
+    assert found.applies is None and "by hand" in found.said
+    assert overlap(None, same["speedup"]) is None
+
+
+def test_what_is_not_there_is_skipped_and_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "benchmarks/public_patches.py", str(tmp_path), "--only", "dcgan"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+    assert [line["said"] for line in lines] == ["skipped: no examples/dcgan/main.py"] * 3
+
+
+def test_rows_have_names_of_fixes() -> None:
+    known = {path.stem.replace("_", "-") for path in (ROOT / "torchdoctor/fixes").glob("*.py")}
+    assert {row.fix for row in public_patches.TABLE} <= known
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("trials")
+def test_a_script_is_run_patched_and_compared(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "train.py").write_text("""
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100000
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.full((8,), float(index % 7)), torch.tensor([float(index % 3)])
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x, y in DataLoader(Slow(), batch_size=8, shuffle=True):
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""")
+    row = Row(name="tiny", folder="tiny", command="train.py", fix="loader-workers")
+    found = public_patches.compared(row, tmp_path, "150s")
+    assert found.applies is True, found
+    assert found.fix_speedup is not None and found.fix_speedup["low"] > 1.0
+    if found.patch_speedup is None and "overlay" in found.said:
+        pytest.skip("no overlay here")
+    assert found.agree is True, found

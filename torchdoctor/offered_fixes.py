@@ -1,0 +1,153 @@
+"""Fixes beside the recommended ones that are worth showing as code, and why each is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchdoctor.candidates import advises_training
+from torchdoctor.edits.diff import folder_of, instead, unified_diff
+from torchdoctor.records import (
+    Diagnosis,
+    Location,
+    RecommendedFix,
+    Recording,
+    Trial,
+)
+
+_MOST_UNDECIDED = 2
+
+
+def offered_fixes(
+    diagnosis: Diagnosis,
+    rows: Sequence[Trial],
+    recommended: Sequence[RecommendedFix],
+    recording: Recording,
+    fixes: Mapping[str, Any],
+) -> list[RecommendedFix]:
+    """What else is worth doing, `standing` says why.
+
+    Args:
+        diagnosis: its findings, the costliest first.
+        rows: all trials.
+        recommended: the fixes of the recommended set, which are left out.
+        recording: says where what they change is written.
+        fixes: modules by id.
+    """
+    found = _confirmed(rows, recommended, recording, fixes)
+    if not recommended and not found:
+        found = _undecided(diagnosis, rows, fixes)
+    offered = _neither_measured_nor_refused(diagnosis, rows, recording, fixes)
+    return [as_code(one, recording, fixes) for one in found] + offered
+
+
+def _confirmed(
+    rows: Sequence[Trial],
+    recommended: Sequence[RecommendedFix],
+    recording: Recording,
+    fixes: Mapping[str, Any],
+) -> list[RecommendedFix]:
+    """Fixes that are faster by themselves and train the same, but did not come into the set."""
+    taken = {one.fix for one in recommended}
+    for one in recommended:
+        module = fixes.get(one.fix)
+        if module is not None and hasattr(module, "includes"):
+            taken |= set(module.includes(recording))
+    found: list[RecommendedFix] = []
+    for row in sorted(rows, key=lambda row: -row.speedup.low if row.speedup else 0.0):
+        surely = row.verdict == "faster" and row.speedup is not None and row.speedup.low > 1
+        if not surely or row.numerics in ("changed", "not-comparable") or row.fix in taken:
+            continue
+        if row.fix in fixes:  # not one of the stacks
+            taken.add(row.fix)
+            found.append(RecommendedFix(fix=row.fix, settings=row.settings, standing="confirmed"))
+    return found
+
+
+def _undecided(
+    diagnosis: Diagnosis, rows: Sequence[Trial], fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Of the first finding that has any: fixes that were not tried, or not decided; two at most."""
+    open_rows = [row for row in rows if row.verdict == "unclear" and _may_help(row)]
+    for finding in diagnosis.findings:
+        found: dict[str, RecommendedFix] = {}
+        for ident in finding.fixes:
+            for row in open_rows:
+                parts = row.fix.split(" + ")
+                if ident not in parts or not set(parts) <= set(fixes):
+                    continue
+                standing = "untried" if row.speedup is None else "undecided"
+                for part in parts:
+                    own = row.settings if len(parts) == 1 else row.settings.get(part, {})
+                    one = RecommendedFix(fix=part, settings=own, standing=standing)
+                    found.setdefault(part, one)
+        if found:
+            return list(found.values())[:_MOST_UNDECIDED]
+    return []
+
+
+def _may_help(row: Trial) -> bool:
+    if row.numerics == "changed":
+        return False
+    return row.speedup.estimate > 1 if row.speedup is not None else row.pairs == 0
+
+
+def as_code(one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any]) -> RecommendedFix:
+    """The fix with its edit and its instruction, as this program needs them."""
+    module = fixes.get(one.fix)
+    if module is None:
+        return one
+    text = module.instruction(one.settings, recording)
+    edits = module.edits(one.settings, recording) if hasattr(module, "edits") else []
+    location = module.location(recording) if hasattr(module, "location") else None
+    if location is None:
+        location = next(
+            (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
+        )
+    folder = folder_of(edits, recording.workload.cwd)
+    diff = unified_diff(edits, folder) if edits else None
+    if diff is None:
+        text = "\n".join([text, *instead(edits)])
+    elsewhere = folder if diff is not None and folder != recording.workload.cwd else None
+    return replace(one, instruction=text, edit=diff, location=location, folder=elsewhere)
+
+
+def _neither_measured_nor_refused(
+    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Fixes for what was found that were neither measured nor refused."""
+    # Of what the user left out by --fixes or --skip, nothing was asked for either.
+    seen = {part for row in rows for part in row.fix.split(" + ")}
+    # What includes a fix that made it slower is no better advice than that.
+    slower = {row.fix for row in rows if row.speedup is not None and row.speedup.estimate < 1}
+    offered: list[RecommendedFix] = []
+    for finding in diagnosis.findings:
+        for ident in finding.fixes:
+            module = fixes.get(ident)
+            if module is None or ident in seen or module.refuses(recording):
+                continue
+            seen.add(ident)
+            if hasattr(module, "includes") and slower.intersection(module.includes(recording)):
+                continue
+            settings: dict[str, Any] = next(iter(module.settings(recording)), {})
+            offered.append(
+                as_code(
+                    RecommendedFix(fix=ident, settings=settings, standing="offered"),
+                    recording,
+                    fixes,
+                )
+            )
+    return offered
+
+
+def advice(
+    rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Advice on training itself: not about speed, and only where it was not refused."""
+    seen = {row.fix for row in rows}
+    return [
+        as_code(RecommendedFix(fix=ident, aim="training", standing="offered"), recording, fixes)
+        for ident, module in fixes.items()
+        if advises_training(module) and ident not in seen and not module.refuses(recording)
+    ]
