@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from torchdoctor.records import Interval
 from torchdoctor.records.gate import GateMetric, GateReport
 from torchdoctor.reports.figures import clean, memory, percent, quantity, seconds
+from torchdoctor.reports.wrapping import WIDTH, fill
 
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
 
@@ -45,17 +46,21 @@ def _ratio(interval: Interval | None) -> str:
 
 
 def terminal(report: GateReport) -> str:
-    """Plain text of at most 80 columns, but for long names and sentences."""
-    lines = [f"{_MARKS[report.verdict]}: {clean(report.sentence)}", ""]
+    """Plain text of at most 80 columns."""
+    lines = [fill(f"{_MARKS[report.verdict]}: {clean(report.sentence)}", 0, WIDTH), ""]
     titles = ("metric", "reference", "new", "new / reference", "tolerance", "verdict")
     table = [titles, *rows(report)]
     widths = [max(len(row[column]) for row in table) for column in range(len(titles))]
+    wide = 2 * len(widths) + sum(widths) > WIDTH
     for row in table:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        if wide:  # metric and verdict get a line of their own
+            lines.append(f"  {row[0]}: {row[-1]}")
+            cells = ["  ", *cells[1:-1]]
         lines.append("  " + "  ".join(cells).rstrip())
     lines.append("")
-    lines.append(_basis(report))
-    lines += [f"- {clean(doubt)}" for doubt in report.doubts]
+    lines.append(fill(_basis(report), 0, WIDTH))
+    lines += [fill(f"- {clean(doubt)}", 2, WIDTH) for doubt in report.doubts]
     return "\n".join(lines) + "\n"
 
 
