@@ -22,9 +22,9 @@ from torchdoctor.recording.phases import (
 from torchdoctor.recording.step_cycles import cycle_length, settled_after, shows_slope
 from torchdoctor.recording.step_finding import StepsFound, boundary_rows
 from torchdoctor.records import StepStatistics
+from torchdoctor.records.report import TWO_MODES
 
 LEAST_WARMUP = 10
-_TWO_MODES = 0.15
 _ENOUGH_FOR_P99 = 50
 
 
@@ -79,7 +79,7 @@ def step_statistics(
         first_step_s=_first_step(events, rows),
         samples_per_step=samples,
         trainers=len(trainers),
-        two_modes=abs(mean / median - 1.0) > _TWO_MODES if median > 0 else False,
+        two_modes=abs(mean / median - 1.0) > TWO_MODES if median > 0 else False,
         cycle_steps=_cycle(events, rows, durations, counts["optimizer_steps_per_step"]),
         settled_after=settled,
         still_warming=shows_slope(measured),

@@ -16,6 +16,7 @@ from torchdoctor.records.recording import (
 )
 
 SCHEMA_VERSION = "1.0"
+TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
 # The branches of the decision tree, in its order.
 BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")
 
@@ -163,10 +164,24 @@ class StepTime:
     steps: int
     mean: float | None = None
 
+    @property
+    def two_modes(self) -> bool:
+        """Whether steps come in two kinds, so that the median hides one of them."""
+        return self.mean is not None and abs(self.mean - self.median) > TWO_MODES * self.median
+
+    @property
+    def deciding(self) -> float:
+        """The median, or where it hides a kind of steps the mean; seconds."""
+        return self.mean if self.mean is not None and self.two_modes else self.median
+
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The untouched program."""
+    """The untouched program: its timed launches where there are any, else the observed one.
+
+    `shares` are always of the observed launch and the profiler window. `samples_per_s` is a step's
+    samples over `step_time_s.deciding`.
+    """
 
     step_time_s: StepTime | None = None
     samples_per_s: float | None = None

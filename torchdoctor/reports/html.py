@@ -106,7 +106,11 @@ def _time(report: Report) -> list[str]:
     )
     lines = [f'<div class="bar" role="img" aria-label="{escape(label)}">{parts}</div>']
     lines.append(f'<ul style="list-style:none;padding:0">{legend}</ul>')
-    for text in (content.phase_line(report), wording.step_time(report)):
+    for text in (
+        content.phase_line(report),
+        wording.shares_of(report),
+        wording.step_time(report),
+    ):
         if text:
             lines.append(f'<p class="soft">{escape(text)}</p>')
     if report.steps is not None:

@@ -35,6 +35,9 @@ def _parts(report: Report) -> list[str]:
         ["part", "share"],
         [[row.label, row.text] for row in content.time_rows(report)],
     )
+    told = [wording.step_time(report), wording.shares_of(report)]
+    if any(told):
+        parts.append(_escape(". ".join(text for text in told if text)))
     findings = [
         [row.check, row.share, row.where, " ".join(row.evidence)]
         for row in content.finding_rows(report)

@@ -142,7 +142,8 @@ def _time(report: Report, width: int) -> RenderableType | None:
         legend.append(line)
     lines: list[RenderableType] = [bar, *legend]
     phases = content.phase_line(report)
-    for text in (f"by phase: {phases}" if phases else "", _one_line(report)):
+    by_phase = f"by phase: {phases}" if phases else ""
+    for text in (by_phase, wording.shares_of(report), _one_line(report)):
         if text:
             lines.append(Padding(Text(text), (0, 0, 0, 2)))
     return Group(*lines)
