@@ -116,8 +116,5 @@ def test_the_figures_of_a_step_multiply_up() -> None:
 
 def test_without_timed_launches_the_observed_one_is_named() -> None:
     report = diagnosed_only()
-    report = dataclasses.replace(
-        report, baseline=dataclasses.replace(report.baseline, launches_s=[])
-    )
     assert "of the observed launch" in wording.step_time(report)
     assert wording.shares_of(report) == ""

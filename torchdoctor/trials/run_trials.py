@@ -15,7 +15,7 @@ from torchdoctor.errors import Interrupted
 from torchdoctor.records import Candidate, ProgressEvent, StepStatistics
 from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Stopped, label
+from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Plan, Stopped, label
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import measure_patch, patch_result
 from torchdoctor.trials.schedule import (
@@ -237,7 +237,8 @@ class _Search:
             self.ended = "the budget ended"
             return False
         self.stacks.append(arm)
-        launcher.planned = launcher.done + 2 * plan.pairs
+        pair = [launcher.baseline, arm]
+        launcher.plan = Plan(phase="stack", unit="pair", most=plan.pairs, arms=pair)
         launcher.abba(arm, "stack", plan.pairs)
         self.settle_training([arm], confirmed=True)
         return self.judge().recommendable()[0].arm is arm

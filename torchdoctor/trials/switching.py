@@ -64,7 +64,6 @@ def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm])
     rounds = min(MOST_ROUNDS, switching.rounds_within(len(arms), min(worth_s, left_s)))
     if rounds < FEWEST_ROUNDS:
         return []
-    launcher.planned = launcher.done + 1 + 2 * FEWEST_PAIRS
     found = launcher.switch(
         arms, PHASE, lambda seed: switching([arm.fixes for arm in arms], rounds=rounds, seed=seed)
     )
