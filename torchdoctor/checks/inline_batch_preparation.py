@@ -9,7 +9,8 @@ How it is measured
 ------------------
 Host time between the end of one step and the first forward of the next, outside any loader.
 Stacks sampled in that time name the line; clearing gradients, moving tensors and logging are
-not counted.
+not counted. Nor is a forward that no module's call shows (functions of tensors, `torch.func`,
+`model.forward()`): a sample after which autograd has recorded operations is one of those.
 
 Not to be confused with
 -----------------------

@@ -69,7 +69,7 @@ class Models:
             return
         self._wrapped.add(cls)
         cls.__call__ = _make_call(self._session, self, cls.__call__)
-        _keep_from_dynamo(self._session.torch, cls.__call__.__code__)
+        keep_from_dynamo(self._session.torch, cls.__call__.__code__)
 
     def alive(self):
         """The root modules that still exist."""
@@ -240,7 +240,7 @@ def _autocast(torch):
     return for_any or (lambda: torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"))
 
 
-def _keep_from_dynamo(torch, code):
+def keep_from_dynamo(torch, code):
     """No compilation begins at our frame; tracing through it stays possible.
 
     `torch.compiler.disable` would forbid both, and so break the graph of a compiled parent.
