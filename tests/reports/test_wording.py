@@ -118,3 +118,13 @@ def test_without_timed_launches_the_observed_one_is_named() -> None:
     report = diagnosed_only()
     assert "of the observed launch" in wording.step_time(report)
     assert wording.shares_of(report) == ""
+
+
+def test_how_steps_were_found_is_a_sentence_with_paths_as_the_user_knows_them() -> None:
+    report = diagnosed_only()
+    assert report.steps is not None
+    how = f"there is no DataLoader, so it is one step of SGD at {report.workload.cwd}/a.py:5."
+    report = dataclasses.replace(report, steps=dataclasses.replace(report.steps, how_found=how))
+    found = wording.how_steps_were_found(report)
+    assert found == "There is no DataLoader, so it is one step of SGD at a.py:5."
+    assert found in " ".join(terminal.render(report).split())

@@ -54,9 +54,13 @@ class Growth:
         self._waiting = {}
         self._asked_ns = 0
         keep_from_dynamo(torch, Growth._settle.__code__)
-        # Held by us: the interpreter keeps no reference to what it is asked to call.
         self._call = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._settle)
-        self._add_pending = ctypes.PyDLL(None).Py_AddPendingCall
+        # The interpreter keeps no reference to what it is asked to call, and may call it while it
+        # shuts down: it must never be freed.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._call))
+        # A handle of our own: argument types set on the shared one would be the program's too.
+        python = ctypes.PyDLL(ctypes.pythonapi._name, handle=ctypes.pythonapi._handle)
+        self._add_pending = python.Py_AddPendingCall
         self._add_pending.argtypes = (type(self._call), ctypes.c_void_p)
 
     def ask(self, key, mark):

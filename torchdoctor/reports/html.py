@@ -113,8 +113,8 @@ def _time(report: Report) -> list[str]:
     ):
         if text:
             lines.append(f'<p class="soft">{escape(text)}</p>')
-    if report.steps is not None:
-        lines.append(f'<p class="soft">{escape(report.steps.how_found)}</p>')
+    if found := wording.how_steps_were_found(report):
+        lines.append(f'<p class="soft">{escape(found)}</p>')
     return _section("Where a step's time goes", lines)
 
 

@@ -151,8 +151,7 @@ def _time(report: Report, width: int) -> RenderableType | None:
 
 def _one_line(report: Report) -> str:
     parts = [f"step {wording.step_time(report)}" if wording.step_time(report) else ""]
-    if report.steps is not None:
-        parts.append(clean(report.steps.how_found))
+    parts.append(wording.how_steps_were_found(report))
     return "\n".join(part for part in parts if part)
 
 

@@ -57,7 +57,8 @@ def call_lines(report: Report) -> list[str]:
 
 
 def _calls(number: float) -> str:
-    return f"{number:.0f} calls" if number >= 100 else f"{number:.3g} calls"
+    text = f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{text} call{'s' * (text != '1')}"
 
 
 def _call_name(one: RuntimeCall) -> str:

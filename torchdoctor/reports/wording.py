@@ -279,6 +279,17 @@ def shares_of(report: Report) -> str:
     return f"The shares are of {launch}, where a step took {seconds(step_s)} on average."
 
 
+def how_steps_were_found(report: Report) -> str:
+    """What one iteration is, as a sentence; paths relative to the program's folder."""
+    if report.steps is None:
+        return ""
+    text = clean(report.steps.how_found)
+    cwd = report.workload.cwd.rstrip("/")
+    if cwd:
+        text = text.replace(f"{cwd}/", "")
+    return text[:1].upper() + text[1:]
+
+
 def overhead(report: Report) -> str:
     """What observing cost, in one sentence, or an empty string."""
     cost = report.overhead
