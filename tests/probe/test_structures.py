@@ -50,6 +50,15 @@ for x, y in loader:
 """,
         {"batches": 6, "forwards": 6, "backwards": 6, "steps": 6},
     ),
+    "traced": (
+        """
+traced = torch.jit.trace(model, torch.randn(2, 4))
+o = torch.optim.SGD(traced.parameters(), lr=0.1)
+for x, y in loader:
+    o.zero_grad(); ((traced(x) - y) ** 2).mean().backward(); o.step()
+""",
+        {"batches": 6, "forwards": 6, "backwards": 6, "steps": 6},
+    ),
     "accumulation": (
         """
 o = torch.optim.SGD(model.parameters(), lr=0.1)

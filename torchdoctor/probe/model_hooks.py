@@ -15,6 +15,7 @@ from .model_facts import describe
 
 _SCANS = 4
 _MOST_SHAPES = 8
+_TRACED = "_actual_script_module"  # torch.jit.trace gives a module around it, without `_modules`
 
 
 class Models:
@@ -45,6 +46,7 @@ class Models:
         for module in modules:
             for child in (module.__dict__.get("_modules") or {}).values():
                 children.add(id(child))
+            children.add(id(module.__dict__.get(_TRACED)))
         roots = [m for m in modules if id(m) not in children]
         if self._scans > 1:
             # The root is never called as a whole (a LightningModule): look one level deeper.
@@ -53,7 +55,8 @@ class Models:
             self._add(module)
 
     def _add(self, module):
-        if id(module) in self._idents or module.__dict__.get("_modules") is None:
+        own = module.__dict__
+        if id(module) in self._idents or (own.get("_modules") is None and _TRACED not in own):
             return
         if next(iter(module.parameters()), None) is None:
             return

@@ -12,6 +12,7 @@ from . import graph_growth, places, step_log
 _MOST_ROWS = 200  # a simulator's time is spread over many functions
 _LONGEST_LINE = 200
 _SWITCH_S = 1e-5
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PHASES = {
     step_log.LOADER_START_BEGIN: "loader",
     step_log.FETCH_BEGIN: "loader",
@@ -63,14 +64,14 @@ class Stacks:
         frame = sys._current_frames().get(self._main)
         mark = session.log.mark
         phase = _PHASES.get(session.log.last_code, "other")
-        if frame is None:
-            return
+        if frame is None or places.is_probes(frame.f_code.co_filename):
+            return  # what the probe itself does is no time of the program's
         users = places.users_frame(frame)
         if users is None:
             return
         leaf = frame.f_code
         line = users.f_lineno or users.f_code.co_firstlineno
-        where = (users.f_code.co_filename, line, users.f_code.co_name)
+        where = (users.f_code.co_filename, line, _function(users))
         short = "/".join(leaf.co_filename.replace(os.sep, "/").split("/")[-3:])
         row = (where, phase, "%s %s" % (short, leaf.co_name))
         if self._growth is not None and phase in _BETWEEN:
@@ -96,6 +97,17 @@ class Stacks:
                 }
             )
         return {"stacks": rows}
+
+
+def _function(frame):
+    """The function that a frame is of; for a comprehension the one that it stands in."""
+    file, name = frame.f_code.co_filename, frame.f_code.co_name
+    outer = frame
+    while outer is not None and outer.f_code.co_filename == file:
+        if outer.f_code.co_name not in _COMPREHENSIONS:
+            return outer.f_code.co_name
+        outer = outer.f_back
+    return name
 
 
 def install(session):
