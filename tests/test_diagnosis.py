@@ -232,5 +232,32 @@ def test_a_larger_part_outside_the_model_is_said_beside_the_bottleneck() -> None
     )
     found = diagnose(seen, catalogue.checks())
     assert found.bottleneck == "cpu"
-    assert "60% of each step passes outside" in found.sentence
+    assert found.sentence.startswith("60% of each step passes outside")
+    assert "is the limit" not in found.sentence
     assert "accuracy at train.py:12" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("leaf", "words"),
+    [
+        ("w/train.py get_batch", "most often in get_batch at train.py:12"),
+        ("lib/python3.11/threading.py wait", "The loop waits at train.py:12 for another thread"),
+    ],
+)
+def test_the_verdict_says_where_batches_are_prepared_or_waited_for(leaf: str, words: str) -> None:
+    stack = {
+        "location": {"file": "/w/train.py", "line": 12, "function": "get_batch"},
+        "phase": "after_step",
+        "count": 90,
+        "leaf": leaf,
+    }
+    seen = recording(
+        {
+            "steps": {"boundary": {"kind": "optimizer"}, "before_forward_s": 0.006},
+            "shares": {"data_loader": 0.6, "cpu": 0.38, "other": 0.02},
+            "processes": [{"pid": 1, "stacks": [stack]}],
+        }
+    )
+    found = diagnose(seen, catalogue.checks())
+    assert found.sentence.startswith("Training waits for data 60% of each step.")
+    assert words in found.sentence

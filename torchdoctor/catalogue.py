@@ -25,6 +25,7 @@ BRANCHES = {
     "cpu": "Is CPU execution high?",
     "other": "Is anything else high?",
 }
+TITLES_AT = 29  # column of the titles in `listing`
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 _CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
 _FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
@@ -139,11 +140,11 @@ def explain(ident: str) -> str:
 
 
 def listing() -> str:
-    """Every id with its title."""
-    lines = ["Checks"]
-    lines += [f"  {ident:<26} {title(module)}" for ident, module in checks().items()]
-    lines += ["", "Fixes"]
-    lines += [f"  {ident:<26} {title(module)}" for ident, module in fixes().items()]
+    """Every id with its title, which begins at column `TITLES_AT`."""
+    lines: list[str] = []
+    for name, modules in (("Checks", checks()), ("Fixes", fixes())):
+        lines += [*([""] if lines else []), name]
+        lines += [f"  {ident:<{TITLES_AT - 3}} {title(m)}" for ident, m in modules.items()]
     return "\n".join(lines)
 
 

@@ -29,6 +29,7 @@ from torchdoctor.records import (
     Report,
     Workload,
 )
+from torchdoctor.records.lookup import unseen_forward_share
 from torchdoctor.records.program import ANALYSED
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings
@@ -173,9 +174,7 @@ class _Checkup:
         if not seen.interrupted:
             self._recording = replace(self._recording, storage=self._recorder.storage(seen))
             self._recording = self._profiled(seen)
-        self._recording = with_inline_preparation(
-            replace(self._recording, shares=shares(self._recording.steps, self._recording.trace))
-        )
+        self._share_out()
         self._doubts += share_doubts(self._recording.steps, self._recording.trace)
         try:
             write_recording(self._recording, self._folder / "recording.json")
@@ -226,12 +225,15 @@ class _Checkup:
         ]
         return profiled
 
+    def _share_out(self) -> None:
+        """Where the step's time goes, by all that was recorded."""
+        seen = self._recording
+        known = shares(seen.steps, seen.trace, unseen_forward_share(seen))
+        self._recording = with_inline_preparation(replace(seen, shares=known))
+
     def _diagnose_what_is_known(self) -> None:
         """After Ctrl-C between observing and diagnosing: the shares may not be there yet."""
-        known = replace(
-            self._recording, shares=shares(self._recording.steps, self._recording.trace)
-        )
-        self._recording = with_inline_preparation(known)
+        self._share_out()
         self._diagnose()
 
     def _diagnose(self) -> None:

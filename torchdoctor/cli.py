@@ -80,8 +80,13 @@ def _defect(error: BaseException) -> int:
 
 
 def _say(text: str) -> None:
-    if sys.stderr is not None:
-        typer.echo(text, err=True)
+    if sys.stderr is None:
+        return
+    if sys.stderr.isatty():  # a log gets its one line
+        from torchdoctor.reports.wrapping import fill, width
+
+        text = fill(text, 2, width())
+    typer.echo(text, err=True)
 
 
 def _discard_output() -> None:

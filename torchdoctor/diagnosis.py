@@ -25,6 +25,7 @@ _VERDICTS = {
     "gpu": "The GPU computes {value} of each step: it is the limit",
     "cpu": "The GPU waits for the host, which takes {value} of each step",
     "cpu_only": "The CPU is the limit: it executes the model {value} of each step",
+    "cpu_beside": "The CPU executes the model {value} of each step",
     "other": "{value} of each step is spent outside data loading, copies and computation",
 }
 
@@ -145,11 +146,15 @@ def _sentence(
 ) -> str:
     if bottleneck == "none" or value is None:
         return "No part of the step stands out."
-    verdict = _VERDICTS["cpu_only" if bottleneck == "cpu" and not on_gpu else bottleneck]
-    text = verdict.format(value=f"{value:.0%}")
+    # What a later branch of the tree holds may be the larger part: then it is said first.
+    aside = [f for f in findings if f.check == _OUTSIDE and bottleneck != "other"]
+    larger = [" ".join(f.evidence) for f in aside if (f.share_of_step or 0.0) > value]
+    kind = bottleneck
+    if bottleneck == "cpu" and not on_gpu:
+        kind = "cpu_beside" if larger else "cpu_only"
+    text = _VERDICTS[kind].format(value=f"{value:.0%}")
     specific = [f for f in findings if f.check == detail and f.check not in TREE]
     evidence = [f.evidence[0] for f in specific if f.evidence][:1]
-    # What a later branch of the tree holds may be the larger part, and must not go unsaid.
-    aside = [f for f in findings if f.check == _OUTSIDE and detail != _OUTSIDE]
-    evidence += [" ".join(f.evidence) for f in aside if (f.share_of_step or 0.0) > value]
-    return " ".join([f"{text}.", *evidence])
+    if bottleneck == "other" and detail == _OUTSIDE:
+        evidence = [specific[0].evidence[-1]]  # the verdict has said the share
+    return " ".join([*larger, f"{text}.", *evidence])

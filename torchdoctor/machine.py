@@ -8,6 +8,8 @@ from torchdoctor import catalogue
 from torchdoctor.recording.environment import environment
 from torchdoctor.records import Recording, Workload
 
+FIGURES_AT = 13  # column
+
 
 def describe_environment() -> list[str]:
     """What torchdoctor sees of this machine, and what that rules out; lines of text."""

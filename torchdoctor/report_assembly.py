@@ -138,7 +138,7 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
         steps=steps.steps,
         mean=steps.mean_s,
     )
-    samples = steps.samples_per_step / steps.mean_s if steps.samples_per_step else None
+    samples = steps.samples_per_step
     memory = recording.main.peak_gpu_memory_bytes or recording.main.peak_memory_bytes
     launches: list[float] = []
     if trials is not None and trials.baselines:
@@ -150,16 +150,16 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
             steps=len(durations),
             mean=sum(durations) / len(durations),
         )
-        counted = [one for one in trials.baselines if one.samples and one.window_s > 0]
+        counted = [one for one in trials.baselines if one.samples and one.step_s]
         if counted:
             total = sum(one.samples or 0.0 for one in counted)
-            samples = total / sum(one.window_s for one in counted)
+            samples = total / sum(len(one.step_s) for one in counted)
         peaks = [x.peak_memory_bytes for x in trials.baselines if x.peak_memory_bytes is not None]
         memory = max(peaks, default=memory)
         launches = list(trials.launches_s)
     return Baseline(
         step_time_s=time,
-        samples_per_s=samples,
+        samples_per_s=samples / time.deciding if samples and time.deciding > 0 else None,
         shares=recording.shares,
         peak_memory_bytes=memory,
         launches_s=launches,

@@ -50,6 +50,15 @@ for x, y in loader:
 """,
         {"batches": 6, "forwards": 6, "backwards": 6, "steps": 6},
     ),
+    "traced": (
+        """
+traced = torch.jit.trace(model, torch.randn(2, 4))
+o = torch.optim.SGD(traced.parameters(), lr=0.1)
+for x, y in loader:
+    o.zero_grad(); ((traced(x) - y) ** 2).mean().backward(); o.step()
+""",
+        {"batches": 6, "forwards": 6, "backwards": 6, "steps": 6},
+    ),
     "accumulation": (
         """
 o = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -172,6 +181,21 @@ for x, y in loader: model(x)
     assert flags["anomaly_enabled"] and flags["anomaly_location"]["line"] == line_of("anomaly")
     assert flags["num_threads_location"]["line"] == line_of("set_num_threads")
     assert facts["seeded_by_program"] is True
+
+
+def test_a_compilation_is_not_the_users_anomaly_detection(tmp_path: Path) -> None:
+    """torch.compile turns it on while it traces; the report told its users to turn it off."""
+    run = run_loop(
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+compiled = torch.compile(model, backend="aot_eager")
+for x, y in loader:
+    o.zero_grad(); compiled(x).mean().backward(); o.step()
+""",
+        tmp_path,
+    )
+    flags = run.main["flags"]
+    assert (flags["anomaly_enabled"], flags["anomaly_location"]) == (False, None)
 
 
 def test_losses_are_those_of_the_program(tmp_path: Path) -> None:

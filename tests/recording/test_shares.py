@@ -7,6 +7,7 @@ from partial_recordings import recording
 
 from torchdoctor.recording.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.records import Shares, TraceStatistics
+from torchdoctor.records.lookup import unseen_forward_share
 
 ON_GPU = {"gpu": 0.5, "memcpy": 0.0, "memset": 0.0, "communication": 0.0, "runtime": 0.1}
 
@@ -163,3 +164,40 @@ def test_with_a_loader_only_the_time_after_a_fetch_counts():
 
 def _loaders(rows):
     return recording({"processes": [{"pid": 1, "loaders": rows}]}).main.loaders
+
+
+def test_a_forward_that_no_module_shows_is_no_preparation():
+    """Samples of a step without a module's call: a third prepares, the rest computes."""
+    rows = (
+        {"text": "x = make(rows)", "count": 30},
+        {"text": "loss = mlp(x)", "count": 60, "records_graph": True},
+    )
+    seen = with_stacks(*rows, {"phase": "backward", "count": 10})
+    assert unseen_forward_share(seen) == pytest.approx(0.6)
+    known = shares(seen.steps, None, unseen_forward_share(seen))
+    assert known.cpu == 0.0  # the step log of the sample has no other time
+    known = shares(replace(seen.steps, other_s=0.009), None, unseen_forward_share(seen))
+    assert known.cpu == pytest.approx(0.6)
+    assert with_inline_preparation(seen).shares.data_loader == pytest.approx(0.2)
+
+
+def test_a_metric_after_the_step_is_no_forward_where_a_loader_feeds_the_loop():
+    row = {"text": "top5(out)", "records_graph": True}
+    with_loader = with_stacks(row, steps={"boundary": {"kind": "loader"}})
+    loaders = _loaders([{"ident": 0, "batches": 100}])
+    with_loader = replace(with_loader, processes=[replace(with_loader.main, loaders=loaders)])
+    assert unseen_forward_share(with_loader) == 0.0
+    assert unseen_forward_share(with_stacks(row)) == 1.0
+
+
+def test_without_samples_or_a_modules_call_nothing_says_that_a_batch_is_prepared():
+    assert with_inline_preparation(with_stacks()).shares.data_loader == 0.0
+    called = with_stacks(models=[{"ident": 0, "forwards": 9}])
+    assert with_inline_preparation(called).shares.data_loader == pytest.approx(0.6)
+
+
+def test_profiled_steps_of_one_kind_stand_for_their_own_kind_alone():
+    """PPO: the profiler sees a few updates, and rollouts are most of the time."""
+    trace = TraceStatistics(path="t", steps=4, step_s=0.002, compute_s=0.0018, small_operator_s=0.0)
+    seen = steps(forward_s=0.001, other_s=0.009, two_modes=True)
+    assert shares(seen, trace).other == pytest.approx(0.82)

@@ -9,7 +9,7 @@ from torchdoctor.recording.events import read_events
 from torchdoctor.recording.phases import PHASES
 from torchdoctor.recording.step_cycles import cycle_length, settled_after, shows_slope
 from torchdoctor.recording.step_finding import StepsFound, find_boundary
-from torchdoctor.recording.steps import step_statistics, window_ns
+from torchdoctor.recording.steps import count_samples, step_statistics, window_ns
 
 
 def found_in(*scripts) -> tuple[list, StepsFound]:
@@ -235,6 +235,30 @@ def test_samples_of_several_trainers_add_up_as_rates():
     assert figures.trainers == 2
     # 8 ms a step and 8 samples, beside 8 samples in 15 ms.
     assert figures.samples_per_step == pytest.approx(8 + 8 * 8 / 15)
+
+
+def test_loaders_that_take_turns_all_count():
+    """One loader for each fold or epoch: each of their batches is a step's."""
+    script = Script()
+    for fold in range(4):
+        script.start_loader(fold)
+        for _ in range(10):
+            script.fetch(fold, samples=32)
+            script.backward()
+        script.exhaust(fold)
+    assert statistics(script).samples_per_step == pytest.approx(32, rel=0.05)
+
+
+def test_of_two_loaders_that_are_zipped_one_counts():
+    script = Script()
+    script.start_loader(0)
+    script.start_loader(1)
+    for _ in range(30):
+        script.fetch(0, samples=8)
+        script.fetch(1, samples=24)
+        script.backward()
+    counted = count_samples(script.events(), 0, len(script.events()), None)
+    assert counted == pytest.approx(30 * 24)
 
 
 def test_samples_of_explicit_steps_count():

@@ -524,7 +524,7 @@ def diagnosed_only() -> Report:
     whole = loader_bound()
     return replace(
         whole,
-        baseline=replace(whole.baseline, shares=Shares()),
+        baseline=replace(whole.baseline, shares=Shares(), launches_s=[]),
         trials=[],
         no_trials_reason="No fix was tried, as --no-fixes asks.",
         recommendation=Recommendation(),

@@ -7,7 +7,7 @@ import shlex
 import sys
 
 import pytest
-from samples import between, interrupted, loader_bound, refused_heavy
+from samples import between, diagnosed_only, interrupted, loader_bound, refused_heavy
 
 from torchdoctor.records import Location, Recommendation
 from torchdoctor.reports import figures, html, markdown, terminal, wording
@@ -99,3 +99,32 @@ def test_a_piped_report_is_plain_text(columns, monkeypatch, capsys) -> None:
 def test_every_format_says_that_the_run_was_interrupted(form) -> None:
     assert "interrupted: this is what" in " ".join(form.render(interrupted()).split())
     assert "interrupted: this is what" not in " ".join(form.render(loader_bound()).split())
+
+
+def test_the_figures_of_a_step_multiply_up() -> None:
+    """The headline's step time, batch and throughput are of the same launches."""
+    report = loader_bound()
+    time = report.baseline.step_time_s
+    assert time is not None and report.baseline.samples_per_s is not None
+    text = wording.step_time(report)
+    batch = report.baseline.samples_per_s * time.deciding
+    assert f"{batch:.0f} samples a step" in text
+    assert f"{len(report.baseline.launches_s)} timed launches" in text
+    assert report.steps is not None
+    assert f"{figures.seconds(report.steps.mean_s)} on average" in wording.shares_of(report)
+
+
+def test_without_timed_launches_the_observed_one_is_named() -> None:
+    report = diagnosed_only()
+    assert "of the observed launch" in wording.step_time(report)
+    assert wording.shares_of(report) == ""
+
+
+def test_how_steps_were_found_is_a_sentence_with_paths_as_the_user_knows_them() -> None:
+    report = diagnosed_only()
+    assert report.steps is not None
+    how = f"there is no DataLoader, so it is one step of SGD at {report.workload.cwd}/a.py:5."
+    report = dataclasses.replace(report, steps=dataclasses.replace(report.steps, how_found=how))
+    found = wording.how_steps_were_found(report)
+    assert found == "There is no DataLoader, so it is one step of SGD at a.py:5."
+    assert found in " ".join(terminal.render(report).split())

@@ -436,7 +436,14 @@ def test_progress_tells_what_is_tried_and_the_best_so_far():
     assert {e.phase for e in events} == {"screen", "confirm", "stack"}
     assert any(e.message == "workers n=4 + fused" for e in events)
     assert events[-1].launches_done == len(program.launched)
-    assert all(e.launches_planned is None or e.launches_planned >= e.launches_done for e in events)
+    counted = [e for e in events if e.number is not None]
+    assert {e.phase for e in counted} == {"screen", "confirm", "stack"}
+    assert all(1 <= e.number <= e.most for e in counted)
+    # One count goes up: a pair of launches is one, not two, and none comes twice.
+    stack = [e.number for e in counted if e.phase == "stack"]
+    assert stack == sorted(stack) and max(stack) - min(stack) < len(stack) / 2
+    assert all(e.left_s is None or 0 <= e.left_s <= 400.0 for e in events)
+    assert counted[-1].left_s is not None
     assert events[-1].best.startswith("workers n=4 2.") and events[-1].budget_s == 400.0
     elapsed = [e.elapsed_s for e in events]
     assert elapsed == sorted(elapsed)

@@ -50,7 +50,7 @@ def look(recording: Recording) -> list[Finding]:
     if steps is not None and steps.data_wait_s >= 0.01 * steps.mean_s:
         evidence.append(
             f"{steps.data_wait_s * 1e3:.1f} ms in the DataLoader of a {steps.mean_s * 1e3:.1f} ms "
-            "step (means)."
+            "step (means of the observed launch)."
         )
     loaders = training_loaders(recording)
     location = loaders[0].location if loaders else None

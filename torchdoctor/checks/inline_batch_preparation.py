@@ -9,7 +9,8 @@ How it is measured
 ------------------
 Host time between the end of one step and the first forward of the next, outside any loader.
 Stacks sampled in that time name the line; clearing gradients, moving tensors and logging are
-not counted.
+not counted. Nor is a forward that no module's call shows (functions of tensors, `torch.func`,
+`model.forward()`): a sample after which autograd has recorded operations is one of those.
 
 Not to be confused with
 -----------------------
@@ -18,12 +19,16 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 
 from __future__ import annotations
 
+import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.records import Finding, Recording, StackSample
 
 UNDER = "data_loader"
+# Innermost frames of a batch that somebody else makes: a queue, a lock, a pipe.
+_WAITS = re.compile(r"(^|/)(threading|queue|selectors|socket)\.py |multiprocessing/|futures/")
 THRESHOLD = 0.05
 THRESHOLD_SOURCE = "XProf: moderately input-bound above 5 %"
 
@@ -37,14 +42,10 @@ def look(recording: Recording) -> list[Finding]:
     if found is None or found.share < THRESHOLD:
         return []
     evidence = [
+        _where(found.top),
         f"{found.share:.0%} of each step passes on the host between the end of a step and the "
-        "next forward, with no DataLoader at work."
+        "next forward, with no DataLoader at work.",
     ]
-    if found.top is not None:
-        evidence.append(
-            f"There it was most often in {found.top.location.function or 'the loop'} "
-            f"({found.top.leaf})."
-        )
     return [
         Finding(
             check="inline-batch-preparation",
@@ -54,6 +55,20 @@ def look(recording: Recording) -> list[Finding]:
             severity="high" if found.share >= 0.2 else "moderate",
         )
     ]
+
+
+def _where(top: StackSample | None) -> str:
+    if top is None:
+        return "Batches are prepared in the loop itself, one after the other with the model."
+    place = f"{PurePath(top.location.file).name}:{top.location.line}"
+    if _WAITS.search(top.leaf):
+        return f"The loop waits at {place} for another thread or process ({top.leaf})."
+    function = top.location.function
+    named = function if function and function != "<module>" else "the script's own loop"
+    return (
+        "Batches are prepared in the loop itself, one after the other with the model: most often "
+        f"in {named} at {place} ({top.leaf})."
+    )
 
 
 _STACK = {

@@ -42,7 +42,10 @@ def look(recording: Recording) -> list[Finding]:
         f"{recording.environment.usable_cpus:g} usable CPUs.",
     ]
     if loader.sample_time_s is not None:
-        evidence.append(f"One sample takes {loader.sample_time_s * 1e3:.2f} ms to prepare.")
+        evidence.append(
+            f"One sample took {loader.sample_time_s * 1e3:.2f} ms to prepare, of the first "
+            "batches of the observed launch."
+        )
     return [
         Finding(
             check="loader-cpu-bound",

@@ -44,7 +44,10 @@ def look(recording: Recording) -> list[Finding]:
         "or a lock.",
     ]
     if loader.sample_time_s is not None:
-        evidence.append(f"One sample takes {loader.sample_time_s * 1e3:.2f} ms.")
+        evidence.append(
+            f"One sample took {loader.sample_time_s * 1e3:.2f} ms, of the first batches of the "
+            "observed launch."
+        )
     sensors = recording.sensors
     if sensors.read_bytes_per_s is not None:
         evidence.append(f"The program reads {sensors.read_bytes_per_s / 1e6:.1f} MB/s from disk.")

@@ -45,7 +45,7 @@ def look(recording: Recording) -> list[Finding]:
             share_of_step=share,
             evidence=[
                 f"One batch in a hundred takes {steps.fetch_p99_s * 1e3:.0f} ms or more, the "
-                f"median {steps.fetch_median_s * 1e3:.2f} ms."
+                f"median {steps.fetch_median_s * 1e3:.2f} ms (observed launch)."
             ],
             location=loaders[0].location,
             severity="moderate",

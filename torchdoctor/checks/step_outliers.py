@@ -45,7 +45,7 @@ def look(recording: Recording) -> list[Finding]:
             share_of_step=share,
             evidence=[
                 f"One step in a hundred takes {steps.p99_s * 1e3:.0f} ms or more, the median "
-                f"{steps.median_s * 1e3:.1f} ms."
+                f"{steps.median_s * 1e3:.1f} ms (observed launch)."
             ],
             location=None,
             severity="advice",

@@ -40,11 +40,15 @@ _NAMED = 3
 def look(recording: Recording) -> list[Finding]:
     """A finding at the function that takes most of it."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import preparing_rows
+    from torchdoctor.records.lookup import computes_unseen, preparing_rows
 
     outside = recording.shares.other
     preparing = preparing_rows(recording)
-    rows = [row for row in recording.main.stacks if _counts(row) and row not in preparing]
+    rows = [
+        row
+        for row in recording.main.stacks
+        if _counts(row) and row not in preparing and not computes_unseen(recording, row)
+    ]
     samples = sum(row.count for row in recording.main.stacks)
     if outside is None or outside < THRESHOLD or not rows:
         return []

@@ -19,10 +19,11 @@ def env(
     budget: Annotated[str, typer.Option(help="Time for --noise.")] = "60s",
 ) -> None:
     """What torchdoctor sees of this machine, and what that rules out."""
-    from torchdoctor.machine import describe_environment
+    from torchdoctor.machine import FIGURES_AT, describe_environment
+    from torchdoctor.reports.wrapping import fill, width
 
     for line in describe_environment():
-        typer.echo(line)
+        typer.echo(fill(line, 4 if line.startswith(" ") else FIGURES_AT, width()))
     if not noise:
         return
     from torchdoctor.machine_noise import measure_noise, noise_lines
@@ -30,4 +31,4 @@ def env(
     found = measure_noise(parse_duration(budget), lambda text: typer.echo(text, err=True))
     typer.echo("")
     for line in noise_lines(found):
-        typer.echo(line)
+        typer.echo(fill(line, 0, width()))

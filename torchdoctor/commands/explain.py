@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+_TREE_HANGS = 8
+
 
 def explain(
     id: Annotated[str | None, typer.Argument(help="A check's or fix's id.")] = None,
@@ -14,10 +16,13 @@ def explain(
 ) -> None:
     """Print a check's or fix's page: what, why, when not, risk, sources."""
     from torchdoctor import catalogue
+    from torchdoctor.reports.wrapping import fill, reflow, width
 
     if tree:
-        typer.echo(catalogue.tree())
+        for line in catalogue.tree().splitlines():
+            typer.echo(fill(line, _TREE_HANGS, width()))
     elif all or id is None:
-        typer.echo(catalogue.listing())
+        for line in catalogue.listing().splitlines():
+            typer.echo(fill(line, catalogue.TITLES_AT, width()))
     else:
-        typer.echo(catalogue.explain(id))
+        typer.echo(reflow(catalogue.explain(id), width()))

@@ -10,7 +10,7 @@ from torchdoctor.errors import Inconclusive
 from torchdoctor.records import Interval, Report, StepTime
 from torchdoctor.records.comparison import ComparedSide
 from torchdoctor.reports.figures import seconds
-from torchdoctor.trials.compare import SMALLEST_DELTA, TWO_MODES, delta, welch_interval
+from torchdoctor.trials.compare import SMALLEST_DELTA, delta, welch_interval
 
 _PER_STEP = (2 / 3, 3 / 2)  # launch time / step time: within this the launch's is a step's
 
@@ -31,7 +31,7 @@ def sides(
     profiled = is_trace(a) != is_trace(b)
     times = [_time(report, name, profiled) for report, name in zip((a, b), names, strict=True)]
     # What a trace says (shares, operators, counts) are means over the same steps.
-    by_mean = is_trace(a) or is_trace(b) or any(_two_modes(time) for time in times)
+    by_mean = is_trace(a) or is_trace(b) or any(time.two_modes for time in times)
     found = [
         _side(report, name, time, by_mean)
         for report, name, time in zip((a, b), names, times, strict=True)
@@ -46,7 +46,7 @@ def samples_per_step(report: Report) -> float | None:
     if report.steps is not None and report.steps.samples_per_step:
         return report.steps.samples_per_step
     time, rate = report.baseline.step_time_s, report.baseline.samples_per_s
-    return rate * (time.mean or time.median) if time is not None and rate else None
+    return rate * time.deciding if time is not None and rate else None
 
 
 def verdict(ratio: float, interval: Interval | None, a: Report, b: Report) -> str:
@@ -89,10 +89,6 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
             "has one where torch.profiler had a `schedule` and profiler.step() was called."
         )
     return time
-
-
-def _two_modes(time: StepTime) -> bool:
-    return time.mean is not None and abs(time.mean / time.median - 1) > TWO_MODES
 
 
 def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> ComparedSide:

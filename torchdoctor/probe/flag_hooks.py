@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 
 from . import places
 
@@ -179,6 +180,9 @@ def _wrap_anomaly(session, torch, flags):
         default = cls is modes.detect_anomaly
 
         def see(*args, _default=default, **kwargs):
+            # torch.compile's own tracing turns it on for a moment (frames: here, wrapper, caller).
+            if sys._getframe(2).f_globals.get("__name__", "").startswith("torch."):
+                return
             # detect_anomaly(check_nan) is always on; set_detect_anomaly(mode, ...) says so.
             seen() if _default else seen(*args, **kwargs)
 

@@ -16,6 +16,7 @@ from .model_facts import describe
 _SCANS = 4
 _LATER_SCANS, _VAIN_SCANS = 16, 2
 _MOST_SHAPES = 8
+_TRACED = "_actual_script_module"  # torch.jit.trace gives a module around it, without `_modules`
 
 
 class Models:
@@ -61,6 +62,7 @@ class Models:
         for module in modules:
             for child in (module.__dict__.get("_modules") or {}).values():
                 children.add(id(child))
+            children.add(id(module.__dict__.get(_TRACED)))
         roots = [m for m in modules if id(m) not in children]
         if self._scans > 1:
             # The root is never called as a whole (a LightningModule): look one level deeper.
@@ -69,8 +71,9 @@ class Models:
             self._add(module)
 
     def _add(self, module):
+        own = module.__dict__
         # A module that is gone has left its id to others.
-        if self.root_of(module) is not None or module.__dict__.get("_modules") is None:
+        if self.root_of(module) is not None or (own.get("_modules") is None and _TRACED not in own):
             return
         if next(iter(module.parameters()), None) is None:
             return
@@ -86,7 +89,7 @@ class Models:
             return
         self._wrapped.add(cls)
         cls.__call__ = _make_call(self._session, self, cls.__call__)
-        _keep_from_dynamo(self._session.torch, cls.__call__.__code__)
+        keep_from_dynamo(self._session.torch, cls.__call__.__code__)
 
     def alive(self):
         """The root modules that still exist."""
@@ -279,7 +282,7 @@ def _autocast(torch):
     return for_any or (lambda: torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"))
 
 
-def _keep_from_dynamo(torch, code):
+def keep_from_dynamo(torch, code):
     """No compilation begins at our frame; tracing through it stays possible.
 
     `torch.compiler.disable` would forbid both, and so break the graph of a compiled parent.

@@ -31,6 +31,11 @@ def is_users(filename):
     return verdict
 
 
+def is_probes(filename):
+    """Whether a code object's file is one of the probe's own."""
+    return filename.startswith(_PROBE)
+
+
 def of_frame(frame):
     """The frame as `records.Location`."""
     return {

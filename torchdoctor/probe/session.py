@@ -40,8 +40,16 @@ class Session:
         self.retain_graph = 0
         self.backward_location = False
         self.forget = []  # called in a forked child
-        self.log = step_log.EventLog(self.channel, os.getpid(), self._flush_due)
+        self.log = self._new_log()
         self._start()
+
+    def _new_log(self):
+        if not self.plan.get("sample_stacks"):
+            return step_log.EventLog(self.channel, os.getpid(), self._flush_due)
+        from . import graph_growth
+
+        sequence = graph_growth.sequence_of(self.torch)
+        return graph_growth.MarkedLog(self.channel, os.getpid(), self._flush_due, sequence)
 
     def _start(self):
         self.pid = os.getpid()

@@ -7,11 +7,12 @@ import threading
 import time
 from collections import Counter
 
-from . import places, step_log
+from . import graph_growth, places, step_log
 
-_MOST_ROWS = 50
+_MOST_ROWS = 200  # a simulator's time is spread over many functions
 _LONGEST_LINE = 200
 _SWITCH_S = 1e-5
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PHASES = {
     step_log.LOADER_START_BEGIN: "loader",
     step_log.FETCH_BEGIN: "loader",
@@ -24,16 +25,23 @@ _PHASES = {
     step_log.FORWARD_END: "other",
     step_log.BOUNDARY: "before_forward",
 }
+# In these a forward may run that no event shows. Not after a forward: what is drawn from its output
+# is recorded, and the environment of reinforcement learning that runs next is no model.
+_BETWEEN = ("before_forward", "after_step", "after_backward")
 
 
 class Stacks:
-    """Counts of (file, line, function, leaf, phase)."""
+    """Counts of (file, line, function), phase, leaf, and whether a graph grew."""
 
     def __init__(self, session):
         self._session = session
         self._interval_s = float(session.plan.get("stack_interval_s") or 0.005)
         self._counts = Counter()
         self._main = threading.main_thread().ident
+        log = session.log
+        self._growth = None
+        if log.sequence is not None:
+            self._growth = graph_growth.Growth(log, self._counts, session.torch)
         # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
         # would all fall on the first operator after a piece of Python, and none on the Python.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
@@ -54,24 +62,28 @@ class Stacks:
         if not session.learned:
             return
         frame = sys._current_frames().get(self._main)
-        if frame is None:
-            return
+        mark = session.log.mark
         phase = _PHASES.get(session.log.last_code, "other")
+        if frame is None or places.is_probes(frame.f_code.co_filename):
+            return  # what the probe itself does is no time of the program's
         users = places.users_frame(frame)
         if users is None:
             return
         leaf = frame.f_code
         line = users.f_lineno or users.f_code.co_firstlineno
-        where = (users.f_code.co_filename, line, users.f_code.co_name)
+        where = (users.f_code.co_filename, line, _function(users))
         short = "/".join(leaf.co_filename.replace(os.sep, "/").split("/")[-3:])
-        self._counts[(where, phase, "%s %s" % (short, leaf.co_name))] += 1
+        row = (where, phase, "%s %s" % (short, leaf.co_name))
+        if self._growth is not None and phase in _BETWEEN:
+            self._growth.ask(row, mark)
+        else:
+            self._counts[(row, False)] += 1
 
     def facts(self):
         """`stacks` of the process facts, the most frequent first."""
         rows = []
-        for ((file, line, function), phase, leaf), count in self._counts.copy().most_common(
-            _MOST_ROWS
-        ):
+        for row, count in self._counts.copy().most_common(_MOST_ROWS):
+            ((file, line, function), phase, leaf), records_graph = row
             location = {"file": os.path.abspath(file), "line": line, "function": function}
             text = linecache.getline(file, line).strip()[:_LONGEST_LINE]
             rows.append(
@@ -81,9 +93,21 @@ class Stacks:
                     "count": count,
                     "leaf": leaf,
                     "text": text,
+                    "records_graph": records_graph,
                 }
             )
         return {"stacks": rows}
+
+
+def _function(frame):
+    """The function that a frame is of; for a comprehension the one that it stands in."""
+    file, name = frame.f_code.co_filename, frame.f_code.co_name
+    outer = frame
+    while outer is not None and outer.f_code.co_filename == file:
+        if outer.f_code.co_name not in _COMPREHENSIONS:
+            return outer.f_code.co_name
+        outer = outer.f_back
+    return name
 
 
 def install(session):

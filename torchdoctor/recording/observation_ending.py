@@ -45,10 +45,10 @@ def check_usable(
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
-        seen = found.reason if isinstance(found, NoSteps) else f"{steps} training steps"
+        seen = found.reason if isinstance(found, NoSteps) else f"{steps} were seen"
         raise TimedOut(
-            f"Stopped after {result.wall_s:.0f} s without enough training steps (seen: "
-            f"{seen.rstrip('.')}). Give it longer with --budget and --timeout, or a smaller data "
+            f"Stopped after {result.wall_s:.0f} s without enough training steps: "
+            f"{seen.rstrip('.')}. Give it longer with --budget and --timeout, or a smaller data "
             "set."
         )
     if isinstance(found, NoSteps):

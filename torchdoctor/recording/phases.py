@@ -94,8 +94,9 @@ def before_first_forward(
 ) -> np.ndarray:
     """Seconds of host time right before each step's first forward, outside any phase.
 
-    It is counted from whatever came last (the boundary, a fetch, an optimizer step, a backward)
-    and leaves out waits for a loader and copies.
+    Where no module's call shows a forward, they go on to the first backward, and samples of stacks
+    tell the forward in them. They are counted from whatever came last (the boundary, a fetch, an
+    optimizer step, a backward) and leave out waits for a loader and copies.
 
     Args:
         events: one process's events.
@@ -109,6 +110,8 @@ def before_first_forward(
     steps = max(len(edges) - 1, 0)
     result = np.zeros(steps)
     forwards = events.at(step_log.FORWARD_BEGIN)
+    if not len(forwards):
+        forwards = events.at(step_log.BACKWARD_BEGIN)
     if not steps or not len(forwards):
         return result
     skip = np.zeros(len(events), dtype=bool) if evaluation is None else evaluation

@@ -11,12 +11,20 @@ _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01
 
 
-def shares(steps: StepStatistics | None, trace: TraceStatistics | None) -> Shares:
+def shares(
+    steps: StepStatistics | None, trace: TraceStatistics | None, unseen_forward: float = 0.0
+) -> Shares:
     """Where the step's time goes: from the trace on a GPU, else from the step log.
 
     A profiled step is longer than a real one, so what kernels hide of the loader's wait shifts:
     where the trace's data loader share differs by over ten points from the step log's, the step
     log's is taken (`share_doubts` says so).
+
+    Args:
+        steps: of the observed launch.
+        trace: of the profiler window.
+        unseen_forward: share of the step in a forward or a loss that no phase of `steps` holds,
+            by samples of stacks.
     """
     if trace is not None and trace.has_device:
         logged = _logged_wait(steps, trace)
@@ -27,7 +35,7 @@ def shares(steps: StepStatistics | None, trace: TraceStatistics | None) -> Share
         return trace.shares if trace is not None else Shares()
     if steps.mean_s <= 0:
         return Shares()
-    return _host_shares(steps, trace)
+    return _host_shares(steps, trace, unseen_forward)
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
@@ -86,15 +94,20 @@ def _with_data_share(known: Shares, data: float) -> Shares:
     return Shares(**{**scaled, "data_loader": data})
 
 
-def _host_shares(steps: StepStatistics, trace: TraceStatistics | None) -> Shares:
+def _host_shares(
+    steps: StepStatistics, trace: TraceStatistics | None, unseen_forward: float
+) -> Shares:
     """Without a GPU: the step log's phases, and from the trace what lies outside of them."""
     data = min(max(steps.data_wait_s / steps.mean_s, 0.0), 1.0)
     computing = (steps.forward_s + steps.backward_s + steps.optimizer_s) / steps.mean_s
+    computing += min(unseen_forward, steps.other_s / steps.mean_s)
     communication = None
     if trace is not None:
         # Losses, updates by hand and models without modules run in operators outside any phase.
         if trace.step_s and trace.compute_s is not None and trace.small_operator_s is not None:
-            operators = (trace.compute_s + trace.small_operator_s) / trace.step_s
+            # Where steps come in two kinds, the few profiled ones may all be of one.
+            step_s = max(trace.step_s, steps.mean_s) if steps.two_modes else trace.step_s
+            operators = (trace.compute_s + trace.small_operator_s) / step_s
             computing = max(computing, operators)
         communication = trace.shares.communication
     computing = min(computing, 1.0 - data)

@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.probe import step_log
-from torchdoctor.recording.evaluation import EXHAUSTED, cut_units, evaluation_mask, evaluation_units
+from torchdoctor.recording.evaluation import (
+    EXHAUSTED,
+    Units,
+    cut_units,
+    evaluation_mask,
+    evaluation_units,
+)
 from torchdoctor.recording.events import Events
 from torchdoctor.recording.phases import (
     PHASES,
@@ -22,9 +28,9 @@ from torchdoctor.recording.phases import (
 from torchdoctor.recording.step_cycles import cycle_length, settled_after, shows_slope
 from torchdoctor.recording.step_finding import StepsFound, boundary_rows
 from torchdoctor.records import StepStatistics
+from torchdoctor.records.report import TWO_MODES
 
 LEAST_WARMUP = 10
-_TWO_MODES = 0.15
 _ENOUGH_FOR_P99 = 50
 
 
@@ -79,7 +85,7 @@ def step_statistics(
         first_step_s=_first_step(events, rows),
         samples_per_step=samples,
         trainers=len(trainers),
-        two_modes=abs(mean / median - 1.0) > _TWO_MODES if median > 0 else False,
+        two_modes=abs(mean / median - 1.0) > TWO_MODES if median > 0 else False,
         cycle_steps=_cycle(events, rows, durations, counts["optimizer_steps_per_step"]),
         settled_after=settled,
         still_warming=shows_slope(measured),
@@ -122,7 +128,8 @@ def count_samples(events: Events, begin: int, end: int, loader: int | None) -> f
         events: one process's events.
         begin: first row.
         end: row after the last.
-        loader: the loader that counts; None: the one whose batches are learned from most.
+        loader: the loader that counts; None: the one whose batches are learned from most, and
+            those that take turns with it (a loader made anew for each epoch or fold).
 
     Returns:
         None where batches have no size, or there is no loader and no explicit count.
@@ -136,15 +143,25 @@ def count_samples(events: Events, begin: int, end: int, loader: int | None) -> f
     units = cut_units(events)
     useful = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
     inside = useful & (units.start >= begin) & (units.start < end)
-    if loader is None:
-        learned = units.loader[useful & units.learns]
-        if not len(learned):
-            return None
-        loader = int(np.bincount(learned).argmax())
-    values = units.value[inside & (units.loader == loader)]
+    counted = [loader] if loader is not None else _taking_turns(units, useful)
+    values = units.value[inside & np.isin(units.loader, counted)]
     if not len(values) or (values < 0).any():
         return None
     return float(values.sum())
+
+
+def _taking_turns(units: Units, useful: np.ndarray) -> list[int]:
+    """Loaders that are learned from, one after the other; of two that are zipped the busier."""
+    learned, counts = np.unique(units.loader[useful & units.learns], return_counts=True)
+    found: list[int] = []
+    spans: list[tuple[int, int]] = []
+    for ident in learned[np.argsort(-counts, kind="stable")]:
+        rows = units.start[useful & (units.loader == ident)]
+        first, last = int(rows[0]), int(rows[-1])
+        if all(last < begin or end < first for begin, end in spans):
+            found.append(int(ident))
+            spans.append((first, last))
+    return found
 
 
 def _default_warmup(steps: int, settled: int | None) -> int:

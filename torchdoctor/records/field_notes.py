@@ -75,7 +75,7 @@ NOTES: dict[str, dict[str, str]] = {
     },
     "Baseline": {
         "step_time_s": "Time of one training iteration.",
-        "samples_per_s": "Samples trained on per second; null where batches have no size.",
+        "samples_per_s": "A step's samples over its deciding time; null without batch sizes.",
         "shares": "Where the time of a step goes.",
         "peak_memory_bytes": "Memory at its highest: of the GPU where one trains, else of the process tree.",
         "launches_s": "Time per sample (per step where the batch is not known) of each launch.",

@@ -167,8 +167,9 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
     preparing = preparing_rows(recording)
     counted = sum(row.count for row in preparing)
     if total == 0:
-        # No stacks: only where no loader feeds the loop can the gap be nothing else.
-        if training_loaders(recording):
+        # No stacks: only where no loader feeds the loop and a model's call ends the gap can it be
+        # nothing else.
+        if training_loaders(recording) or not training_models(recording):
             return None
         return InlinePreparation(share=steps.before_forward_s / steps.mean_s, top=None)
     share = steps.before_forward_s / steps.mean_s * counted / total
@@ -188,7 +189,25 @@ def preparing_rows(recording: Recording) -> list[StackSample]:
         # What follows a step and comes before the next fetch works on the step that was.
         phases = ("before_forward",)
     rows = [row for row in recording.main.stacks if row.phase in phases]
-    return [row for row in rows if _prepares(row, recording.has_gpu)]
+    return [row for row in rows if not row.records_graph and _prepares(row, recording.has_gpu)]
+
+
+def computes_unseen(recording: Recording, row: StackSample) -> bool:
+    """Whether a sample shows a forward that no call of a root module shows, or its loss.
+
+    With a loader, what follows a step and comes before the next fetch works on the step that was:
+    a metric that is recorded for autograd is no forward.
+    """
+    after = row.phase in ("after_step", "after_backward") and bool(training_loaders(recording))
+    return row.records_graph and not after
+
+
+def unseen_forward_share(recording: Recording) -> float:
+    """Share of the main thread's time in a forward or a loss outside any root module's call."""
+    rows = recording.main.stacks
+    total = sum(row.count for row in rows)
+    unseen = sum(row.count for row in rows if computes_unseen(recording, row))
+    return unseen / total if total else 0.0
 
 
 def _gap_phases(recording: Recording) -> tuple[str, ...]:

@@ -165,7 +165,8 @@ class StackSample:
 
     `phase` is what the sample fell into or after: "loader", "forward", "backward", "optimizer",
     "before_forward" (after a fetch), "after_step" (after an optimizer step), "after_backward",
-    "other".
+    "other". `records_graph`: between the last event and the sample, operations were recorded for
+    autograd, so a forward or a loss is being computed that no call of a root module shows.
     """
 
     location: Location  # the innermost frame of the user's own code
@@ -173,6 +174,7 @@ class StackSample:
     count: int
     leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
     text: str = ""  # the source line at `location`
+    records_graph: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,7 +86,8 @@ class StepStatistics:
 
     The phases data_wait, h2d_copy, forward, backward, optimizer and other sum to `mean_s`.
     `before_forward_s` (part of `other_s`) is host time from a boundary or the end of a fetch to
-    the first forward that is not inside a loader: inline batch preparation.
+    the first forward that is not inside a loader: inline batch preparation. Where no module's call
+    shows a forward it ends at the first backward, and holds the forward too.
     `evaluation_s` (part of `forward_s`/`other_s`/`data_wait_s`) is time in evaluation sections.
     """
 

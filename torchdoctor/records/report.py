@@ -16,6 +16,7 @@ from torchdoctor.records.recording import (
 )
 
 SCHEMA_VERSION = "1.0"
+TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
 # The branches of the decision tree, in its order.
 BRANCHES = ("data_loader", "memcpy", "communication", "gpu", "cpu", "other")
 
@@ -172,10 +173,24 @@ class StepTime:
     steps: int
     mean: float | None = None
 
+    @property
+    def two_modes(self) -> bool:
+        """Whether steps come in two kinds, so that the median hides one of them."""
+        return self.mean is not None and abs(self.mean - self.median) > TWO_MODES * self.median
+
+    @property
+    def deciding(self) -> float:
+        """The median, or where it hides a kind of steps the mean; seconds."""
+        return self.mean if self.mean is not None and self.two_modes else self.median
+
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """The untouched program."""
+    """The untouched program: its timed launches where there are any, else the observed one.
+
+    `shares` are always of the observed launch and the profiler window. `samples_per_s` is a step's
+    samples over `step_time_s.deciding`.
+    """
 
     step_time_s: StepTime | None = None
     samples_per_s: float | None = None
@@ -241,7 +256,10 @@ class ProgressEvent:
     phase: str
     message: str  # what happens now, e.g. "loader-workers num_workers=4"
     launches_done: int = 0
-    launches_planned: int | None = None
+    number: int | None = None  # of the pair, round or launch that runs now; None: not planned
+    most: int | None = None  # of them in this phase; it may end earlier
+    unit: str = "launch"  # "pair" | "round" | "launch"
+    left_s: float | None = None  # of this phase, where launches were timed before
     elapsed_s: float = 0.0  # since the run began
     budget_s: float | None = None
     best: str | None = None  # the best so far, e.g. "loader-workers num_workers=4 1.83x"

@@ -6,8 +6,8 @@ import re
 import textwrap
 
 from torchdoctor.reports.figures import clean
+from torchdoctor.reports.wrapping import WIDTH
 
-WIDTH = 80
 _NAME = 30  # widest first cell of a table
 
 

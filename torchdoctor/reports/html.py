@@ -107,11 +107,15 @@ def _time(report: Report) -> list[str]:
     )
     lines = [f'<div class="bar" role="img" aria-label="{escape(label)}">{parts}</div>']
     lines.append(f'<ul style="list-style:none;padding:0">{legend}</ul>')
-    for text in (content.phase_line(report), wording.step_time(report)):
+    for text in (
+        content.phase_line(report),
+        wording.shares_of(report),
+        wording.step_time(report),
+    ):
         if text:
             lines.append(f'<p class="soft">{escape(text)}</p>')
-    if report.steps is not None:
-        lines.append(f'<p class="soft">{escape(report.steps.how_found)}</p>')
+    if found := wording.how_steps_were_found(report):
+        lines.append(f'<p class="soft">{escape(found)}</p>')
     return _section("Where a step's time goes", lines)
 
 

@@ -37,6 +37,9 @@ def _parts(report: Report) -> list[str]:
         ["part", "share", "tried"][: 2 + tried],
         [[row.label, row.text, row.ceiling][: 2 + tried] for row in times],
     )
+    told = [wording.step_time(report), wording.shares_of(report)]
+    if any(told):
+        parts.append(_escape(". ".join(text for text in told if text)))
     findings = [
         [row.check, row.share, row.where, " ".join(row.evidence)]
         for row in content.finding_rows(report)

@@ -75,12 +75,14 @@ class Progress:
 
 
 def line(event: ProgressEvent) -> str:
-    """An event as one line: "[1 min 5 s of 5 min] screen 7/30: cpu-threads; best ..."."""
+    """An event as one line: "[1 min 5 s of 5 min] confirm: pair 3 of at most 12, ...: it"."""
     text = f"[{duration(event.elapsed_s)}"
     if event.budget_s is not None:
         text += f" of {duration(event.budget_s)}"
     text += f"] {event.phase}"
-    if event.launches_planned:
-        text += f" {event.launches_done}/{event.launches_planned}"
+    if event.number is not None and event.most is not None:
+        text += f": {event.unit} {event.number} of at most {event.most}"
+        if event.left_s is not None:
+            text += f", about {duration(event.left_s)} left"
     text += f": {clean(event.message)}"
     return f"{text}; best so far {clean(event.best)}" if event.best else text

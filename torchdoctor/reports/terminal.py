@@ -144,7 +144,8 @@ def _time(report: Report, width: int) -> RenderableType | None:
         legend.append(line)
     lines: list[RenderableType] = [bar, *legend]
     phases = content.phase_line(report)
-    for text in (f"by phase: {phases}" if phases else "", _one_line(report)):
+    by_phase = f"by phase: {phases}" if phases else ""
+    for text in (by_phase, wording.shares_of(report), _one_line(report)):
         if text:
             lines.append(Padding(Text(text), (0, 0, 0, 2)))
     return Group(*lines)
@@ -152,8 +153,7 @@ def _time(report: Report, width: int) -> RenderableType | None:
 
 def _one_line(report: Report) -> str:
     parts = [f"step {wording.step_time(report)}" if wording.step_time(report) else ""]
-    if report.steps is not None:
-        parts.append(clean(report.steps.how_found))
+    parts.append(wording.how_steps_were_found(report))
     return "\n".join(part for part in parts if part)
 
 

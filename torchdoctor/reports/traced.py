@@ -34,8 +34,13 @@ def rank_lines(report: Report) -> list[str]:
 
 def operators_title(report: Report) -> str:
     """Of each step, or of the whole trace where its steps are unknown."""
-    known = report.trace is None or report.trace.steps > 0
-    return OPERATORS if known else OPERATORS_OF_ALL
+    trace = report.trace
+    if trace is not None and not trace.steps:
+        return OPERATORS_OF_ALL
+    # A run's other figures are of launches without a profiler.
+    if trace is None or report.steps is None or not trace.step_s:
+        return OPERATORS
+    return f"{OPERATORS} of {seconds(trace.step_s)} under the profiler"
 
 
 def call_lines(report: Report) -> list[str]:
@@ -52,7 +57,8 @@ def call_lines(report: Report) -> list[str]:
 
 
 def _calls(number: float) -> str:
-    return f"{number:.0f} calls" if number >= 100 else f"{number:.3g} calls"
+    text = f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{text} call{'s' * (text != '1')}"
 
 
 def _call_name(one: RuntimeCall) -> str:

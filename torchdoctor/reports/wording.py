@@ -239,21 +239,55 @@ def machine(environment: Environment) -> str:
 
 
 def step_time(report: Report) -> str:
-    """The step's time and throughput in one line, or an empty string."""
+    """The step's time and throughput, and of which launches; or an empty string."""
     time = report.baseline.step_time_s
     if time is None:
         return ""
+    counted = f"{time.steps} step{'s' * (time.steps != 1)}"
     parts = [
         f"{seconds(time.median)} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
-        f"{time.steps} step{'s' * (time.steps != 1)})"
+        f"{counted}{_of_launches(report)})"
     ]
-    if report.steps is not None and report.steps.two_modes and time.mean is not None:
+    if time.two_modes:
         parts.append(f"mean {seconds(time.mean)}, which decides: steps come in two kinds")
-    if report.baseline.samples_per_s is not None:
-        parts.append(quantity(report.baseline.samples_per_s, "samples/s"))
+    rate = report.baseline.samples_per_s
+    if rate is not None:
+        parts.append(
+            f"{quantity(rate * time.deciding, 'samples')} a step: {quantity(rate, 'samples/s')}"
+        )
     if report.steps is not None and report.steps.trainers > 1:
         parts.append(f"{report.steps.trainers} training processes")
     return ", ".join(parts)
+
+
+def _of_launches(report: Report) -> str:
+    launches = len(report.baseline.launches_s)
+    if launches:
+        return f" of {launches} timed launch{'es' * (launches != 1)}"
+    return " of the observed launch" if report.steps is not None else ""
+
+
+def shares_of(report: Report) -> str:
+    """Of which launch the shares are, where the step's time is of others; else an empty string."""
+    steps, trace = report.steps, report.trace
+    if steps is None or not report.baseline.launches_s:
+        return ""
+    if trace is not None and trace.has_device and trace.step_s:
+        launch, step_s = "the profiled launch", trace.step_s
+    else:
+        launch, step_s = "the observed launch", steps.mean_s
+    return f"The shares are of {launch}, where a step took {seconds(step_s)} on average."
+
+
+def how_steps_were_found(report: Report) -> str:
+    """What one iteration is, as a sentence; paths relative to the program's folder."""
+    if report.steps is None:
+        return ""
+    text = clean(report.steps.how_found)
+    cwd = report.workload.cwd.rstrip("/")
+    if cwd:
+        text = text.replace(f"{cwd}/", "")
+    return text[:1].upper() + text[1:]
 
 
 def overhead(report: Report) -> str:

@@ -27,7 +27,7 @@ def write_figures(writer: EventFile, report: Report) -> None:
         writer.scalar("step_time/profiled_s", seconds, number)
     for number, seconds in enumerate(baseline.launches_s):
         writer.scalar("launches/baseline_s_per_sample", seconds, number)
-    writer.scalar("samples_per_s/mean", baseline.samples_per_s)
+    writer.scalar("samples_per_s/deciding", baseline.samples_per_s)
     for name, share in asdict(baseline.shares).items():
         writer.scalar(f"share_of_step/{name}", share)
     for tag, value in (

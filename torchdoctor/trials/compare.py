@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from torchdoctor.records import Interval, LaunchTiming, StepStatistics
+from torchdoctor.records.report import TWO_MODES
 
 MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch that can be used
 SMALLEST_DELTA = 0.02  # differences below this are "the same" even on a quiet machine
 LARGEST_DELTA = 0.05  # on a machine noisier than this, "unclear" is the honest word
-TWO_MODES = 0.15  # mean and median of the steps further apart: steps come in two kinds
 CONFIDENCE = 0.95
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.launches import Arm, Launcher, Plan
 from torchdoctor.trials.patch_trial import reserve_s
 from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
@@ -52,11 +52,12 @@ class Confirmation:
             )
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
             if len(chosen) == 1:
-                launcher.planned = launcher.done + 2 * plan.pairs
+                self._plan_pairs(chosen[0], max(1, plan.pairs))
                 self._pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
                 self._go_on_with(chosen[0], others_wait=bool(finalists))
             else:
-                launcher.planned = launcher.done + plan.pairs * (len(chosen) + 2)
+                arms = [baseline, *chosen, baseline]
+                launcher.plan = Plan(phase="confirm", unit="round", most=plan.pairs, arms=arms)
                 for _ in range(plan.pairs):
                     launcher.block(chosen, "confirm")
             self.tell(chosen)
@@ -76,7 +77,7 @@ class Confirmation:
             arms = arms[:-1]
         if not arms or self.won():
             return
-        launcher.planned = launcher.done + 4 * len(arms) + 2 * (CONFIRM_PAIRS - 2)
+        self._plan_pairs(arms[0], 2 * len(arms) + CONFIRM_PAIRS - 2)
         for arm in arms:
             launcher.abba(arm, "confirm", 2)
         for arm in sorted(arms, key=lambda arm: -self.evidence.measured(arm).gain):
@@ -96,7 +97,21 @@ class Confirmation:
             more = int(min(CONFIRM_PAIRS - len(seen), launcher.budget.left() / pair_s))
             if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
                 return
-            self._pair_up(arm, more if more < 2 else more - more % 2, others_wait=others_wait)
+            more = more if more < 2 else more - more % 2
+            self._plan_pairs(arm, more)
+            self._pair_up(arm, more, others_wait=others_wait)
+
+    def _plan_pairs(self, arm: Arm, pairs: int) -> None:
+        """For the progress line: pairs from here on, after those that this phase has had."""
+        launcher, last = self.launcher, self.launcher.plan
+        done = last.done if last is not None and last.unit == "pair" else 0
+        launcher.plan = Plan(
+            phase="confirm",
+            unit="pair",
+            most=done + pairs,
+            arms=[launcher.baseline, arm],
+            done=done,
+        )
 
     def _pair_up(self, arm: Arm, pairs: int, *, others_wait: bool) -> None:
         """Two pairs at a time; while others wait, only as long as a gain may still show.

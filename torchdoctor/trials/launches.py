@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
 from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent, SwitchedLaunch
 from torchdoctor.trials.compare import usable
+from torchdoctor.trials.failed_launches import failure, refusal
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
@@ -81,6 +82,17 @@ def label(fixes: Fixes) -> str:
     )
 
 
+@dataclass(kw_only=True)
+class Plan:
+    """How much of a phase is done: at most `most` pairs, rounds or launches of `arms`."""
+
+    phase: str
+    unit: str  # "pair" | "round" | "launch"
+    most: int
+    arms: Sequence[Arm]  # that one pair or round consists of, or that the launches are of
+    done: int = 0
+
+
 class Launcher:
     """Runs arms in rounds, never beyond the budget, and keeps everything that was measured.
 
@@ -107,7 +119,7 @@ class Launcher:
         self.rounds: list[Round] = []
         self.switched: list[Round] = []  # of blocks within one launch
         self.switched_arms: set[str] = set()  # keys of those that a launch was started with
-        self.planned: int | None = None
+        self.plan: Plan | None = None
         self.best: str | None = None
         self.done = 0
         self._launch, self._progress, self._first_s = launch, progress, expected_launch_s
@@ -151,6 +163,7 @@ class Launcher:
         if timing.ended == "interrupted":
             raise Interrupted(timing.reason or "Interrupted.")
         self.done += 1
+        self._did("launch", phase)
         slot = Slot(
             arm=arm.key, timing=timing, began_s=began, ended_s=self.budget.now(), phase=phase
         )
@@ -216,6 +229,7 @@ class Launcher:
             else:
                 skipped = True
         one.slots.append(self.run(self.baseline, phase))
+        self._did("round", phase)
         if skipped:
             raise BudgetEnded
 
@@ -236,6 +250,11 @@ class Launcher:
                     if not arm.alive:
                         return
                     one.slots.append(self.run(side, phase))
+                self._did("pair", phase)
+
+    def _did(self, unit: str, phase: str) -> None:
+        if self.plan is not None and (self.plan.unit, self.plan.phase) == (unit, phase):
+            self.plan.done += 1
 
     def _begin(self, phase: str, shape: str) -> Round:
         one = Round(phase=phase, shape=shape, flip=self.order.random() < 0.5)
@@ -262,50 +281,36 @@ class Launcher:
                     f"({timing.reason or timing.ended})."
                 )
             return
-        if refusal := _refusal(arm, timing):
-            arm.refused = refusal
-        elif broken := _failure(arm, timing):
+        if reason := refusal(arm, timing):
+            arm.refused = reason
+        elif broken := failure(arm, timing):
             arm.failed = broken
 
     def _tell(self, phase: str, message: str) -> None:
         if self._progress is None:
             return
+        plan = self.plan if self.plan is not None and self.plan.phase == phase else None
+        if plan is not None and plan.done >= plan.most:
+            plan = None  # what follows was not planned
         event = ProgressEvent(
             phase=phase,
             message=message,
             launches_done=self.done,
-            launches_planned=None if self.planned is None else max(self.planned, self.done),
+            number=plan.done + 1 if plan else None,
+            most=plan.most if plan else None,
+            unit=plan.unit if plan else "launch",
+            left_s=self._left_s(plan) if plan else None,
             elapsed_s=self.budget.elapsed(),
             budget_s=self.budget.seconds,
             best=self.best,
         )
         self._progress(event)
 
-
-def _refusal(arm: Arm, timing: LaunchTiming) -> str | None:
-    """Why a launch did not have all its fixes applied, or None."""
-    for fix, _ in arm.fixes:
-        states = {applied.state: applied for applied in timing.fixes if applied.fix == fix}
-        if "refused" in states:
-            return states["refused"].reason or f"{fix} refused to be applied."
-        if usable(timing) and "applied" not in states and "failed" not in states:
-            pending = states.get("pending")
-            return (pending and pending.reason) or f"{fix} found nothing to apply to."
-    return None
-
-
-def _failure(arm: Arm, timing: LaunchTiming) -> str | None:
-    """Why a launch cannot be used, or None."""
-    for applied in timing.fixes:
-        if applied.state == "failed":
-            return f"{applied.fix} could not be applied: {applied.reason or 'no reason given'}"
-    if usable(timing):
-        return None
-    before = sum(usable(slot.timing) for slot in arm.slots)
-    reason = timing.reason or {
-        "out-of-memory": "Out of memory.",
-        "timed-out": "Timed out.",
-    }.get(timing.ended, "The program failed.")
-    if timing.ended in ("measured", "program-ended"):
-        reason = "No step was measured."
-    return reason + (f" (launch {before + 1}; {before} before it were fine)" if before else "")
+    def _left_s(self, plan: Plan) -> float | None:
+        """Seconds that the rest of a plan takes at most; None before anything was launched."""
+        if not self.baseline.slots:
+            return None
+        each_s = sum(self.expected_s(arm) for arm in plan.arms)
+        if plan.unit == "launch":
+            each_s /= len(plan.arms)
+        return max(min((plan.most - plan.done) * each_s, self.budget.left()), 0.0)

@@ -7,7 +7,7 @@ import math
 from torchdoctor.records import Interval, PatchTrial
 from torchdoctor.trials import compare
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.launches import Arm, Launcher, Plan
 from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
 
 _RESERVED_OF = 3  # times the reserve must be left, or there is none
@@ -36,7 +36,8 @@ def measure_patch(launcher: Launcher, like: Arm) -> Arm:
     plan = plan_confirmation([expected], plain, launcher.budget.left())
     if plan.pairs < FEWEST_PAIRS:
         raise BudgetEnded
-    launcher.planned = launcher.done + 2 * plan.pairs
+    pair = [launcher.baseline, arm]
+    launcher.plan = Plan(phase=PATCH, unit="pair", most=plan.pairs, arms=pair)
     launcher.abba(arm, PATCH, plan.pairs)
     return arm
 

@@ -16,7 +16,7 @@ from torchdoctor.records import Candidate, ProgressEvent, StepStatistics, TriedC
 from torchdoctor.trials.ceilings import CeilingTrial, tried
 from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Stopped, label
+from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Plan, Stopped, label
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import measure_patch, patch_result
 from torchdoctor.trials.schedule import (
@@ -238,7 +238,8 @@ class _Search:
             self.ended = "the budget ended"
             return False
         self.stacks.append(arm)
-        launcher.planned = launcher.done + 2 * plan.pairs
+        pair = [launcher.baseline, arm]
+        launcher.plan = Plan(phase="stack", unit="pair", most=plan.pairs, arms=pair)
         launcher.abba(arm, "stack", plan.pairs)
         self.settle_training([arm], confirmed=True)
         return self.judge().recommendable()[0].arm is arm

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.ladder import next_value
-from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.launches import Arm, Launcher, Plan
 from torchdoctor.trials.schedule import (
     FEWEST_PAIRS,
     WORTH,
@@ -116,7 +116,9 @@ class Screen:
         times = [launcher.expected_s(arm) for arm in candidates]
         plan = plan_screening(times, baseline_s, launcher.budget.left(), least)
         arms = candidates[: plan.candidates]
-        launcher.planned = launcher.done + plan.rounds * (len(arms) + 2) + 2 * FEWEST_PAIRS
+        round_of = [launcher.baseline, *arms, launcher.baseline]
+        most = plan.rounds * len(round_of)
+        launcher.plan = Plan(phase="screen", unit="launch", most=most, arms=round_of)
         for _ in range(plan.rounds):
             # Time to confirm somebody is worth more than another look at everybody.
             if not self._can_confirm_after(arms):

@@ -97,7 +97,6 @@ def _repeat(
     rounds: int,
 ) -> bool:
     """One launch; whether another one without some ceiling makes sense."""
-    launcher.planned = launcher.done + 1 + 2 * FEWEST_PAIRS
     found = launcher.switch(
         turns,
         PHASE,

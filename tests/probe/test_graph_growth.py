@@ -1,0 +1,48 @@
+"""The stack sampler asks the main thread whether operations were recorded, and gets an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from torchdoctor.probe import graph_growth, step_log
+
+
+def answered(tmp_path: Path, *, recorded: int, event: bool) -> dict[tuple[str, bool], int]:
+    """What is kept of one question, after which so many operations were recorded."""
+    count = [100]
+    log = graph_growth.MarkedLog(str(tmp_path), 1, None, lambda: count[0])
+    log.add(step_log.OPTIMIZER_END)
+    counts: dict[tuple[str, bool], int] = {}
+    growth = graph_growth.Growth(log, counts, SimpleNamespace())
+    mark = log.mark
+    if event:
+        log.add(step_log.FORWARD_BEGIN)
+    count[0] += recorded
+    asking = threading.Thread(target=lambda: growth.ask("row", mark))
+    asking.start()
+    asking.join()
+    deadline = time.monotonic() + 10
+    while not counts and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return counts
+
+
+def test_recorded_operations_are_seen(tmp_path: Path) -> None:
+    assert answered(tmp_path, recorded=3, event=False) == {("row", True): 1}
+    assert answered(tmp_path, recorded=0, event=False) == {("row", False): 1}
+
+
+def test_what_came_after_the_next_event_does_not_count(tmp_path: Path) -> None:
+    """A module's forward that began since is seen by its own event."""
+    assert answered(tmp_path, recorded=3, event=True) == {("row", False): 1}
+
+
+def test_another_threads_events_leave_no_mark(tmp_path: Path) -> None:
+    log = graph_growth.MarkedLog(str(tmp_path), 1, None, lambda: 5)
+    other = threading.Thread(target=lambda: log.add(step_log.FETCH_END))
+    other.start()
+    other.join()
+    assert (log.mark, log.count) == ((0, 0), 1)

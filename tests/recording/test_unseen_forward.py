@@ -1,0 +1,182 @@
+"""Forward work that no module's call shows is no preparation of a batch: real programs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.checks import work_outside_model
+from torchdoctor.recording.record import Recorder
+from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.shares import shares, with_inline_preparation
+from torchdoctor.records import Environment, Recording, Workload
+from torchdoctor.records.lookup import unseen_forward_share
+
+pytestmark = pytest.mark.slow
+
+SETUP = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+X, Y = torch.randn(256, 256), torch.randint(0, 10, (256,))
+w1 = (0.05 * torch.randn(256, 512)).requires_grad_()
+w2 = (0.05 * torch.randn(512, 10)).requires_grad_()
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(256, 512), nn.Linear(512, 10)
+    def forward(self, x):
+        for _ in range(4):
+            x = x + torch.tanh(x)
+        return self.b(torch.relu(self.a(x)))
+def train(model, parameters, get_batch=lambda: (X, Y), steps=150):
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    for _ in range(steps):
+        x, y = get_batch()
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+def slow_batch():
+    sum(i * i for i in range(300_000))
+    return X, Y
+def mlp(x):
+    h = torch.tanh(x @ w1)
+    for _ in range(4):
+        h = h + F.gelu(h)
+    return h @ w2
+"""
+
+PROGRAMS = {
+    "scripted": "net = torch.jit.script(Net()); train(net, net.parameters())",
+    "traced": "net = torch.jit.trace(Net(), X); train(net, net.parameters())",
+    "functional": "train(mlp, [w1, w2])",
+    "functional, a loader": """
+loader = DataLoader(TensorDataset(X.repeat(60, 1), Y.repeat(60)), batch_size=256)
+optimizer = torch.optim.SGD([w1, w2], lr=0.01)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad(); F.cross_entropy(mlp(x), y).backward(); optimizer.step()
+""",
+    "functional, then a head": """
+head = nn.Linear(10, 10)
+train(lambda x: head(mlp(x)), [w1, w2, *head.parameters()])
+""",
+    "updates by hand": """
+for _ in range(150):
+    F.cross_entropy(mlp(X), Y).backward()
+    with torch.no_grad():
+        for w in (w1, w2):
+            w -= 0.01 * w.grad
+            w.grad = None
+""",
+    ".forward()": "net = Net(); train(net.forward, net.parameters())",
+    "functional_call": """
+from torch.func import functional_call
+net = Net(); own = dict(net.named_parameters())
+train(lambda x: functional_call(net, own, (x,)), own.values())
+""",
+    "DataParallel": "net = nn.DataParallel(Net()); train(net, net.parameters())",
+    "DDP": """
+import os, tempfile
+import torch.distributed as dist
+store = dist.FileStore(tempfile.mktemp(), 1)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+net = nn.parallel.DistributedDataParallel(Net()); train(net, net.parameters())
+dist.destroy_process_group()
+""",
+    "compiled": """
+net = Net(); train(torch.compile(net, backend="aot_eager"), net.parameters())
+""",
+    "compiled function": 'train(torch.compile(mlp, backend="aot_eager"), [w1, w2])',
+    "a __call__ of its own": """
+class Own(Net):
+    __call__ = Net.forward
+net = Own(); train(net, net.parameters())
+""",
+    "the forward at the end of the loop": """
+net = Net(); optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+loss = F.cross_entropy(mlp(X), Y)
+for _ in range(150):
+    optimizer.zero_grad(); loss.backward(); optimizer.step(); w1.grad = w2.grad = None
+    loss = F.cross_entropy(mlp(X), Y) + 0 * net.b.bias.sum()
+""",
+}
+
+
+def observed(program: str, tmp_path: Path) -> Recording:
+    script = tmp_path / "program" / "train.py"
+    script.parent.mkdir()
+    script.write_text(SETUP + program)
+    workload = Workload(
+        command=[sys.executable, "train.py"], cwd=str(script.parent), script=str(script)
+    )
+    recorder = Recorder(
+        workload, tmp_path / "run", Sandbox.choose("none", tmp_path, workload), 0, None, 300.0
+    )
+    seen = recorder.observe(None, enough_s=60.0, most_s=300.0)
+    assert [text for one in seen.processes for text in one.probe_errors] == []
+    found = Recording(
+        workload=workload,
+        environment=Environment(),
+        steps=seen.steps,
+        processes=seen.processes,
+    )
+    known = shares(found.steps, None, unseen_forward_share(found))
+    return with_inline_preparation(replace(found, shares=known))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_forward_is_no_preparation(name: str, tmp_path: Path) -> None:
+    known = observed(PROGRAMS[name], tmp_path).shares
+    assert known.data_loader is not None and known.data_loader < 0.15, known
+    assert known.cpu is not None and known.cpu > 0.7, known
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "train(mlp, [w1, w2], slow_batch)",
+        "net = torch.jit.script(Net()); train(net, net.parameters(), slow_batch)",
+        "net = Net(); train(net, net.parameters(), slow_batch)",
+    ],
+    ids=["functional", "scripted", "module"],
+)
+def test_preparation_is_still_found(program: str, tmp_path: Path) -> None:
+    found = observed(program, tmp_path)
+    assert found.shares.data_loader is not None and found.shares.data_loader > 0.3, found.shares
+
+
+ROLLOUTS = """
+import time
+class Environment:
+    def step(self, action):
+        return sum(i * i for i in range(30_000))
+net, env = nn.Linear(8, 2), Environment()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for episode in range(60):
+    kept = []
+    for _ in range(4):
+        drawn = torch.distributions.Categorical(logits=net(torch.ones(8)))
+        action = drawn.sample()
+        kept.append(drawn.log_prob(action))
+        env.step(action)
+    optimizer.zero_grad()
+    (-torch.stack(kept).mean()).backward()
+    optimizer.step()
+"""
+
+
+def test_rollouts_are_work_outside_the_model(tmp_path: Path) -> None:
+    found = observed(ROLLOUTS, tmp_path)
+    (finding,) = work_outside_model.look(found)
+    assert finding.share_of_step is not None and finding.share_of_step > 0.5
+    assert finding.location is not None
+    text = (tmp_path / "program" / "train.py").read_text().splitlines()
+    assert text[finding.location.line - 1].strip().startswith(("env.step", "return sum"))

@@ -1,0 +1,108 @@
+"""What is printed fits into 80 columns, and carries no colour codes into a pipe."""
+
+from __future__ import annotations
+
+import pytest
+from samples import SAMPLES
+from typer.testing import CliRunner
+
+from torchdoctor import catalogue
+from torchdoctor.cli import app
+from torchdoctor.records import Interval
+from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.reports import gate, terminal
+from torchdoctor.reports.wrapping import fill, reflow
+
+IDS = [*catalogue.checks(), *catalogue.fixes()]
+
+
+def too_wide(text: str) -> list[str]:
+    """Lines that do not fit, but for a word (an address, a path) that cannot be broken."""
+    return [line for line in text.splitlines() if len(line) > 80 and len(line.split()) > 1]
+
+
+def printed(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output
+    return result.output
+
+
+@pytest.mark.parametrize("ident", IDS)
+def test_every_page_fits(ident: str) -> None:
+    page = reflow(catalogue.explain(ident), 80)
+    assert too_wide(page) == []
+    # No word is lost: only what breaks a line of code is added.
+    words = sorted(catalogue.explain(ident).split())
+    assert sorted(word for word in page.split() if word != "\\") == words
+
+
+@pytest.mark.parametrize(
+    "arguments", [("explain", "loader-workers"), ("explain", "--tree"), ("explain", "--all")]
+)
+def test_explain_fits(arguments: tuple[str, ...]) -> None:
+    text = printed(*arguments)
+    assert too_wide(text) == []
+    assert "loader-workers" in text
+
+
+def test_env_fits() -> None:
+    assert too_wide(printed("env")) == []
+
+
+def test_lists_and_code_keep_their_shape() -> None:
+    page = "\n".join(
+        [
+            "Sources",
+            "-------",
+            "- One title that is long enough to need a second line on a narrow terminal:",
+            "  https://example.org/a-very-long-address/that-nobody-can-break/at-all.html",
+            "",
+            "    x = 1                  # why this line of code is as it is, at some length",
+            "    y = 2",
+        ]
+    )
+    assert reflow(page, 50).splitlines() == [
+        "Sources",
+        "-------",
+        "- One title that is long enough to need a second",
+        "  line on a narrow terminal:",
+        "  https://example.org/a-very-long-address/that-nobody-can-break/at-all.html",
+        "",
+        "    # why this line of code is as it is, at some",
+        "    length",
+        "    x = 1",
+        "    y = 2",
+    ]
+    assert fill("  a: " + "word " * 20, 6, 40).splitlines()[1].startswith("      word")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_report_fits(name: str) -> None:
+    assert too_wide(terminal.render(SAMPLES[name]())) == []
+
+
+def test_a_gates_table_fits() -> None:
+    ratio = Interval(estimate=1.2, low=1.15, high=1.25)
+    rows = [
+        GateMetric(
+            name="peak_memory_of_the_process",
+            unit="s/sample",
+            reference=0.0123,
+            new=0.0148,
+            ratio=ratio,
+            tolerance=0.02,
+            verdict="not measured",
+        )
+    ]
+    sample = SAMPLES["nothing_found"]()
+    report = GateReport(
+        workload=sample.workload,
+        environment=sample.environment,
+        reference="main",
+        verdict="slower",
+        sentence="It is slower. " * 12,
+        metrics=rows,
+        doubts=["A doubt that goes on for longer than one line of a terminal. " * 3],
+    )
+    assert too_wide(gate.terminal(report)) == []

@@ -1,0 +1,58 @@
+"""The figures of the untouched program come from one set of launches, and multiply up."""
+
+from __future__ import annotations
+
+import pytest
+from partial_recordings import recording
+
+from torchdoctor.records import Diagnosis, LaunchTiming, Recommendation, Report, WorkloadRecord
+from torchdoctor.report_assembly import assemble
+from torchdoctor.trials.outcome import TrialResults
+
+OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
+
+
+def report(baselines: list[list[float]]) -> Report:
+    timings = [
+        LaunchTiming(ended="measured", step_s=s, samples=32.0 * len(s), window_s=sum(s))
+        for s in baselines
+    ]
+    trials = TrialResults(
+        trials=[],
+        noise_floor=None,
+        recommendation=Recommendation(),
+        baselines=timings,
+        launches_s=[sum(s) / len(s) / 32 for s in baselines],
+    )
+    return assemble(
+        recording=recording(OBSERVED),
+        diagnosis=Diagnosis(bottleneck="none"),
+        trials=trials if baselines else None,
+        refused=[],
+        fixes={},
+        created="",
+        workload=WorkloadRecord(command=["train.py"]),
+        no_trials_reason=None,
+        interrupted=False,
+        reproduce=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("baselines", "deciding"),
+    [
+        ([], 0.010),
+        ([[0.020] * 9 + [0.021], [0.020] * 10], 0.020),
+        # Every fifth step takes far longer: the median hides it, so the mean is the figure.
+        ([[0.010, 0.010, 0.010, 0.010, 0.060]] * 2, 0.020),
+    ],
+    ids=["observed only", "timed launches", "two kinds of steps"],
+)
+def test_samples_per_second_is_the_batch_over_the_step_time(
+    baselines: list[list[float]], deciding: float
+) -> None:
+    found = report(baselines).baseline
+    assert found.step_time_s is not None
+    assert found.step_time_s.deciding == pytest.approx(deciding)
+    assert found.samples_per_s == pytest.approx(32 / deciding)
+    assert len(found.launches_s) == len(baselines)
