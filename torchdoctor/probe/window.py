@@ -8,7 +8,7 @@ import math
 import os
 import time
 
-from . import kept_graphs, step_log, tensor_calls, training_facts
+from . import kept_graphs, sample_check, step_log, tensor_calls, training_facts
 from .switching import Switching
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
@@ -234,17 +234,39 @@ class Window:
 
     def _analyse_step(self):
         calls, graphs, training = self._analysis
-        calls.steps += 1
-        graphs.step += 1
+        if calls.on:
+            calls.steps += 1
+            graphs.step += 1
         if calls.steps < ANALYSED_STEPS:
             return
-        calls.on = graphs.on = training.on = False
+        if calls.on:
+            calls.on = graphs.on = False
+            self._look_at_graphs(graphs)
+        if training.wants_more():
+            return
+        training.on = False
+        self._look_at_samples()
+        # Whatever failed: a launch that is not ended here would run until it times out.
+        self._finish("profile")
+
+    def _look_at_samples(self):
+        session = self._session
+        check = sample_check.SampleCheck(session)
+        used = [known.batches for known in session.loaders.known]
+        if not any(used):
+            return
+        ident = self._ident if self.kind == "loader" else used.index(max(used))
+        session.registries.append(check)
+        try:
+            check.look(ident)
+        except Exception as error:
+            session.fail("sample_check", error)
+
+    def _look_at_graphs(self, graphs):
         try:
             graphs.look()
         except Exception as error:
             self._session.fail("kept_graphs", error)
-        # Whatever failed: a launch that is not ended here would run until it times out.
-        self._finish("profile")
 
     def _keep(self, profiler):
         session = self._session

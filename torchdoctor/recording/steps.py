@@ -10,6 +10,7 @@ import numpy as np
 from torchdoctor.probe import step_log
 from torchdoctor.recording.evaluation import EXHAUSTED, cut_units, evaluation_mask, evaluation_units
 from torchdoctor.recording.events import Events
+from torchdoctor.recording.optimizer_updates import update_seconds
 from torchdoctor.recording.phases import (
     PHASES,
     before_first_forward,
@@ -88,6 +89,7 @@ def step_statistics(
         **_phase_means(events, edges),
         **_fetch_figures(events, edges, found),
         **_copy_figures(events, edges),
+        update_s=update_seconds(events, edges),
         **counts,
     )
 

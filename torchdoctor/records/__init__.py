@@ -17,6 +17,7 @@ from torchdoctor.records.program import (
     ModelFacts,
     OptimizerFacts,
     ProcessFacts,
+    SampleCheck,
     StackSample,
     TensorCall,
 )
@@ -112,6 +113,7 @@ __all__ = [
     "RemoteReads",
     "Report",
     "RuntimeCall",
+    "SampleCheck",
     "SensorStatistics",
     "Shares",
     "StackSample",

@@ -40,6 +40,7 @@ class FixFacts:
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     switches: bool = False  # on and off in a running program (`WHEN`)
+    reorders: bool = False  # the same batches in another order (`REORDERS`)
 
     @property
     def risk(self) -> int:

@@ -110,14 +110,31 @@ class Judgement:
         return sorted(found, key=lambda one: one.gain, reverse=True)
 
     def recommendable(self) -> list[Measured]:
-        """Those of the faster ones that train the same."""
+        """Those of the faster ones that train the same; no impossible gain of a few pairs."""
         allow = self.allow_training_changes
-        return [one for one in self.faster() if training_is_the_same(one, allow)]
+        return [
+            one
+            for one in self.faster()
+            if training_is_the_same(one, allow)
+            and not (len(one.differences) < FEWEST_PAIRS and one.beyond_bound)
+        ]
 
 
 def excludes_one(interval: Interval) -> bool:
     """Whether the interval says that there is a difference."""
     return interval.low > 1 or interval.high < 1
+
+
+def beyond_its_bound(one: Measured) -> str | None:
+    """The doubt of a speed-up that the time of the step that the fix works on cannot explain."""
+    if not one.beyond_bound or one.arm.candidate is None or one.arm.candidate.bound is None:
+        return None
+    return (
+        f"{label(one.arm.fixes)} came out at {math.exp(one.gain):.2f}x in {len(one.differences)} "
+        f"pairs, but what it works on takes so little of the step that "
+        f"{one.arm.candidate.bound:.2f}x is the most: the load of the machine changed between "
+        "launches, or the step is another one by now. Measure it again with more pairs (--budget)."
+    )
 
 
 def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
@@ -190,6 +207,9 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
     alone = compare.verdict(one.differences)
     if one.phase == "confirm" and verdict not in (alone, "same") and alone in ("faster", "slower"):
         parts.append(f"{alone} alone, not after Holm's correction for {confirmed} candidates")
+    if verdict == "faster" and one.beyond_bound:
+        few = ", in too few pairs to be recommended" if pairs < FEWEST_PAIRS else ""
+        parts.append(f"more than the time that it works on allows{few}")
     if verdict == "faster" and one.gain < math.log1p(WORTH):
         parts.append(f"gains less than {WORTH:.0%}")
     changed = one.numerics.classification == "changed" and one.arm.facts.risk < 3
@@ -244,6 +264,12 @@ def results(
             f"Whether {label(best.arm.fixes)} changes training could not be checked: "
             f"{best.numerics.reason}"
         )
+    if best is not None and len(best.differences) < FEWEST_PAIRS:
+        doubts.append(
+            f"{label(best.arm.fixes)} is recommended from {len(best.differences)} pairs alone, for "
+            "want of time: measure it again with more (--budget)."
+        )
+    doubts += [said for one in judgement.faster() if (said := beyond_its_bound(one)) is not None]
     rows = []
     for one in judgement.measured:
         verdict = judgement.verdicts[one.arm.key]

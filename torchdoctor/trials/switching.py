@@ -44,13 +44,16 @@ class CeilingTrial:
         return Arm(key=f"ceiling-{self.branch}", fixes=self.fixes)
 
 
-def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm]) -> list[Arm]:
+def screen_within(
+    launcher: Launcher, switching: Switching, arms: Sequence[Arm], reserve_s: float = 0.0
+) -> list[Arm]:
     """Compare these arms within one launch, if that costs less than launching each of them once.
 
     Args:
         launcher: keeps what ran, and the budget.
         switching: starts the program.
         arms: that may be switched.
+        reserve_s: seconds that are left to others, besides those to confirm one.
 
     Returns:
         Those of which enough was seen, or which the program refused. The others (failed, nothing
@@ -60,7 +63,7 @@ def screen_within(launcher: Launcher, switching: Switching, arms: Sequence[Arm])
     worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s
     if all(arm.candidate is None for arm in arms):
         worth_s = min(worth_s, _CEILINGS_SHARE * launcher.budget.left())
-    left_s = launcher.budget.left() - 2 * FEWEST_PAIRS * baseline_s  # to confirm one
+    left_s = launcher.budget.left() - 2 * FEWEST_PAIRS * baseline_s - reserve_s  # to confirm one
     rounds = min(MOST_ROUNDS, switching.rounds_within(len(arms), min(worth_s, left_s)))
     if rounds < FEWEST_ROUNDS:
         return []
