@@ -138,27 +138,28 @@ def candidates(
         if not tried:
             refused.append(Refused(fix=ident, reason=reason or "It has no setting worth trying."))
             continue
-        ceiling = _speedup_without(prospect.share)
         one = Candidate(
             fix=ident,
-            ceiling=ceiling,
+            ceiling=_speedup_without(prospect.share),
             bound=_speedup_without(prospect.bound),
             reason=prospect.reason,
         )
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         for number, (settings, also) in enumerate(_with_company(tried, module, recording)):
-            # A second setting waits until the next tier's first ones had their turn.
-            rank = (
-                prospect.tier + number,
-                -round(math.log(ceiling or 1.0) / _KNOWN_TO),
-                cost_s,
-                -len(included),
-                len(ranked),
-            )
+            rank = _rank(prospect.tier + number, one, cost_s, len(included))
             # What goes with it works elsewhere in the step.
             bound = None if also else one.bound
-            ranked.append((rank, replace(one, settings=settings, also=also, bound=bound)))
+            setting = replace(one, settings=settings, also=also, bound=bound)
+            ranked.append(((*rank, len(ranked)), setting))
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])], refused
+
+
+def _rank(tier: int, one: Candidate, cost_s: float, includes: int) -> tuple[float, ...]:
+    """Least first: the tier, what it could gain, what its trial costs, who does more besides.
+
+    A second setting waits until the next tier's first ones had their turn.
+    """
+    return (tier, -round(math.log(one.ceiling or 1.0) / _KNOWN_TO), cost_s, -includes)
 
 
 def _speedup_without(share: float | None) -> float | None:

@@ -247,7 +247,7 @@ def loader_bound(budget_s: float, ceilings: dict[str, float]) -> Simulated:
     names = ["workers", "threads", "tf32", "amp", "none"]
     run_trials(
         program,
-        [Candidate(fix=name, ceiling=ceilings.get(name, 1.2)) for name in names],
+        [Candidate(fix=name, ceiling=ceilings.get(name)) for name in names],
         {"workers": FixFacts(), **SWITCHED},
         budget=Budget(budget_s, program.clock),
         expected_launch_s=program.launch_s,
@@ -263,5 +263,7 @@ def test_what_can_gain_less_takes_no_time_from_what_can_gain_most() -> None:
     assert ("workers", 0) in short.launched
     ample = loader_bound(300.0, {"workers": 2.5})
     assert any(name.startswith("switching") for name, _ in ample.launched)
-    computing = loader_bound(60.0, {"amp": 2.5})
+    unknown = loader_bound(60.0, {})
+    assert any(name.startswith("switching") for name, _ in unknown.launched)
+    computing = loader_bound(60.0, {"workers": 1.5, "amp": 2.5})
     assert any(name.startswith("switching") for name, _ in computing.launched)

@@ -237,21 +237,9 @@ def recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
     )
 
 
-def results(
-    evidence: Evidence,
-    judgement: Judgement,
-    *,
-    baseline: Arm,
-    launches: int,
-    ended: str | None,
-    doubts: Sequence[str],
-    interrupted: bool,
-    patch: PatchTrial | None = None,
-    ceilings: Mapping[str, Interval | None] | None = None,
-) -> TrialResults:
-    """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
-    by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
-    seconds = evidence.seconds(by)
+def _doubts_of(judgement: Judgement) -> list[str]:
+    """What weakens the verdicts and the recommendation, one sentence each."""
+    doubts, noise = [], judgement.noise_floor
     if noise is not None and excludes_one(noise):
         doubts.append(
             f"The untouched program against itself came out at {noise.estimate:.3f}x "
@@ -270,6 +258,25 @@ def results(
             "want of time: measure it again with more (--budget)."
         )
     doubts += [said for one in judgement.faster() if (said := beyond_its_bound(one)) is not None]
+    return doubts
+
+
+def results(
+    evidence: Evidence,
+    judgement: Judgement,
+    *,
+    baseline: Arm,
+    launches: int,
+    ended: str | None,
+    doubts: Sequence[str],
+    interrupted: bool,
+    patch: PatchTrial | None = None,
+    ceilings: Mapping[str, Interval | None] | None = None,
+) -> TrialResults:
+    """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
+    by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
+    seconds = evidence.seconds(by)
+    doubts += _doubts_of(judgement)
     rows = []
     for one in judgement.measured:
         verdict = judgement.verdicts[one.arm.key]

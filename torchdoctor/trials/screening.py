@@ -104,7 +104,9 @@ class Screen:
         Where the step waits for data, a look at what computes faster must not take the time for
         the loader's workers, which no running program can switch.
         """
-        most = max((_ceiling(arm) for arm in switched), default=math.inf)
+        if not switched:
+            return 0.0
+        most = max(_ceiling(arm) for arm in switched)
         first: list[Arm] = []
         for arm in self.arms:
             if arm in switched or _ceiling(arm) <= most:
@@ -152,6 +154,6 @@ class Screen:
 
 
 def _ceiling(arm: Arm) -> float:
-    """What it could gain at most, as a speed-up; where that is not known, more than any other."""
+    """What it could gain at most, as a speed-up; 1 where nothing is known of that."""
     ceiling = arm.candidate.ceiling if arm.candidate is not None else None
-    return math.inf if ceiling is None else ceiling
+    return 1.0 if ceiling is None else ceiling
