@@ -163,7 +163,7 @@ def test_how_training_is_set_up_is_seen(tmp_path: Path) -> None:
     assert flags["schedulers"] == 1
     assert flags["averaged_by_loop"] == 1
     assert flags["clip_calls"] > 0
-    assert len(facts["gradient_norms"]) == 6
+    assert len(facts["gradient_norms"]) == 12, "those of the steps for the noise scale too"
     assert max(facts["gradient_norms"]) < 1.01, "as the optimizer gets them: clipped"
     assert 20 < facts["input_mean"] < 180
     assert facts["input_std"] > 50
@@ -249,8 +249,9 @@ def test_gradients_of_a_few_more_steps_give_the_noise_scale(tmp_path: Path) -> N
     assert table[0][1] == table[1][0]
     found = from_products(table, 20.0)
     assert found is not None and found.high is not None
-    assert found.low <= 64.0 <= found.high
-    assert 40.0 < (found.estimate or 0.0) < 100.0
+    # How often the interval holds the truth is asked of many draws in test_gradient_noise.
+    assert 44.0 < (found.estimate or 0.0) < 90.0
+    assert found.low < 80.0 and found.high > 50.0
 
 
 EPOCH = """
@@ -277,7 +278,7 @@ for x in loader:
         ("return torch.tensor([float(index)])", None),
         ("return torch.tensor([random.random()])", "random numbers"),
         ("self.asked += 1; return torch.tensor([float(self.asked)])", "another sample"),
-        ("return torch.tensor([time.perf_counter()])", "another sample"),
+        ("return torch.tensor([time.time_ns() % 1000000 / 1e6])", "another sample"),
     ],
 )
 def test_whether_samples_stay_the_same_is_seen_within_the_first_epoch(

@@ -158,7 +158,8 @@ def _changed(settings: dict[str, Any], recording: Recording) -> list[OptimizerFa
 
 def works_on_s(recording: Recording) -> float | None:
     """Seconds of a step in the updates of the optimizers that another implementation is for."""
-    steps, changed = recording.steps, {}
+    steps = recording.steps
+    changed: dict[int, OptimizerFacts] = {}
     for one in settings(recording):
         changed |= {optimizer.ident: optimizer for optimizer in _changed(one, recording)}
     if steps is None or not changed:
