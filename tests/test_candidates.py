@@ -194,3 +194,35 @@ def test_a_fix_that_trades_time_for_memory_is_tried_where_it_is_called_for_or_na
     assert "Nothing that was found" in refused[0].reason
     chosen, _ = candidates(recording(), DIAGNOSIS, trade, fixes=["checkpoint"])
     assert [one.fix for one in chosen] == ["checkpoint"]
+
+
+def test_where_a_fix_knows_better_than_its_phases_that_bounds_it():
+    reader = fix(("data-wait",), PHASES=("data_wait_s",), works_on_s=lambda seen: 0.02)
+    found, _ = candidates(recording(), DIAGNOSIS, {"reader": reader})
+    assert found[0].ceiling == found[0].bound == pytest.approx(1 / 0.8)
+    unknown = fix(("data-wait",), PHASES=("data_wait_s",), works_on_s=lambda seen: None)
+    found, _ = candidates(recording(), DIAGNOSIS, {"reader": unknown})
+    assert found[0].bound == pytest.approx(1 / 0.4)
+    found, _ = candidates(recording(), DIAGNOSIS, {"wide": fix(("data-wait",))})
+    assert found[0].bound is None
+
+
+def test_what_goes_with_a_fix_may_gain_beyond_its_bound():
+    both = fix(
+        ("data-wait",),
+        PHASES=("data_wait_s",),
+        together=lambda settings, seen: {"threads": {}},
+    )
+    found, _ = candidates(recording(), DIAGNOSIS, {"both": both, "threads": fix(())})
+    bounds = {bool(c.also): c.bound for c in found if c.fix == "both"}
+    assert bounds == {True: None, False: pytest.approx(1 / 0.4)}
+
+
+def test_of_gains_that_are_as_large_the_cheaper_trial_comes_first():
+    """A few microseconds of a phase more must not put a conversion of files before workers."""
+    waiting = ("data_wait_s", "before_forward_s")
+    convert = fix(("data-wait",), PHASES=waiting, SETUP_S=2.0)
+    workers = fix(("data-wait",), PHASES=("data_wait_s",))
+    seen = recording(data_wait_s=0.055, before_forward_s=0.0005)
+    found, _ = candidates(seen, DIAGNOSIS, {"convert": convert, "workers": workers})
+    assert [one.fix for one in found] == ["workers", "convert"]

@@ -6,15 +6,24 @@ gain most comes first, so that a search that is cut short has tried what matters
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from torchdoctor.errors import UsageError
-from torchdoctor.records import Candidate, Diagnosis, Finding, Recording, Refused
+from torchdoctor.records import (
+    Candidate,
+    Diagnosis,
+    Finding,
+    Recording,
+    Refused,
+    StepStatistics,
+)
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _MOST_SHARE = 0.99  # keeps a ceiling finite
+_KNOWN_TO = 0.05  # logarithm of a ceiling: closer ones are equal, and the cheaper trial comes first
 _MAIN_SHARE = 0.2  # a phase below this is not what treats a bottleneck
 
 # Checks whose share cannot exceed a phase of the step, by fields of StepStatistics.
@@ -42,11 +51,14 @@ class FixModule(Protocol):
     """The part of a fix file that is read here.
 
     Optional: `SETUP_S` (one-time cost); `PHASES` (fields of StepStatistics: all that it works on);
+    `works_on_s(recording)`: the same in seconds of a step, where phases are too coarse, or None;
     `includes(recording)`: fixes that it applies as well. It treats what they treat, and goes before
     them: it can only give more. `together(settings, recording)`: `Candidate.also`.
     `ladder(recording)`: fields of `trials.ladder.Ladder`: a setting of which more values may be
     tried where the best of `settings` gains.
+    `next_settings(tried, recording)`: its setting is searched (`trials.sizes`).
     `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
+    `REORDERS`: it hands out the same batches in another order.
     `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
     `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes
     sense there; `CAPABILITY`: least compute capability of a GPU; or `advice(recording)`: the code
@@ -73,6 +85,7 @@ class _Prospect:
     tier: int
     share: float | None
     reason: str
+    bound: float | None = None  # share of the step that it works on: it cannot remove more
 
 
 def candidates(
@@ -128,20 +141,34 @@ def candidates(
         if not tried:
             refused.append(Refused(fix=ident, reason=reason or "It has no setting worth trying."))
             continue
-        ceiling = None if prospect.share is None else 1.0 / (1.0 - min(prospect.share, _MOST_SHARE))
-        one = Candidate(fix=ident, ceiling=ceiling, reason=prospect.reason, main=prospect.tier == 0)
+        one = Candidate(
+            fix=ident,
+            ceiling=_speedup_without(prospect.share),
+            bound=_speedup_without(prospect.bound),
+            reason=prospect.reason,
+            main=prospect.tier == 0,
+        )
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         for number, (settings, also) in enumerate(_with_company(tried, module, recording)):
-            # A second setting waits until the next tier's first ones had their turn.
-            rank = (
-                prospect.tier + number,
-                -(ceiling or 1.0),
-                cost_s,
-                -len(included),
-                len(ranked),
-            )
-            ranked.append((rank, replace(one, settings=settings, also=also)))
+            rank = _rank(prospect.tier + number, one, cost_s, len(included))
+            # What goes with it works elsewhere in the step.
+            bound = None if also else one.bound
+            setting = replace(one, settings=settings, also=also, bound=bound)
+            ranked.append(((*rank, len(ranked)), setting))
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])], refused
+
+
+def _rank(tier: int, one: Candidate, cost_s: float, includes: int) -> tuple[float, ...]:
+    """Least first: the tier, what it could gain, what its trial costs, who does more besides.
+
+    A second setting waits until the next tier's first ones had their turn.
+    """
+    return (tier, -round(math.log(one.ceiling or 1.0) / _KNOWN_TO), cost_s, -includes)
+
+
+def _speedup_without(share: float | None) -> float | None:
+    """By Amdahl: the speed-up where this share of the step is gone."""
+    return None if share is None else 1.0 / (1.0 - min(share, _MOST_SHARE))
 
 
 def _refusal(
@@ -227,15 +254,28 @@ def _capped(prospect: _Prospect, module: FixModule, recording: Recording) -> _Pr
 
     On a GPU the host's phases say little of the device's.
     """
-    phases: tuple[str, ...] = getattr(module, "PHASES", ())
     steps = recording.steps
-    if not phases or recording.has_gpu or steps is None or steps.mean_s <= 0:
+    if recording.has_gpu or steps is None or steps.mean_s <= 0:
         return prospect
-    most = sum(getattr(steps, phase) for phase in phases) / steps.mean_s
+    most_s = _works_on_s(module, recording, steps)
+    if most_s is None:
+        return prospect
+    most = most_s / steps.mean_s
+    prospect = replace(prospect, bound=most)
     if prospect.share is not None and prospect.share <= most:
         return prospect
     tier = prospect.tier if most >= _MAIN_SHARE else max(prospect.tier, 1)
     return replace(prospect, share=most, tier=tier)
+
+
+def _works_on_s(module: FixModule, recording: Recording, steps: StepStatistics) -> float | None:
+    """Seconds of a step that a fix works on; None: it says nothing of it."""
+    phases: tuple[str, ...] = getattr(module, "PHASES", ())
+    found = [sum(getattr(steps, phase) for phase in phases)] if phases else []
+    if hasattr(module, "works_on_s"):
+        own = module.works_on_s(recording)
+        found += [] if own is None else [own]
+    return min(found, default=None)
 
 
 def _share(finding: Finding) -> float:

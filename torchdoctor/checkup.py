@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -269,6 +270,7 @@ class _Checkup:
                     ),
                     switches=module.WHEN == "between steps",
                     ladder=_ladder(module, self._recording),
+                    reorders=getattr(module, "REORDERS", False),
                 )
                 for ident, module in modules.items()
             },
@@ -286,6 +288,11 @@ class _Checkup:
                 self._recorder, seen, window, self._recording.main.loaders, modules, self._left
             ),
             ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
+            growing={
+                ident: functools.partial(module.next_settings, recording=self._recording)
+                for ident, module in modules.items()
+                if hasattr(module, "next_settings")
+            },
         )
         self._patch = launch.patch
         self._interrupted = self._trials.interrupted

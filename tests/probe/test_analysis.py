@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from probed import Probed, run_probed
 
+from torchdoctor.records.gradient_noise import from_products
+
 pytestmark = pytest.mark.slow
 
 PROFILE = {"wait": 1, "warmup": 1, "active": 2, "analyse": True}
@@ -161,7 +163,7 @@ def test_how_training_is_set_up_is_seen(tmp_path: Path) -> None:
     assert flags["schedulers"] == 1
     assert flags["averaged_by_loop"] == 1
     assert flags["clip_calls"] > 0
-    assert len(facts["gradient_norms"]) == 6
+    assert len(facts["gradient_norms"]) == 12, "those of the steps for the noise scale too"
     assert max(facts["gradient_norms"]) < 1.01, "as the optimizer gets them: clipped"
     assert 20 < facts["input_mean"] < 180
     assert facts["input_std"] > 50
@@ -180,3 +182,131 @@ for x, in loader:
 """
     facts, _ = analysed(loop, tmp_path)
     assert facts["flags"]["grad_scaler"] is enabled
+
+
+ELEMENTS = """
+table, total = torch.arange(64.0), torch.zeros(8, 8)
+for x, in loader:
+    learn(x)
+    for i in range(50):
+        table[i]  # read
+    for i in range(8):
+        for j in range(8):
+            total[i, j] = 1.0  # write
+    for value in table:
+        value.item()  # item
+    for i in range(4):
+        table[i]  # few
+    for i in range(20):
+        table[i : i + 2]  # slices
+    for i in range(20):
+        total[i % 8].sum()  # rows
+"""
+
+
+def test_loops_over_elements_are_seen_at_their_lines(tmp_path: Path) -> None:
+    facts, lines = analysed(ELEMENTS, tmp_path)
+    seen = {(row["location"]["line"], row["name"]): row for row in facts["tensor_calls"]}
+    assert {row["kind"] for row in seen.values()} == {"element"}
+    assert set(seen) == {
+        (lines["read"], "__getitem__"),
+        (lines["write"], "__setitem__"),
+        (lines["item"], "item"),
+        (lines["rows"], "__getitem__"),
+    }
+    assert seen[lines["read"], "__getitem__"]["calls_per_step"] == 50
+    assert seen[lines["write"], "__setitem__"]["calls_per_step"] == 64
+    assert seen[lines["item"], "item"]["calls_per_step"] == 64
+    # The turn of a loop is more than the call in it.
+    assert seen[lines["rows"], "__getitem__"]["host_s"] > 20 * 1e-6
+
+
+SAMPLES = SETUP.replace(
+    "loader = torch.utils.data.DataLoader(data, batch_size=4)",
+    """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        return (data.tensors[0][index],)
+loader = torch.utils.data.DataLoader(Rows(), batch_size=20)""",
+)
+
+
+def test_a_data_set_that_is_asked_for_one_sample_after_the_other_is_no_loop(
+    tmp_path: Path,
+) -> None:
+    facts, _ = analysed("for x, in loader:\n    learn(x)\n", tmp_path, SAMPLES)
+    assert facts["tensor_calls"] == []
+
+
+# The gradient of a sample is the sample: mean 1, variance 64 each, so the noise scale is 64.
+NOISE = """
+import torch
+torch.manual_seed(3)
+data = torch.utils.data.TensorDataset(1.0 + 8.0 * torch.randn(4000, 200))
+loader = torch.utils.data.DataLoader(data, batch_size=20)
+weight = torch.nn.Parameter(torch.zeros(200))
+optimizer = torch.optim.SGD([weight], lr=0.01)
+for (x,) in loader:
+    optimizer.zero_grad()
+    (x @ weight).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_gradients_of_a_few_more_steps_give_the_noise_scale(tmp_path: Path) -> None:
+    facts, _ = analysed("", tmp_path, NOISE)
+    table = facts["gradient_products"]
+    assert len(table) == 12 and all(len(row) == 12 for row in table)
+    assert table[0][1] == table[1][0]
+    found = from_products(table, 20.0)
+    assert found is not None and found.high is not None
+    # How often the interval holds the truth is asked of many draws in test_gradient_noise.
+    assert 44.0 < (found.estimate or 0.0) < 90.0
+    assert found.low < 80.0 and found.high > 50.0
+
+
+EPOCH = """
+import random, time
+import torch
+class Decoded(torch.utils.data.Dataset):
+    asked = 0
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        SAMPLE
+data = Decoded()
+loader = torch.utils.data.DataLoader(data, batch_size=4)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in loader:
+    optimizer.zero_grad(); model(x).mean().backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ("return torch.tensor([float(index)])", None),
+        ("return torch.tensor([random.random()])", "random numbers"),
+        ("self.asked += 1; return torch.tensor([float(self.asked)])", "another sample"),
+        ("return torch.tensor([time.time_ns() % 1000000 / 1e6])", "another sample"),
+    ],
+)
+def test_whether_samples_stay_the_same_is_seen_within_the_first_epoch(
+    sample: str, expected: str | None, tmp_path: Path
+) -> None:
+    facts, _ = analysed("", tmp_path, EPOCH.replace("SAMPLE", sample))
+    found = facts["sample_check"]
+    assert found["same"] == (expected is None)
+    if expected is None:
+        assert found["samples"] == 8
+    else:
+        assert expected in found["reason"]
+
+
+def test_a_data_set_that_waits_for_ever_is_left_alone(tmp_path: Path) -> None:
+    hangs = "if index == 500: time.sleep(1000)\n        return torch.tensor([1.0])"
+    facts, _ = analysed("", tmp_path, EPOCH.replace("SAMPLE", hangs).replace("400", "4000"))
+    assert facts["sample_check"] is None

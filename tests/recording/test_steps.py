@@ -68,6 +68,24 @@ def test_a_closure_is_forward_and_backward_not_optimizer():
     assert phase_sum(figures) == pytest.approx(figures.mean_s)
 
 
+def test_each_optimizer_has_its_own_updates_without_its_closure():
+    script = Script()
+    for _ in range(40):
+        with script.bracket(step_log.OPTIMIZER_BEGIN, 0):  # LBFGS: closure, direction, closure
+            script.pause(4.0)  # of the closure: the loss, printing
+            script.forward(2.0)
+            script.backward(3.0)
+            script.pause(0.5)
+        script.forward(2.0)
+        script.backward(3.0)
+        with script.bracket(step_log.OPTIMIZER_BEGIN, 2):  # a wrapper, and what it wraps
+            script.pause(0.25)
+            script.optimizer(1.0, ident=1)
+    figures = statistics(script)
+    assert figures.optimizer_s == pytest.approx(0.00575)
+    assert figures.update_s == pytest.approx([0.0005, 0.001, 0.00025])
+
+
 def test_a_fetch_or_copy_inside_a_forward_is_counted_once():
     script = Script()
     for _ in range(40):

@@ -6,9 +6,12 @@ import pytest
 from simulated_program import TYPICAL, Simulated, observed, try_all
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TorchdoctorError
+from torchdoctor.records import Candidate
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.run_trials import run_trials
+from torchdoctor.trials.schedule import Budget
 
 NAMES = ["workers n=2", "fused", "tf32", "null-a", "null-b", "workers n=4", "null-c"]
 GAINS = {"workers n=2": 2.0, "workers n=4": 2.5, "fused": 1.2}
@@ -140,6 +143,39 @@ def test_a_fix_that_compiles_once_gets_its_pairs_when_that_is_done():
     results = try_all(program, ["compile", "null-a", "null-b"], budget_s=98.0, facts=facts)
     check(results)
     assert recommended(results) == [("compile", {})]
+
+
+def bounded(program, bound, budget_s=None):
+    one = Candidate(fix="fused", ceiling=bound, bound=bound)
+    return run_trials(
+        program,
+        [one],
+        {"fused": FixFacts()},
+        budget=Budget(budget_s, program.clock),
+        steps=observed(),
+        expected_launch_s=program.launch_s,
+    )
+
+
+def test_an_impossible_gain_gets_more_pairs_and_is_a_doubt():
+    results = bounded(Simulated(gains={"fused": 1.5}), bound=1.1)
+    check(results)
+    assert row(results, "fused").pairs == 12
+    assert "more than the time that it works on allows" in row(results, "fused").reason
+    assert any("1.10x is the most" in doubt for doubt in results.doubts)
+    possible = bounded(Simulated(gains={"fused": 1.5}), bound=1.6)
+    assert row(possible, "fused").pairs == 6 and not possible.doubts
+
+
+def test_an_impossible_gain_of_few_pairs_is_not_recommended():
+    few = {"budget_s": 25.0}  # two pairs
+    results = bounded(Simulated(gains={"fused": 1.5}), bound=1.1, **few)
+    assert row(results, "fused").pairs == 2 and row(results, "fused").verdict == "faster"
+    assert recommended(results) == []
+    assert any("1.10x is the most" in doubt for doubt in results.doubts)
+    possible = bounded(Simulated(gains={"fused": 1.5}), bound=1.6, **few)
+    assert recommended(possible) == [("fused", {})]
+    assert any("from 2 pairs alone" in doubt for doubt in possible.doubts)
 
 
 def test_nothing_to_gain_recommends_nothing():

@@ -73,3 +73,13 @@ def test_a_program_whose_own_order_varies_is_held_to_repeats_only():
 def test_too_few_fingerprints_say_nothing(trial):
     assert compare_samples(trial, [BASE]).state == "unknown"
     assert compare_samples(BASE, [trial]).state == "unknown"
+
+
+def test_an_order_given_up_on_purpose_may_bring_later_samples_first():
+    """Batch 9, which took long, comes after the window; batch 10 came in its place."""
+    later = BASE[:64] + prints(range(20_000, 20_008)) + BASE[72:]
+    assert compare_samples(later, [BASE]).state == "corrupt"
+    found = compare_samples(later, [BASE], reorders=True)
+    assert found.state == "reordered" and "72 of the first 80" in found.sentence
+    repeated = BASE[:64] + BASE[:8] + BASE[72:]
+    assert compare_samples(repeated, [BASE], reorders=True).state == "corrupt"

@@ -311,3 +311,31 @@ def test_a_program_without_comparable_blocks_says_so() -> None:
     results = try_all(program, NAMES, facts=SWITCHED, ceilings=[NO_LOADER])
     (one,) = results.ceilings
     assert (one.verdict, one.speedup) == ("not-tried", None) and "several processes" in one.reason
+
+
+def loader_bound(budget_s: float, ceilings: dict[str, float]) -> Simulated:
+    """Workers could gain most, and all but these can be switched."""
+    program = Simulated(gains={"workers": 2.0})
+    names = ["workers", "threads", "tf32", "amp", "none"]
+    run_trials(
+        program,
+        [Candidate(fix=name, ceiling=ceilings.get(name)) for name in names],
+        {"workers": FixFacts(), **SWITCHED},
+        budget=Budget(budget_s, program.clock),
+        expected_launch_s=program.launch_s,
+        switching=SimulatedSwitching(program),
+    )
+    return program
+
+
+def test_what_can_gain_less_takes_no_time_from_what_can_gain_most() -> None:
+    """The step waits for data: the workers are launched before computing is looked at."""
+    short = loader_bound(60.0, {"workers": 2.5})
+    assert not any(name.startswith("switching") for name, _ in short.launched)
+    assert ("workers", 0) in short.launched
+    ample = loader_bound(300.0, {"workers": 2.5})
+    assert any(name.startswith("switching") for name, _ in ample.launched)
+    unknown = loader_bound(60.0, {})
+    assert any(name.startswith("switching") for name, _ in unknown.launched)
+    computing = loader_bound(60.0, {"workers": 1.5, "amp": 2.5})
+    assert any(name.startswith("switching") for name, _ in computing.launched)

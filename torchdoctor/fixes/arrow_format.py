@@ -45,6 +45,7 @@ TREATS = ("data-wait", "loader-cpu-bound", "slow-storage")
 KEEPS_RESULTS = "exactly"
 PHASES = ("data_wait_s", "loader_start_s", "before_forward_s")
 WHEN = "launch"
+SETUP_S = 2.0  # the first read of each file is parsed as ever, and written besides
 
 _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")
@@ -87,6 +88,13 @@ def _share(tables: list[TableReads], recording: Recording) -> float | None:
     workers = max(loaders[0].num_workers, 1) if loaders else 1
     total_s = sum(table.total_s for table in tables)
     return total_s / workers / (steps.total_steps_seen * steps.mean_s)
+
+
+def works_on_s(recording: Recording) -> float | None:
+    """Seconds of a step in pandas' readers."""
+    steps, tables = recording.steps, recording.storage.tables if recording.storage else []
+    share = _share(tables, recording)
+    return None if steps is None or share is None else share * steps.mean_s
 
 
 def suits(trace: TraceStatistics) -> bool:

@@ -21,7 +21,10 @@ fails the cache is switched off for good. The checks ask the data set for eight 
 than training would (random states are put back), which a data set that counts its calls would
 notice. Memory: the decoded samples, up to the limit given, divided among the workers. Samples may
 hold tensors, arrays, images, numbers and texts in lists, tuples and dictionaries; others are not
-kept. A data set with random augmentation gains nothing here: cache before the augmentation.
+kept. A data set with random augmentation gains nothing here: cache before the augmentation. A
+launch that ends within the first epoch cannot show a gain: there it is offered as code, where a
+few samples that were made twice after everything else was seen were the same, and refused with the
+reason where they were not.
 
 Make it permanent
 -----------------
@@ -53,6 +56,7 @@ TREATS = ("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "s
 KEEPS_RESULTS = "exactly"
 PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"
+SETUP_S = 2.0  # before it answers any, samples are made as ever, some of them twice, and copied
 
 _NOTHING_TO_GAIN = 0.01
 _MOST_OF_MEMORY = 0.25
@@ -77,10 +81,13 @@ def refuses(recording: Recording) -> str | None:
     share = data_wait_share(recording)
     if share is not None and share < _NOTHING_TO_GAIN:
         return f"The step waits for data only {100 * share:.1f} % of its time."
-    length = loader.dataset_length
-    passes = sum(one.iterators for one in loaders)
-    if passes < 2 and (length is None or loader.samples <= length):
-        return "While it was observed no sample was used twice: the first epoch did not end."
+    if by_hand(recording):
+        check = recording.main.sample_check
+        within = "While it was observed no sample was used twice: the first epoch did not end"
+        if check is None:
+            return f"{within}, and whether samples stay the same could not be looked at."
+        if not check.same:
+            return f"{within}, and it may not be used later: {check.reason}"
     needed, limit = _needed_bytes(loader), _limit_bytes(recording)
     if needed is not None and limit is not None and needed > limit:
         return (
@@ -88,6 +95,17 @@ def refuses(recording: Recording) -> str | None:
             f"the memory ({limit / 1e9:.2f} GB)."
         )
     return None
+
+
+def by_hand(recording: Recording) -> bool:
+    """Whether no launch gets to a second use of a sample, so that none can show a gain."""
+    from torchdoctor.records.lookup import training_loaders
+
+    loaders = training_loaders(recording)
+    if not loaders or loaders[0].iterable:
+        return False
+    length, passes = loaders[0].dataset_length, sum(one.iterators for one in loaders)
+    return passes < 2 and (length is None or loaders[0].samples <= length)
 
 
 def _needed_bytes(loader: LoaderFacts) -> float | None:
@@ -202,7 +220,14 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     line = method_of_class(script, cls, "__getitem__") if script and module == "__main__" else None
     where = Location(file=script or "", line=line) if line is not None else None
     named = place(recording, where, "")
-    return (
+    check = recording.main.sample_check
+    untried = ""
+    if by_hand(recording) and check is not None:
+        untried = (
+            "# Not measured: a launch ends within the first epoch, and this helps from the second\n"
+            f"# on. {check.samples} samples were made twice and were equal byte by byte.\n"
+        )
+    return untried + (
         f"# {f'{named}, ' if named else ''}in {cls or 'the data set'}, with self.samples = {{}} in "
         "__init__ and decode() for what it does now:\n"
         "def __getitem__(self, index):\n"

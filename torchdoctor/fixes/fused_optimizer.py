@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 TREATS = ("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead")
 KEEPS_RESULTS = "within rounding"
-PHASES = ("optimizer_s",)
 WHEN = "launch"
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
@@ -155,6 +154,22 @@ def _changed(settings: dict[str, Any], recording: Recording) -> list[OptimizerFa
     if settings.get("fused"):
         return [o for o in _stepping(recording) if o.supports_fused and not o.fused]
     return [o for o in _stepping(recording) if _can_foreach(o)]
+
+
+def works_on_s(recording: Recording) -> float | None:
+    """Seconds of a step in the updates of the optimizers that another implementation is for."""
+    steps = recording.steps
+    changed: dict[int, OptimizerFacts] = {}
+    for one in settings(recording):
+        changed |= {optimizer.ident: optimizer for optimizer in _changed(one, recording)}
+    if steps is None or not changed:
+        return None
+    if not steps.update_s:
+        return steps.optimizer_s  # a recording that does not tell them apart
+    return min(
+        sum(steps.update_s[ident] for ident in changed if ident < len(steps.update_s)),
+        steps.optimizer_s,
+    )
 
 
 def location(recording: Recording) -> Location | None:

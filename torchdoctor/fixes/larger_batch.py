@@ -2,9 +2,13 @@
 
 What it does
 ------------
-Raises `batch_size` of the training DataLoader to two and four times, rounded up to a multiple of
-8, and compares the time *per sample*. It changes training, so it is tried only with
-`--allow-training-changes`.
+Doubles `batch_size` of the training DataLoader, in multiples of 8, for as long as the time *per
+sample* falls: up to the size of the data set, the upper end of the measured gradient noise scale,
+or the memory. Where a launch runs out of memory, that size has failed, and the search goes on
+between it and the largest that fits, halving the gap. Without a GPU, sizes that would need more
+than four fifths of the memory (of the container's limit) by what smaller ones took are not
+launched. The best sizes are then measured as any fix is. It changes training, so it is tried only
+with `--allow-training-changes`.
 
 Why it helps
 ------------
@@ -16,11 +20,13 @@ use the fast kernels.
 Risks
 -----
 This is other training: fewer steps an epoch, less noise in each gradient, and usually another
-learning rate. Up to a critical batch size, larger batches reach the same loss with the same number
-of samples; beyond it, additional samples in a batch are wasted. Start from multiplying the
-learning rate by the same factor as the batch (SGD) or its square root (Adam), warm it up, and
-judge by the validation loss. Memory for activations grows with the batch. Batch normalization
-sees other statistics.
+learning rate. Up to a critical batch size, larger batches reach the same loss with about the same
+number of samples; beyond it, additional samples in a batch are wasted. The gradient noise scale
+says where that is: torchdoctor estimates it from the gradients of some successive steps, which
+it only reads, and shows it with an interval. It grows as training goes on. Start from multiplying
+the learning rate by the same factor as the batch (SGD) or its square root (Adam), warm it up, and
+judge by the validation loss. Memory for activations grows with the batch. Batch normalization sees
+other statistics.
 
 Make it permanent
 -----------------
@@ -39,19 +45,36 @@ Sources
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Protocol
+
     from torchdoctor.edits import Edit
     from torchdoctor.records import Location, Recording
+
+    class Tried(Protocol):
+        """One launch with one size; see `trials.sizes`."""
+
+        settings: dict[str, Any]
+        fits: bool
+        seconds: float | None
+        peak_memory_bytes: float | None
+
 
 TREATS = ("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share")
 KEEPS_RESULTS = "changes training"
 WHEN = "launch"
 
+_WORTH = 0.01  # of the time per sample: a doubling that gains less is the last
+_MOST_OF_MEMORY = 0.8  # without a GPU: what is beyond would be taken from other programs
+
 
 def refuses(recording: Recording) -> str | None:
-    """Why the batch cannot be made larger."""
+    """Why the batch cannot be made larger, or should not."""
+    from torchdoctor.records.gradient_noise import noise_scale
     from torchdoctor.records.lookup import training_loaders
 
     loaders = training_loaders(recording)
@@ -60,6 +83,13 @@ def refuses(recording: Recording) -> str | None:
     if loaders[0].batch_size is None:
         return "The loader gets its batches from a batch sampler or from the dataset itself."
     if not settings(recording):
+        scale = noise_scale(recording)
+        length = loaders[0].dataset_length
+        if scale is not None and (length is None or length >= _doubled(loaders[0].batch_size)):
+            return (
+                f"The gradient noise scale is {scale.words()}: of batches larger than "
+                f"{loaders[0].batch_size}, most of the additional samples are wasted."
+            )
         return (
             f"The dataset has {loaders[0].dataset_length} samples: too few for batches larger "
             f"than {loaders[0].batch_size}."
@@ -68,32 +98,74 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Twice and four times the batch, multiples of 8, as far as the dataset goes."""
+    """Twice the batch, a multiple of 8, where the dataset has so many; `next_settings` goes on."""
     from torchdoctor.records.lookup import loader_target, training_loaders
 
-    loader = training_loaders(recording)[0]
-    today = loader.batch_size or 1
-    sizes = [8 * -(-factor * today // 8) for factor in (2, 4)]
-    target = loader_target(recording)
-    most = loader.dataset_length
-    fitting = [n for n in dict.fromkeys(sizes) if n > today and (most is None or n <= most)]
-    return [{"batch_size": n, **target} for n in fitting]
+    today = training_loaders(recording)[0].batch_size or 1
+    size, most = _doubled(today), _most(recording)
+    return [{"batch_size": size, **loader_target(recording)}] if size <= most else []
 
 
-def ladder(recording: Recording) -> dict[str, Any]:
-    """Up to 16 times as many, in multiples of 8, as far as the data set has so many."""
+def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any] | None:
+    """The next size: double what fits and is faster, then halve the gap to what does not fit.
+
+    Args:
+        tried: the untouched program, then each size as it was tried.
+        recording: the observed program.
+    """
+    from torchdoctor.records.lookup import loader_target, training_loaders
+
+    today = training_loaders(recording)[0].batch_size or 1
+    sizes = {int(one.settings.get("batch_size", today)): one for one in tried}
+    fitting = [size for size, one in sizes.items() if one.fits]
+    failed = [size for size, one in sizes.items() if not one.fits]
+    if not fitting:
+        return None
+    largest = max(fitting)
+    if largest != today and not _still_falls(sizes, fitting):
+        return None
+    if failed:
+        size = (largest + min(failed)) // 2 // 8 * 8
+        enough = min(failed) - largest <= max(8, largest // 8)
+    else:
+        size, enough = _doubled(largest), False
+    fits = size <= _most(recording) and _has_memory(size, sizes, recording)
+    if enough or size in sizes or size <= today or not fits:
+        return None
+    return {"batch_size": size, **loader_target(recording)}
+
+
+def _doubled(size: int) -> int:
+    return 8 * -(-2 * size // 8)
+
+
+def _most(recording: Recording) -> float:
+    """Samples of the dataset, or what the gradient noise scale calls useful at most."""
+    from torchdoctor.records.gradient_noise import noise_scale
     from torchdoctor.records.lookup import training_loaders
 
-    loader = training_loaders(recording)[0]
-    today = loader.batch_size or 1
-    most = 16 * today if loader.dataset_length is None else min(16 * today, loader.dataset_length)
-    return {
-        "setting": "batch_size",
-        "least": 8,
-        "most": max(8 * (most // 8), 8),
-        "today": today,
-        "multiple": 8,
-    }
+    length, scale = training_loaders(recording)[0].dataset_length, noise_scale(recording)
+    useful = math.inf if scale is None or scale.high is None else scale.high
+    return min(math.inf if length is None else length, useful)
+
+
+def _still_falls(sizes: dict[int, Tried], fitting: list[int]) -> bool:
+    """Whether the largest that fits takes less time per sample than the one below it."""
+    below, largest = sorted(fitting)[-2:]
+    before, now = sizes[below].seconds, sizes[largest].seconds
+    return before is None or now is None or now < before * (1.0 - _WORTH)
+
+
+def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> bool:
+    """Whether a size fits by what smaller ones took; on a GPU only trying tells."""
+    seen = recording.environment
+    limits = [x for x in (seen.memory_bytes, seen.container.memory_bytes) if x]
+    known = sorted((n, one.peak_memory_bytes) for n, one in sizes.items() if one.peak_memory_bytes)
+    if recording.has_gpu or not limits or len(known) < 2:
+        return True
+    (n0, bytes0), (n1, bytes1) = known[0], known[-1]
+    each = max((bytes1 or 0.0) - (bytes0 or 0.0), 0.0) / (n1 - n0)
+    return (bytes1 or 0.0) + each * (size - n1) <= _MOST_OF_MEMORY * min(limits)
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
@@ -122,11 +194,15 @@ def location(recording: Recording) -> Location | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where; and what becomes of the learning rate."""
+    """The argument to set, and where; the useful limit; what becomes of the learning rate."""
     from torchdoctor.edits.calls import loader_call
+    from torchdoctor.records.gradient_noise import noise_scale
     from torchdoctor.records.lookup import place, training_loaders
 
     call = loader_call(recording, batch_size=settings["batch_size"])
+    scale = noise_scale(recording)
+    if scale is not None:
+        call += f"\n# batches are useful up to the gradient noise scale, {scale.words()}"
     loaders, optimizers = training_loaders(recording), recording.main.optimizers
     if not loaders or not loaders[0].batch_size or not optimizers or optimizers[0].lr is None:
         return call + "\nand raise the learning rate with it"

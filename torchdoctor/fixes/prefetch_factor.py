@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchdoctor.edits import Edit
     from torchdoctor.records import Location, Recording
 
-TREATS = ("data-wait", "slow-sample")
+TREATS = ("data-wait", "slow-sample", "worker-imbalance")
 KEEPS_RESULTS = "exactly"
 PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"

@@ -17,9 +17,14 @@ class Known:
         # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
         self._described = _describe(loader)
         self.iterators = self.batches = self.samples = 0
+        self.overtaken, self.overtaken_s = 0, 0.0  # `loader_order`
         self._walls, self._cpus, self._sizes = [], [], []
         self._shapes = []
         self.lead = None  # where in a batch its size is read, once the first were looked at
+
+    def loader(self):
+        """The loader, as long as the program holds it."""
+        return self._loader()
 
     def note(self, batch, samples, wall_s, cpu_s):
         """Look closer at one of the first batches."""
@@ -42,6 +47,8 @@ class Known:
             "iterators": self.iterators,
             "batches": self.batches,
             "samples": self.samples,
+            "overtaken": self.overtaken,
+            "overtaken_s": self.overtaken_s,
             "batch_shapes": self._shapes,
         }
         if row.get("num_workers") == 0 and sum(self._walls) > 0:

@@ -9,7 +9,7 @@ import inspect
 import time
 import weakref
 
-from . import loader_facts, places, step_log
+from . import loader_facts, loader_order, places, step_log
 from .fingerprints import Fingerprints, batch_size, lead_of
 
 _CPU_TIMED = 20  # fetches
@@ -23,6 +23,7 @@ class Loaders:
         self._idents = weakref.WeakKeyDictionary()
         self.known = []
         self._iterators = 0
+        self.watches_order = session.phases  # not in launches that are timed
         self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
 
     def next_ident(self):
@@ -43,7 +44,10 @@ class Loaders:
     def started(self, iterator, ident):
         """A new pass over a loader; its events carry loader and pass in one number."""
         self._iterators += 1
-        self.known[ident].iterators += 1
+        known = self.known[ident]
+        known.iterators += 1
+        if self.watches_order and getattr(iterator, "_in_order", True):
+            iterator._torchdoctor_overtaken = loader_order.Overtaken(known)
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
 
     def fetched(self, known, batch, wall_s, cpu_s):
@@ -77,6 +81,8 @@ def install(session):
     _wrap_init(session, loaders, data.DataLoader)
     _wrap_iter(session, loaders, data.DataLoader)
     _wrap_next(session, loaders, data.dataloader._BaseDataLoaderIter)
+    if loaders.watches_order:
+        loader_order.install(session, data.dataloader._MultiProcessingDataLoaderIter)
 
 
 def _wrap_init(session, loaders, cls):

@@ -9,7 +9,7 @@ import linecache
 import sys
 from time import perf_counter_ns
 
-from . import places, stand_in
+from . import places, stand_in, step_log
 from .tensor_notes import TensorNotes
 
 _MOST_ROWS = 100
@@ -19,6 +19,10 @@ _MADE_RANDOM = ("rand", "randn", "randint", "randperm")
 _WAITING = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__")
 _SHOWING = ("__repr__", "__format__")
 _DEVICE_WIDE = ("synchronize", "empty_cache")
+_READING = ("item", "tolist", "__bool__", "__float__", "__int__")
+_SMALL_PIECE = 1024  # elements; a loop over larger ones has something to compute
+_LONGEST_BODY_NS = 1_000_000  # of a loop: beyond, indexing is not what costs
+_FEWEST_ELEMENTS = 8  # calls per step
 
 
 class TensorCalls:
@@ -30,6 +34,7 @@ class TensorCalls:
         self._rows = {}
         self._made = TensorNotes()  # a tensor made here -> (name, its line)
         self._moved = {}  # (file, line) -> `TensorNotes` of the last tensor and its version
+        self._last = {}  # key of a row -> (step, when its last call had been noted)
         self._inside = False
         self.on = False
         self.steps = 0
@@ -44,6 +49,9 @@ class TensorCalls:
         for name in (*_WAITING, *_SHOWING):
             self._wrap(torch.Tensor, name, self._note_wait)
         self._wrap(torch, "nonzero", self._note_wait)
+        if not _has_compiled():  # its guards know these by identity
+            for name in ("__getitem__", "__setitem__"):
+                self._wrap(torch.Tensor, name, self._note_index)
         for name in _DEVICE_WIDE:
             self._wrap(torch.cuda, name, self._note_wait)
         self.on = True
@@ -123,13 +131,43 @@ class TensorCalls:
         tensor = args[0] if args else None
         if name in _DEVICE_WIDE:
             size = 0
-        elif not isinstance(tensor, self._torch.Tensor) or tensor.device.type == "cpu":
+        elif not isinstance(tensor, self._torch.Tensor):
+            return
+        elif tensor.device.type == "cpu":
+            if name in _READING:
+                self._note_element(name, caller, tensor, took)
             return
         else:
             size = tensor.numel() * tensor.element_size()
         users = places.users_frame(caller)
         if users is not None:
             self._add("wait", name, places.of_frame(users), size, took, users is caller)
+
+    def _note_index(self, name, caller, args, result, took, lone):
+        if len(args) > 1 and _is_place(args[1]):
+            piece = result if name == "__getitem__" else args[0]
+            if name == "__getitem__" and piece is not None:
+                self._note_element(name, caller, piece, took)
+            elif name == "__setitem__" and piece.dim() == _places(args[1]):
+                self._note_element(name, caller, None, took)
+
+    def _note_element(self, name, caller, piece, took):
+        """One turn of a loop: the call, and what the loop did since the last one of its line."""
+        began = perf_counter_ns() - took
+        if piece is not None and piece.numel() > _SMALL_PIECE:
+            return
+        if not places.is_users(caller.f_code.co_filename):
+            return
+        if self._session.log.last_code == step_log.FETCH_BEGIN:
+            return  # a data set that is asked for one sample after the other
+        where = places.of_frame(caller)
+        key = (name, where["file"], where["line"])
+        step, ended = self._last.get(key, (-1, 0))
+        body = began - ended
+        if step != self.steps or body > _LONGEST_BODY_NS:
+            body = 0
+        self._add("element", name, where, 0, took + body, True)
+        self._last[key] = self.steps, perf_counter_ns()
 
     def _add(self, kind, name, where, size, took, sure):
         key = (kind, name, where["file"], where["line"])
@@ -160,6 +198,7 @@ class TensorCalls:
                 "sure": row["sure"],
             }
             for (kind, name, _, _), row in self._rows.items()
+            if kind != "element" or row["calls"] >= _FEWEST_ELEMENTS * steps
         ]
         return {"tensor_calls": rows, "analysed_steps": self.steps}
 
@@ -167,6 +206,26 @@ class TensorCalls:
 def _is_array(value):
     cls = type(value)
     return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
+
+
+def _is_place(index):
+    """Whether an index names one place: a whole number, or several of them."""
+    if type(index) is tuple:
+        return bool(index) and all(type(x) is int for x in index)
+    return type(index) is int
+
+
+def _places(index):
+    return len(index) if type(index) is tuple else 1
+
+
+def _has_compiled():
+    """Whether torch.compile has compiled anything in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    try:
+        return dynamo is not None and bool(dynamo.counters["frames"])
+    except Exception:
+        return True
 
 
 def _temporary_count():

@@ -3,9 +3,14 @@
 Seen in the steps that are analysed after the profiler window; reading either waits for the device.
 """
 
+import time
+
 from .program import Program
 
 _MOST_INPUTS = 3
+_MOST_GRADIENTS = 12
+_MOST_BYTES = 256 * 2**20  # of copies of gradients
+_MOST_S = 3.0  # of more steps, for gradients alone
 
 
 class TrainingFacts:
@@ -16,6 +21,9 @@ class TrainingFacts:
         self._torch = session.torch
         self._norms = []
         self._inputs = []
+        self._kept = []  # copies of whole gradients
+        self._room = _MOST_GRADIENTS
+        self._began_s = None
         self.on = False
 
     def start(self):
@@ -24,7 +32,14 @@ class TrainingFacts:
         program.before_forward(self._look_at_input)
         program.before_step(self._look_at_gradients)
         self._session.programs.append(program)
+        self._began_s = time.perf_counter()
         self.on = True
+
+    def wants_more(self):
+        """Whether a few more steps would tell more of the gradients."""
+        if not self.on or not 0 < len(self._kept) < self._room:
+            return False
+        return time.perf_counter() - self._began_s < _MOST_S
 
     def _look_at_input(self, module, args, kwargs):
         torch = self._torch
@@ -53,13 +68,32 @@ class TrainingFacts:
         for optimizer in self._session.optimizers.alive():
             for group in optimizer.param_groups:
                 gradients.update((id(p), p.grad) for p in group["params"] if p.grad is not None)
+        self._keep(list(gradients.values()))
         norms = [torch.linalg.vector_norm(g.detach().float()) for g in gradients.values()]
         if norms:
             self._norms.append(float(torch.linalg.vector_norm(torch.stack(norms))))
 
+    def _keep(self, gradients):
+        """A copy of the whole gradient on the host, as far as there is room for several."""
+        torch = self._torch
+        size = 4 * sum(gradient.numel() for gradient in gradients)
+        if not size or any(gradient.is_sparse for gradient in gradients):
+            return
+        self._room = min(self._room, _MOST_BYTES // size)
+        if len(self._kept) < self._room and self._room > 2:
+            flat = [g.detach().to("cpu", torch.float32).reshape(-1) for g in gradients]
+            self._kept.append(torch.cat(flat))
+
+    def _products(self):
+        """Each kept gradient with each, once all are there; only those as long as the last."""
+        kept = [] if self.on else [g for g in self._kept if g.numel() == self._kept[-1].numel()]
+        # dot: a matrix product may have been told to be imprecise.
+        rows = [[float(self._torch.dot(a, b)) for b in kept[: i + 1]] for i, a in enumerate(kept)]
+        return [[rows[max(i, j)][min(i, j)] for j in range(len(rows))] for i in range(len(rows))]
+
     def facts(self):
-        """`gradient_norms`, `input_mean` and `input_std` of the process facts."""
-        found = {"gradient_norms": self._norms}
+        """`gradient_norms`, `gradient_products`, `input_mean`, `input_std` of the process facts."""
+        found = {"gradient_norms": self._norms, "gradient_products": self._products()}
         if self._inputs:
             count = len(self._inputs)
             found["input_mean"] = sum(mean for mean, _ in self._inputs) / count

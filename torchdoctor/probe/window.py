@@ -12,6 +12,7 @@ from . import (
     kept_graphs,
     memory_snapshot,
     padded_products,
+    sample_check,
     step_log,
     tensor_calls,
     training_facts,
@@ -255,19 +256,38 @@ class Window:
 
     def _analyse_step(self):
         calls, graphs, training, memory = self._analysis
-        calls.steps += 1
-        graphs.step += 1
+        if calls.on:
+            calls.steps += 1
+            graphs.step += 1
         if calls.steps < ANALYSED_STEPS:
             return
-        calls.on = graphs.on = training.on = False
-        lasts = {"memory": memory.stop, "kept_graphs": graphs.look, "padded": self._alone.measure}
-        for name, last in lasts.items():
-            try:
-                last()
-            except Exception as error:
-                self._session.fail(name, error)
+        if calls.on:
+            calls.on = graphs.on = False
+            self._last_look("memory", memory.stop)
+            self._last_look("kept_graphs", graphs.look)
+        if training.wants_more():
+            return
+        training.on = False
+        self._last_look("sample_check", self._look_at_samples)
+        self._last_look("padded", self._alone.measure)
         # Whatever failed: a launch that is not ended here would run until it times out.
         self._finish("profile")
+
+    def _last_look(self, name, look):
+        try:
+            look()
+        except Exception as error:
+            self._session.fail(name, error)
+
+    def _look_at_samples(self):
+        session = self._session
+        check = sample_check.SampleCheck(session)
+        used = [known.batches for known in session.loaders.known]
+        if not any(used):
+            return
+        ident = self._ident if self.kind == "loader" else used.index(max(used))
+        session.registries.append(check)
+        check.look(ident)
 
     def _keep(self, profiler):
         session = self._session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,11 @@ from torchdoctor.recording.launch import LaunchResult
 from torchdoctor.records import LaunchTiming
 
 _FEWEST_STEPS = 3
+# CUDA's; those of torch's allocator on the CPU; the C library's (a mapping, a fork); Python's own.
+_NO_MEMORY = re.compile(
+    r"out of memory|not enough memory|can't allocate memory|Cannot allocate memory|^MemoryError",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def how_it_ended(result: LaunchResult) -> str:
@@ -38,7 +44,7 @@ def with_ending(
         )
     if result.ended == "interrupted":
         return replace(timing, ended="interrupted", reason="Interrupted.", **more)
-    if result.oom_killed or "out of memory" in result.output_tail.lower():
+    if result.oom_killed or _says_out_of_memory(result.output_tail):
         return replace(timing, ended="out-of-memory", reason="It ran out of memory.", **more)
     if result.exit_code == 0 and len(timing.step_s) >= _FEWEST_STEPS:
         return replace(timing, ended="program-ended", reason=None, **more)
@@ -49,3 +55,8 @@ def _last_line(result: LaunchResult) -> str:
     lines = [line.strip() for line in result.output_tail.splitlines() if line.strip()]
     last = f": {lines[-1][:200]}" if lines else ""
     return f"The program ended with {how_it_ended(result)}{last}"
+
+
+def _says_out_of_memory(output: str) -> bool:
+    """Whether a program that failed said so, in the words of whoever could not give memory."""
+    return bool(_NO_MEMORY.search(output))

@@ -16,6 +16,7 @@ from torchdoctor.recording.evaluation import (
     evaluation_units,
 )
 from torchdoctor.recording.events import Events
+from torchdoctor.recording.optimizer_updates import update_seconds
 from torchdoctor.recording.phases import (
     PHASES,
     before_first_forward,
@@ -94,6 +95,7 @@ def step_statistics(
         **_phase_means(events, edges),
         **_fetch_figures(events, edges, found),
         **_copy_figures(events, edges),
+        update_s=update_seconds(events, edges),
         **counts,
     )
 

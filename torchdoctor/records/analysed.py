@@ -15,6 +15,17 @@ def calls_of(recording: Recording, *kinds: str) -> list[TensorCall]:
     return sorted(found, key=lambda call: -call.host_s)
 
 
+def element_loops(recording: Recording) -> list[TensorCall]:
+    """Lines that go through tensors element by element, those that take longest first.
+
+    A line that indexes and reads the value is one loop, not two.
+    """
+    longest: dict[tuple[str, int], TensorCall] = {}
+    for call in calls_of(recording, "element"):
+        longest.setdefault((call.location.file, call.location.line), call)
+    return list(longest.values())
+
+
 def share_of_step(recording: Recording, calls: list[TensorCall]) -> float | None:
     """Share of the step that the calls hold the host; None: steps were not measured."""
     steps = recording.steps

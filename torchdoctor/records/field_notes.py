@@ -232,6 +232,8 @@ NOTES: dict[str, dict[str, str]] = {
         "h2d_bytes_per_step": "Bytes copied to the device.",
         "settled_after": "Steps until the last ten showed no downward slope.",
         "backwards_per_step": "Backward passes in an iteration.",
+        "update_s": "Of each optimizer by its number, mean of a step: its updates, without what a "
+        "closure of its step() does.",
         "optimizer_steps_per_step": "Optimizer steps in an iteration.",
         "optimizers_per_step": "Different optimizers in an iteration.",
         "batches_per_step": "Batches in an iteration.",

@@ -64,6 +64,17 @@ def data_wait_share(recording: Recording) -> float | None:
     return steps.data_wait_s / steps.mean_s
 
 
+def order_wait_share(recording: Recording) -> float | None:
+    """Share of the step spent waiting while a later batch lay ready; None: not measured."""
+    steps, loaders = recording.steps, training_loaders(recording)
+    wait = data_wait_share(recording)
+    batches = sum(loader.batches for loader in loaders)
+    if steps is None or wait is None or not batches:
+        return None
+    each_s = sum(loader.overtaken_s for loader in loaders) / batches
+    return min(each_s * max(steps.batches_per_step, 1.0) / steps.mean_s, wait)
+
+
 def trains(trace: TraceStatistics) -> bool:
     """Whether a trace holds backward passes or an optimizer: inference has neither."""
     signs = ("backward", "autograd::engine", "optimizer", "_foreach_", "_fused_")

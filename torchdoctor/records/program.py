@@ -42,6 +42,8 @@ class LoaderFacts:
     iterators: int = 0  # how many times it was iterated (epochs)
     batches: int = 0
     samples: int = 0
+    overtaken: int = 0  # batches that were waited for while a later one lay ready
+    overtaken_s: float = 0.0  # of all these waits, from when the first later one lay ready
     batch_shapes: list[str] = field(
         default_factory=list
     )  # distinct, at most 8, e.g. "32x3x64x64 float32"
@@ -183,7 +185,9 @@ class TensorCall:
 
     kind: "array-copy" (`torch.tensor` of an array), "arrays-copy" (of a list of arrays),
     "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same unchanged
-    tensor as in the step before), "wait" (the host waits for a device tensor's value).
+    tensor as in the step before), "wait" (the host waits for a device tensor's value), "element"
+    (a few elements at one place are read or written, again and again; `host_s` holds the rest of
+    the loop's turns as well, where they are short).
     """
 
     kind: str
@@ -227,6 +231,16 @@ class PaddedProduct:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SampleCheck:
+    """Whether a data set gave the same samples, byte by byte, when it was asked for them again."""
+
+    loader: int
+    samples: int = 0  # that were asked for twice
+    same: bool = False
+    reason: str | None = None  # why not
+
+
+@dataclass(frozen=True, kw_only=True)
 class AppliedFix:
     """What became of one fix in one process."""
 
@@ -242,6 +256,8 @@ ANALYSED = (
     "tensor_calls",
     "kept_graphs",
     "gradient_norms",
+    "gradient_products",
+    "sample_check",
     "input_mean",
     "input_std",
     "padded_products",
@@ -280,6 +296,9 @@ class ProcessFacts:
     tensor_calls: list[TensorCall] = field(default_factory=list)
     kept_graphs: list[KeptGraph] = field(default_factory=list)
     gradient_norms: list[float] = field(default_factory=list)  # at the analysed optimizer steps
+    sample_check: SampleCheck | None = None  # None: not looked at
+    # Inner products of the gradients of some successive optimizer steps, each with each.
+    gradient_products: list[list[float]] = field(default_factory=list)
     input_mean: float | None = None  # of the model's first input there; None: token numbers
     input_std: float | None = None
     # Those that take most and have uneven sizes, timed after the analysed steps.

@@ -122,6 +122,8 @@ class StepStatistics:
     backwards_per_step: float = 1.0
     optimizer_steps_per_step: float = 1.0
     optimizers_per_step: int = 1
+    # Of each optimizer by its number: its updates, without what a closure of its step() does.
+    update_s: list[float] = field(default_factory=list)
     batches_per_step: float = 1.0
     trainers: int = 1  # processes that stepped
     two_modes: bool = False  # mean and median differ by over 15 %: judge by the mean

@@ -80,6 +80,8 @@ class Candidate:
     settings: dict[str, Any] = field(default_factory=dict)
     also: dict[str, dict[str, Any]] = field(default_factory=dict)
     ceiling: float | None = None  # most that it can gain by Amdahl, as a speed-up
+    # What the time of the step that it works on allows; the ceiling may be a finding's share.
+    bound: float | None = None
     reason: str = ""  # why it is tried
     main: bool = False
 

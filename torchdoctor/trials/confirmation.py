@@ -60,6 +60,9 @@ class Confirmation:
                 launcher.plan = Plan(phase="confirm", unit="round", most=plan.pairs, arms=arms)
                 for _ in range(plan.pairs):
                     launcher.block(chosen, "confirm")
+                for arm in chosen:
+                    if self.evidence.measured(arm).beyond_bound:
+                        self._go_on_with(arm, others_wait=bool(finalists))
             self.tell(chosen)
             if self.won():
                 return
@@ -88,13 +91,15 @@ class Confirmation:
     def _go_on_with(self, arm: Arm, *, others_wait: bool) -> None:
         """More pairs of one that looks faster, where they now cost less than was expected.
 
-        A first launch that compiles leaves its result in the cache for those after it.
+        A first launch that compiles leaves its result in the cache for those after it. A gain that
+        the time it works on cannot explain gets twice the pairs of any other.
         """
         launcher, baseline = self.launcher, self.launcher.baseline
         while arm.alive:
             seen = self.evidence.paired(arm, "confirm")
             pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
-            more = int(min(CONFIRM_PAIRS - len(seen), launcher.budget.left() / pair_s))
+            wanted = CONFIRM_PAIRS * (2 if self.evidence.measured(arm).beyond_bound else 1)
+            more = int(min(wanted - len(seen), launcher.budget.left() / pair_s))
             if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
                 return
             more = more if more < 2 else more - more % 2

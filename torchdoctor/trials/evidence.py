@@ -12,6 +12,8 @@ from torchdoctor.trials.launches import Arm, Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.rounds import Round, Seconds, a_a_differences, differences
 
+_BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -28,6 +30,12 @@ class Measured:
     def gain(self) -> float:
         """Mean log speed-up; minus infinity where nothing was paired."""
         return fmean(self.differences) if self.differences else -math.inf
+
+    @property
+    def beyond_bound(self) -> bool:
+        """Whether it gained more than the time of the step that it works on allows."""
+        bound = self.arm.candidate.bound if self.arm.candidate is not None else None
+        return bound is not None and self.gain > math.log(bound) + _BOUND_KNOWN_TO
 
 
 class Evidence:
@@ -87,7 +95,8 @@ class Evidence:
             backwards_per_step=steps.backwards_per_step if steps else 1.0,
             low_precision=self._low_precision,
         )
-        return compare_training(arm.timings, untouched, arm.facts.keeps_results)
+        facts = arm.facts
+        return compare_training(arm.timings, untouched, facts.keeps_results, facts.reorders)
 
     def paired(self, arm: Arm, phase: str) -> list[float]:
         """Deciding differences of one phase."""

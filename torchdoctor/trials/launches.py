@@ -43,6 +43,7 @@ class FixFacts:
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     switches: bool = False  # on and off in a running program (`WHEN`)
     ladder: Ladder | None = None  # a setting of which more values may be tried
+    reorders: bool = False  # the same batches in another order (`REORDERS`)
 
     @property
     def risk(self) -> int:

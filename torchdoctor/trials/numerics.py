@@ -75,7 +75,10 @@ def trains_in_low_precision(recording: Recording) -> bool:
 
 
 def compare_training(
-    trials: Sequence[LaunchTiming], untouched: Untouched, keeps: str = "within rounding"
+    trials: Sequence[LaunchTiming],
+    untouched: Untouched,
+    keeps: str = "within rounding",
+    reorders: bool = False,
 ) -> Numerics:
     """Classify a candidate by its worst launch.
 
@@ -83,18 +86,22 @@ def compare_training(
         trials: its launches, with the baselines' seed.
         untouched: the reference.
         keeps: what the fix promises (`KEEPS_RESULTS`); decides how large rounding may be.
+        reorders: it hands out the same batches in another order (`REORDERS`).
     """
-    found = [_compare_launch(trial, untouched, keeps) for trial in trials]
+    found = [_compare_launch(trial, untouched, keeps, reorders) for trial in trials]
     if not found:
         return Numerics(classification="not-comparable", reason="no launch of it was measured.")
     return max(found, key=lambda one: (CLASSES.index(one.classification), one.harmful))
 
 
-def _compare_launch(trial: LaunchTiming, untouched: Untouched, keeps: str) -> Numerics:
+def _compare_launch(
+    trial: LaunchTiming, untouched: Untouched, keeps: str, reorders: bool
+) -> Numerics:
     samples = compare_samples(
         trial.fingerprints,
         [b.fingerprints for b in untouched.baselines],
         [s.fingerprints for s in untouched.seeds],
+        reorders,
     )
     if samples.state == "corrupt":
         return Numerics(

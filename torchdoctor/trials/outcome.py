@@ -112,14 +112,31 @@ class Judgement:
         return sorted(found, key=lambda one: one.gain, reverse=True)
 
     def recommendable(self) -> list[Measured]:
-        """Those of the faster ones that train the same."""
+        """Those of the faster ones that train the same; no impossible gain of a few pairs."""
         allow = self.allow_training_changes
-        return [one for one in self.faster() if training_is_the_same(one, allow)]
+        return [
+            one
+            for one in self.faster()
+            if training_is_the_same(one, allow)
+            and not (len(one.differences) < FEWEST_PAIRS and one.beyond_bound)
+        ]
 
 
 def excludes_one(interval: Interval) -> bool:
     """Whether the interval says that there is a difference."""
     return interval.low > 1 or interval.high < 1
+
+
+def beyond_its_bound(one: Measured) -> str | None:
+    """The doubt of a speed-up that the time of the step that the fix works on cannot explain."""
+    if not one.beyond_bound or one.arm.candidate is None or one.arm.candidate.bound is None:
+        return None
+    return (
+        f"{label(one.arm.fixes)} came out at {math.exp(one.gain):.2f}x in {len(one.differences)} "
+        f"pairs, but what it works on takes so little of the step that "
+        f"{one.arm.candidate.bound:.2f}x is the most: the load of the machine changed between "
+        "launches, or the step is another one by now. Measure it again with more pairs (--budget)."
+    )
 
 
 def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
@@ -193,6 +210,9 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
     alone = compare.verdict(one.differences)
     if one.phase == "confirm" and verdict not in (alone, "same") and alone in ("faster", "slower"):
         parts.append(f"{alone} alone, not after Holm's correction for {confirmed} candidates")
+    if verdict == "faster" and one.beyond_bound:
+        few = ", in too few pairs to be recommended" if pairs < FEWEST_PAIRS else ""
+        parts.append(f"more than the time that it works on allows{few}")
     if verdict == "faster" and one.gain < math.log1p(WORTH):
         parts.append(f"gains less than {WORTH:.0%}")
     changed = one.numerics.classification == "changed" and one.arm.facts.risk < 3
@@ -220,6 +240,30 @@ def recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
     )
 
 
+def _doubts_of(judgement: Judgement) -> list[str]:
+    """What weakens the verdicts and the recommendation, one sentence each."""
+    doubts, noise = [], judgement.noise_floor
+    if noise is not None and excludes_one(noise):
+        doubts.append(
+            f"The untouched program against itself came out at {noise.estimate:.3f}x "
+            f"[{noise.low:.3f}, {noise.high:.3f}], which should hold 1: the machine was too noisy "
+            f"to trust differences below {100 * compare.reach(noise):.1f} %."
+        )
+    best = next(iter(judgement.recommendable()), None)
+    if best is not None and best.numerics.classification == "not-comparable":
+        doubts.append(
+            f"Whether {label(best.arm.fixes)} changes training could not be checked: "
+            f"{best.numerics.reason}"
+        )
+    if best is not None and len(best.differences) < FEWEST_PAIRS:
+        doubts.append(
+            f"{label(best.arm.fixes)} is recommended from {len(best.differences)} pairs alone, for "
+            "want of time: measure it again with more (--budget)."
+        )
+    doubts += [said for one in judgement.faster() if (said := beyond_its_bound(one)) is not None]
+    return doubts
+
+
 def results(
     evidence: Evidence,
     judgement: Judgement,
@@ -235,18 +279,7 @@ def results(
     """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
     seconds = evidence.seconds(by)
-    if noise is not None and excludes_one(noise):
-        doubts.append(
-            f"The untouched program against itself came out at {noise.estimate:.3f}x "
-            f"[{noise.low:.3f}, {noise.high:.3f}], which should hold 1: the machine was too noisy "
-            f"to trust differences below {100 * compare.reach(noise):.1f} %."
-        )
-    best = next(iter(judgement.recommendable()), None)
-    if best is not None and best.numerics.classification == "not-comparable":
-        doubts.append(
-            f"Whether {label(best.arm.fixes)} changes training could not be checked: "
-            f"{best.numerics.reason}"
-        )
+    doubts += _doubts_of(judgement)
     rows = []
     for one in judgement.measured:
         verdict = judgement.verdicts[one.arm.key]

@@ -27,6 +27,7 @@ from torchdoctor.trials.schedule import (
     plan_confirmation,
 )
 from torchdoctor.trials.screening import Screen
+from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.trials.switching import Switching
 
 
@@ -46,6 +47,7 @@ def run_trials(
     patch: Callable[[Fixes], str | None] | None = None,
     switching: Switching | None = None,
     ceilings: Sequence[CeilingTrial] = (),
+    growing: Mapping[str, NextSettings] | None = None,
 ) -> TrialResults:
     """Try the candidates against the untouched program.
 
@@ -67,6 +69,7 @@ def run_trials(
         switching: starts the program once with fixes that take turns; None: every sample is a
             launch.
         ceilings: to be tried within the switching launch.
+        growing: fixes whose setting is searched from its first candidate on (`sizes`).
     """
     if steps is not None and warmup_steps is not None:
         steps = replace(steps, warmup_steps=warmup_steps)
@@ -88,6 +91,7 @@ def run_trials(
     ]
     evidence = Evidence(launcher, steps, low_precision)
     search = _Search(launcher, arms, evidence, allow_training_changes, patch)
+    search.growing = growing or {}
     search.switching, search.ceilings = switching, [(one, one.arm()) for one in ceilings]
     search.run()
     return search.results()
@@ -102,6 +106,7 @@ def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
         setup_s=sum(facts.setup_s for facts in known),
         includes=frozenset().union(*(facts.includes for facts in known)),
         switches=all(facts.switches for facts in known),
+        reorders=any(facts.reorders for facts in known),
     )
 
 
@@ -130,6 +135,7 @@ class _Search:
     ) -> None:
         self.switching: Switching | None = None
         self.ceilings: list[tuple[CeilingTrial, Arm]] = []
+        self.growing: Mapping[str, NextSettings] = {}
         self.launcher, self.arms, self.evidence = launcher, arms, evidence
         self.allow_changes, self.make_patch = allow_changes, patch
         self.patch: Arm | None = None
@@ -147,7 +153,7 @@ class _Search:
             finalists, others = Screen(
                 self.launcher,
                 self.evidence,
-                self.arms,
+                self.grown(),
                 switching=self.switching,
                 ceilings=[arm for _, arm in self.ceilings],
                 tell=self.name_best,
@@ -175,6 +181,20 @@ class _Search:
         if self.ended is not None and self.patch is None and self.no_patch is None:
             self.compose_patch()
             self.no_patch = self.no_patch or self.ended
+
+    def grown(self) -> list[Arm]:
+        """The arms to screen: of a fix whose setting is searched, the best ones found."""
+        for fix, following in self.growing.items():
+            first = next((arm for arm in self.arms if arm.fixes[0][0] == fix), None)
+            if first is not None:
+                search_sizes(self.launcher, self.arms, first, following)
+        left_out: list[Arm] = []
+        for fix in self.growing:
+            sizes = [arm for arm in self.arms if arm.fixes[0][0] == fix]
+            if any(arm.slots for arm in sizes):
+                best = best_sizes(sizes, self.evidence.per_step)
+                left_out += [arm for arm in sizes if arm not in best]
+        return [arm for arm in self.arms if arm not in left_out]
 
     def settle_training(self, arms: list[Arm], *, confirmed: bool) -> list[Arm]:
         """Without those that changed training; other seeds are launched where only they tell."""
@@ -226,7 +246,11 @@ class _Search:
         arm = Arm(
             key=f"stack-{len(self.stacks)}",
             fixes=list(together.items()),
-            facts=replace(riskiest, setup_s=max(0.0, expected - plain)),
+            facts=replace(
+                riskiest,
+                setup_s=max(0.0, expected - plain),
+                reorders=any(member.facts.reorders for member in members),
+            ),
         )
         plan = plan_confirmation([expected], plain, launcher.budget.left())
         if plan.pairs < FEWEST_PAIRS:

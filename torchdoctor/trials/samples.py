@@ -27,7 +27,10 @@ class SampleComparison:
 
 
 def compare_samples(
-    trial: Sequence[str], baselines: Sequence[Sequence[str]], seeds: Sequence[Sequence[str]] = ()
+    trial: Sequence[str],
+    baselines: Sequence[Sequence[str]],
+    seeds: Sequence[Sequence[str]] = (),
+    reorders: bool = False,
 ) -> SampleComparison:
     """Compare a candidate's samples with those of the untouched program.
 
@@ -35,6 +38,8 @@ def compare_samples(
         trial: fingerprints of one launch of the candidate.
         baselines: of launches of the untouched program with the same seed.
         seeds: of launches with other seeds; they know more of the program's samples.
+        reorders: it hands out the same batches in another order by design, so that the first of
+            them are not the untouched program's first.
     """
     known = [list(b) for b in baselines if len(b) >= _FEWEST]
     if len(trial) < _FEWEST or not known:
@@ -52,6 +57,8 @@ def compare_samples(
         return SampleComparison(
             state="reordered", sentence=f"the same {length} samples in another order"
         )
+    if reorders:
+        return _another_order(ours, theirs)
     labels = _labels(ours)
     if labels == _labels(theirs) and _says_something(labels):
         return _same_labels(ours, theirs)
@@ -70,6 +77,21 @@ def compare_samples(
     return SampleComparison(
         state="corrupt",
         sentence=f"{foreign} of the first {length} samples are not among the untouched program's",
+    )
+
+
+def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
+    """What comes early in one order comes late in the other: only repeats can be told."""
+    repeated = _repeats(ours) - _repeats(theirs)
+    if repeated > 0:
+        return SampleComparison(
+            state="corrupt", sentence=f"{repeated} of the first {len(ours)} samples are repeated"
+        )
+    known = sum((Counter(ours) & Counter(theirs)).values())
+    return SampleComparison(
+        state="reordered",
+        sentence=f"another order by design: {known} of the first {len(ours)} samples are among "
+        "the untouched program's first",
     )
 
 

@@ -105,10 +105,31 @@ class Screen:
             arms = []  # it gets its pairs of launches at once
         if self.switching is None or not (arms or self.ceilings):
             return []
-        found = screen_within(self.launcher, self.switching, arms, self.ceilings)
+        found = screen_within(
+            self.launcher, self.switching, arms, self.ceilings, self._before(arms)
+        )
         seen = [arm for arm in arms if arm in found]
         self.tell(seen)
         return seen
+
+    def _before(self, switched: Sequence[Arm]) -> float:
+        """Seconds of one look at those that come first and could gain more than any switched one.
+
+        Where the step waits for data, a look at what computes faster must not take the time for
+        the loader's workers, which no running program can switch.
+        """
+        if not switched:
+            return 0.0
+        most = max(_ceiling(arm) for arm in switched)
+        first: list[Arm] = []
+        for arm in self.arms:
+            if arm in switched or _ceiling(arm) <= most:
+                break
+            first.append(arm)
+        if not first:
+            return 0.0
+        launcher = self.launcher
+        return 2 * launcher.expected_s(launcher.baseline) + sum(map(launcher.expected_s, first))
 
     def _by_launches(self, candidates: list[Arm], least: int) -> list[Arm]:
         """A look at as many as leave time to confirm; the arms that were looked at."""
@@ -181,3 +202,9 @@ class Screen:
             return False
         confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
         return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
+
+
+def _ceiling(arm: Arm) -> float:
+    """What it could gain at most, as a speed-up; 1 where nothing is known of that."""
+    ceiling = arm.candidate.ceiling if arm.candidate is not None else None
+    return 1.0 if ceiling is None else ceiling

@@ -39,6 +39,7 @@ def screen_within(
     switching: Switching,
     arms: Sequence[Arm],
     ceilings: Sequence[Arm] = (),
+    reserve_s: float = 0.0,
 ) -> list[Arm]:
     """Compare these arms within one launch, if that costs less than launching each of them once.
 
@@ -50,6 +51,7 @@ def screen_within(
         arms: that may be switched.
         ceilings: costs that are taken away, the most telling first; as many as cost a tenth of
             the budget that is left.
+        reserve_s: seconds that are left to others, besides those to confirm one.
 
     Returns:
         Those `arms` of which enough was seen, or which the program refused. The others (failed,
@@ -58,7 +60,7 @@ def screen_within(
     for _ in range(_MOST_ATTEMPTS):
         rest = [arm for arm in arms if not _is_decided(launcher, arm)]
         alive = [arm for arm in ceilings if not _is_decided(launcher, arm)]
-        chosen, rounds = _plan(launcher, switching, rest, alive)
+        chosen, rounds = _plan(launcher, switching, rest, alive, reserve_s)
         turns = [*rest, *chosen]
         if rounds < FEWEST_ROUNDS or not turns:
             break
@@ -68,11 +70,15 @@ def screen_within(
 
 
 def _plan(
-    launcher: Launcher, switching: Switching, arms: Sequence[Arm], ceilings: Sequence[Arm]
+    launcher: Launcher,
+    switching: Switching,
+    arms: Sequence[Arm],
+    ceilings: Sequence[Arm],
+    reserve_s: float,
 ) -> tuple[list[Arm], int]:
     """How many of the ceilings, from the first, and how many rounds."""
     baseline_s, left_s = launcher.expected_s(launcher.baseline), launcher.budget.left()
-    free_s = left_s - 2 * FEWEST_PAIRS * baseline_s  # to confirm one
+    free_s = left_s - 2 * FEWEST_PAIRS * baseline_s - reserve_s  # to confirm one
     share_s = _CEILINGS_SHARE * left_s
     worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s if arms else 0.0
     least = _rounds(switching, len(arms), min(worth_s, free_s)) if arms else 0

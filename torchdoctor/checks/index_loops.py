@@ -1,0 +1,80 @@
+"""A Python loop goes through a tensor element by element.
+
+What it means
+-------------
+`for i in range(n): x[i] ...` dispatches an operator for each element: microseconds for what takes
+nanoseconds in one operator over the whole tensor. The same holds for `.item()` in such a loop. On
+a GPU each turn launches kernels, and each `.item()` waits for them.
+
+How it is measured
+------------------
+In a few steps after the profiler window, which are in no timing: calls that read or write a few
+elements at one place (whole numbers as index, `.item()`), by line, with the time of the loop's
+turns. Turns of more than a millisecond and pieces of more than 1024 elements do not count: there
+is something to compute in them. Nor does a data set that is asked for its samples. Not looked at
+in programs that torch.compile has compiled.
+
+Not to be confused with
+-----------------------
+A recurrent network that goes through time, whose turns depend on each other: there the loop has to
+stay, or become the layer that PyTorch has for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "cpu"
+THRESHOLD = 0.02  # of the step
+THRESHOLD_SOURCE = "torchdoctor"
+_FEWEST = 16  # turns a step
+_NAMED = 3
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where such loops take a share of the step that matters."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.analysed import element_loops, share_of_step
+    from torchdoctor.records.lookup import place
+
+    loops = [x for x in element_loops(recording) if x.calls_per_step >= _FEWEST]
+    share = share_of_step(recording, loops)
+    if share is None or share < THRESHOLD:
+        return []
+    evidence = [
+        f"{place(recording, loop.location, '')}: {loop.calls_per_step:.0f} turns a step, "
+        f"{loop.host_s * 1e3:.2f} ms: {loop.text}"
+        for loop in loops[:_NAMED]
+    ]
+    evidence.append("One operator over the whole tensor does the same in microseconds.")
+    return [
+        Finding(
+            check="index-loops",
+            share_of_step=share,
+            evidence=evidence,
+            location=loops[0].location,
+            severity="high" if share >= 0.2 else "moderate",
+        )
+    ]
+
+
+_CALL = {
+    "kind": "element",
+    "name": "__getitem__",
+    "location": {"file": "/w/train.py", "line": 12},
+    "text": "total += x[i]",
+    "calls_per_step": 256.0,
+    "host_s": 0.001,
+    "sure": True,
+}
+
+
+def _calls(**changes: object) -> dict[str, object]:
+    return {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, **changes}]}]}
+
+
+FIRES = [_calls()]
+QUIET = [_calls(host_s=1e-5), _calls(calls_per_step=10.0), _calls(kind="wait")]

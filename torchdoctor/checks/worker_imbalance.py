@@ -1,0 +1,69 @@
+"""The loop waits for one worker while batches of others lie ready.
+
+What it means
+-------------
+A loader with workers hands batches out in the order that they were asked for. Where samples differ
+much in cost (long and short recordings, large and small images), the batch whose turn it is may
+still be in the making while later ones are done; the loop waits, and once the queue is full
+(`prefetch_factor` batches a worker) the other workers wait as well.
+
+How it is measured
+------------------
+In the observed launch: for each batch that the loop waited for, the time since a later batch had
+come out of the workers' queue and was put aside. It is part of the wait for data.
+
+Not to be confused with
+-----------------------
+Workers that are all too slow: then nothing lies ready. One batch in hundreds that takes very long
+is `slow-sample`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "data_loader"
+THRESHOLD = 0.05  # of the step
+THRESHOLD_SOURCE = "torchdoctor: the tree's bound for a moderate wait"
+_FEWEST = 3  # batches
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the step waits for the order of batches, not for their making."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import data_wait_share, order_wait_share, training_loaders
+
+    share, wait = order_wait_share(recording), data_wait_share(recording)
+    if share is None or wait is None or share < THRESHOLD:
+        return []
+    loaders = training_loaders(recording)
+    late, batches = sum(x.overtaken for x in loaders), sum(x.batches for x in loaders)
+    if late < _FEWEST:
+        return []
+    return [
+        Finding(
+            check="worker-imbalance",
+            share_of_step=share,
+            evidence=[
+                f"{late} of {batches} batches were waited for while a later one of another worker "
+                f"lay ready: {share:.0%} of each step, of {wait:.0%} spent waiting for data with "
+                f"{loaders[0].num_workers} workers."
+            ],
+            location=loaders[0].location,
+            severity="high" if share >= 0.2 else "moderate",
+        )
+    ]
+
+
+_LOADER = {"ident": 0, "num_workers": 4, "batches": 100, "overtaken": 40, "overtaken_s": 0.2}
+FIRES = [{"steps": {"data_wait_s": 0.004}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}]
+QUIET = [
+    {
+        "steps": {"data_wait_s": 0.004},
+        "processes": [{"pid": 1, "loaders": [{**_LOADER, "overtaken_s": 0.01}]}],
+    },
+    {"steps": {"data_wait_s": 0.0001}, "processes": [{"pid": 1, "loaders": [_LOADER]}]},
+]

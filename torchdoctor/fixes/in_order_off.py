@@ -1,0 +1,161 @@
+"""Hand out batches as they are done, not in the order they were asked for.
+
+What it does
+------------
+Sets `in_order=False` of the training DataLoader: whichever worker's batch is done is handed out.
+
+Why it helps
+------------
+Where samples differ much in cost, the batch whose turn it is may take long while others lie ready.
+In order, the loop waits for it, and the workers that are done wait as well once their queues are
+full. Out of order, nobody waits while any batch is ready.
+
+Risks
+-----
+The same batches, each once, in an order that differs from run to run: training can no longer be
+repeated exactly, and what is cheap to load comes first, which for the cut of an epoch (or a
+training that stops early) is another selection of samples. So it changes training: it is tried
+only with `--allow-training-changes`. It needs torch 2.6. With an IterableDataset, the shares of
+its workers are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
+
+Make it permanent
+-----------------
+    loader = DataLoader(dataset, batch_size=64, num_workers=4, in_order=False)
+
+Sources
+-------
+- PyTorch documentation, torch.utils.data.DataLoader, `in_order`:
+  https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Location, Recording, TraceStatistics
+
+TREATS = ("worker-imbalance",)
+KEEPS_RESULTS = "changes training"
+REORDERS = True
+NEEDS_FINDING = True  # it costs repeatable training: only where the order is seen to cost time
+WHEN = "launch"
+
+_SINCE = (2, 6)
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why the order cannot be given up or costs nothing."""
+    from torchdoctor.records.lookup import training_loaders
+
+    loaders = training_loaders(recording)
+    if not loaders:
+        return "The training loop uses no torch DataLoader, so there is no order to give up."
+    if loaders[0].num_workers < 2:
+        return f"The loader has {loaders[0].num_workers} workers: nobody can come early."
+    if not loaders[0].in_order:
+        return "The loader already hands out batches as they are done."
+    version = recording.main.torch or recording.environment.torch or ""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < _SINCE:
+        return f"torch {version} has no in_order argument: it came with 2.6."
+    if not loaders[0].overtaken:
+        return "No batch was waited for while a later one lay ready."
+    return None
+
+
+def works_on_s(recording: Recording) -> float | None:
+    """Seconds of a step spent waiting while a later batch lay ready."""
+    from torchdoctor.records.lookup import order_wait_share
+
+    share, steps = order_wait_share(recording), recording.steps
+    return None if share is None or steps is None else share * steps.mean_s
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say which batches lay ready."""
+    return False
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    from torchdoctor.records.lookup import loader_target
+
+    return [loader_target(recording)]
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Set in_order of the chosen loaders, before they are made."""
+    only = settings.get("loader")
+
+    def give_up_order(arguments: dict[str, Any], ident: int) -> None:
+        if only is not None and ident != only:
+            return
+        if "in_order" not in arguments:
+            program.refuse("This torch's DataLoader has no in_order argument: it came with 2.6.")
+        if not arguments["num_workers"]:
+            program.set_reason("The loader has no worker processes.")
+            return
+        arguments["in_order"] = False
+        program.applied()
+
+    program.set_reason("No DataLoader that it could change was made.")
+    program.before_loader(give_up_order)
+
+
+def location(recording: Recording) -> Location | None:
+    """Where the training loader is made."""
+    from torchdoctor.edits.calls import loader_location
+
+    return loader_location(recording)
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The argument to set, and where."""
+    from torchdoctor.edits.calls import loader_call
+
+    return loader_call(recording, in_order=False)
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The same as a source edit; empty where the place is not known."""
+    from torchdoctor.edits.calls import loader_edits
+
+    return loader_edits(recording, in_order=False)
+
+
+EXAMPLE = """
+import multiprocessing
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Uneven(Dataset):
+    def __init__(self, others):
+        self.others = others  # how many samples but the first are done
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        if index == 0:
+            self.others.acquire(timeout=10)  # the first one takes until another is done
+        else:
+            self.others.release()
+        return torch.tensor([float(index)])
+
+
+if __name__ == "__main__":
+    model, seen = torch.nn.Linear(1, 1), []
+    data = Uneven(multiprocessing.Semaphore(0))
+    for x in DataLoader(data, batch_size=1, num_workers=2):
+        seen.append(int(x))
+        model(x).sum().backward()
+    print("first:", seen[0] == 0, "all:", sorted(seen))
+"""
+EXAMPLE_SETTINGS: dict[str, Any] = {}
+EXAMPLE_WITHOUT = "first: True all: [0, 1, 2, 3, 4, 5]"
+EXAMPLE_WITH = "first: False all: [0, 1, 2, 3, 4, 5]"

@@ -1,0 +1,119 @@
+"""Work on whole tensors in place of a Python loop over their elements.
+
+What it does
+------------
+Names the loops that read or write tensors element by element, and what to write in their place:
+one operator over the whole tensor. It is offered, never tried.
+
+Why it helps
+------------
+Each turn of such a loop dispatches an operator or reads a value back, which takes microseconds
+(on a GPU it launches a kernel or waits for one). An operator over the whole tensor pays that once.
+
+Risks
+-----
+Sums in another order round differently. A condition on each element becomes `torch.where`, which
+computes both sides. Where a turn needs the result of the one before it, the loop may have to stay:
+`torch.cumsum`, `torch.cumprod` and the recurrent layers cover the usual cases.
+
+Make it permanent
+-----------------
+    total = x.sum()                                # was: for i in range(n): total += x[i]
+    y = torch.where(x > 0, x, 0.1 * x)             # was: if x[i] > 0: ... else: ...
+    correct = (predicted == target).sum().item()   # was: correct += int(predicted[i] == target[i])
+    values = x.tolist()                            # was: [x[i].item() for i in range(n)]
+
+Sources
+-------
+- PyTorch documentation, "Tensor views" and "torch.where":
+  https://docs.pytorch.org/docs/stable/generated/torch.where.html
+- PyTorch Performance Tuning Guide, "Avoid unnecessary CPU-GPU synchronization":
+  https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Location, Recording, TensorCall, TraceStatistics
+
+TREATS = ("index-loops",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "by hand"
+UNTRIED = "what a loop computes stands in the source."
+_NAMED = 3
+_READS = ("item", "tolist", "__bool__", "__float__", "__int__")
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why there is no loop to replace."""
+    if recording.main.analysed_steps == 0:
+        return "Which lines go through tensors element by element was not looked at."
+    if not _loops(recording):
+        return "No line was seen to go through a tensor element by element."
+    return None
+
+
+def _loops(recording: Recording) -> list[TensorCall]:
+    from torchdoctor.records.analysed import element_loops
+
+    return element_loops(recording)
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say which lines index tensors."""
+    return False
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def location(recording: Recording) -> Location | None:
+    """The loop that takes longest."""
+    loops = _loops(recording)
+    return loops[0].location if loops else None
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to write in place of each loop's line."""
+    from torchdoctor.records.lookup import place
+
+    lines = []
+    for loop in _loops(recording)[:_NAMED]:
+        lines.append(f"{place(recording, loop.location, 'the loop')}  {loop.text}")
+        lines.append(f"# {loop.calls_per_step:.0f} turns a step. {_advice(loop)}")
+    return "\n".join(lines)
+
+
+def _advice(loop: TensorCall) -> str:
+    if loop.name in _READS:
+        return "Compute on tensors, and read all values at once after the loop: x.tolist()."
+    if loop.name == "__setitem__":
+        return "Make the whole tensor at once: torch.where, torch.stack, index_put_, a mask."
+    return "Use one operator over the whole tensor: x.sum(), torch.where, x[indices]."
+
+
+def _seen(name: str, text: str) -> dict[str, Any]:
+    call = {
+        "kind": "element",
+        "name": name,
+        "location": {"file": "/w/train.py", "line": 12},
+        "text": text,
+        "calls_per_step": 256.0,
+        "host_s": 0.001,
+    }
+    return {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [call]}]}
+
+
+OFFERS = [
+    (_seen("__getitem__", "total += x[i]"), "train.py:12  total += x[i]"),
+    (_seen("item", "total += x[i].item()"), "x.tolist()"),
+    (_seen("__setitem__", "y[i] = 1.0"), "torch.where"),
+]
+REFUSES = [
+    ({}, "not looked at"),
+    ({"processes": [{"pid": 1, "analysed_steps": 6}]}, "No line was seen"),
+]

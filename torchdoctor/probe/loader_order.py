@@ -1,0 +1,67 @@
+"""Waits for a batch while a later one lay ready: what handing batches out in order costs.
+
+A loader with workers hands batches out in the order of their numbers, and puts those that come
+early aside. Each that is put aside is seen here as it comes, in the training process.
+"""
+
+import functools
+import time
+
+
+class Overtaken:
+    """One pass over a loader.
+
+    Args:
+        known: the loader's `loader_facts.Known`, whose `overtaken` and `overtaken_s` grow.
+    """
+
+    def __init__(self, known):
+        self._known = known
+        self._wanted = None  # number of the batch that is waited for
+        self._ready_s = None  # since when a later one has lain ready, within this wait
+
+    def came(self, wanted, number, began_s, held):
+        """A batch has come out of the workers' queue.
+
+        Args:
+            wanted: number of the batch that the loop waits for.
+            number: of the one that came.
+            began_s: when waiting for this one began.
+            held: whether a later one had been put aside by then.
+        """
+        now = time.perf_counter()
+        if wanted != self._wanted:
+            self._wanted, self._ready_s = wanted, began_s if held else None
+        if number == wanted:
+            if self._ready_s is not None:
+                self._known.overtaken += 1
+                self._known.overtaken_s += now - self._ready_s
+            self._wanted = self._ready_s = None
+        elif self._ready_s is None:
+            self._ready_s = now
+
+
+def install(session, cls):
+    """Watch what comes out of the workers' queue; `cls`: torch's iterator with workers."""
+    old = getattr(cls, "_get_data", None)
+    if old is None:
+        return  # a torch without it
+    clock = time.perf_counter
+
+    @functools.wraps(old)
+    def _get_data(self):
+        overtaken = getattr(self, "_torchdoctor_overtaken", None)
+        if overtaken is None or not session.on:
+            return old(self)
+        began_s = clock()
+        # A task is (worker,), and (worker, batch) once its batch was put aside.
+        held = any(len(task) == 2 for task in tuple(self._task_info.values()))
+        wanted = self._rcvd_idx
+        got = old(self)
+        try:
+            overtaken.came(wanted, got[0], began_s, held)
+        except Exception as error:
+            session.fail("loader_order", error)
+        return got
+
+    cls._get_data = _get_data
