@@ -7,7 +7,9 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor import catalogue
+from torchdoctor.records import Diagnosis, Refused, WorkloadRecord
 from torchdoctor.records.gradient_noise import from_products, noise_scale
+from torchdoctor.report_assembly import assemble
 
 BATCH = 16
 
@@ -67,3 +69,26 @@ def test_the_useful_limit_is_named_and_kept_to() -> None:
     text = fix.instruction({"batch_size": 128}, seen())
     assert "useful up to the gradient noise scale, about" in text
     assert "lr=0.141" in text
+
+
+def test_the_report_names_it_whatever_came_of_the_trial() -> None:
+    report = assemble(
+        recording=seen(),
+        diagnosis=Diagnosis(bottleneck="none"),
+        trials=None,
+        refused=[
+            Refused(fix="larger-batch", reason="It changes training."),
+            Refused(fix="tf32", reason="The program uses no GPU."),
+        ],
+        fixes=catalogue.fixes(),
+        created="",
+        workload=WorkloadRecord(command=[]),
+        no_trials_reason=None,
+        interrupted=False,
+        reproduce=[],
+    )
+    larger, other = report.trials
+    assert (larger.reason or "").startswith(
+        "It changes training; the gradient noise scale is about"
+    )
+    assert other.reason == "The program uses no GPU."

@@ -59,6 +59,7 @@ class FixModule(Protocol):
     `next_settings(tried, recording)`: its setting is searched (`trials.sizes`).
     `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
     `REORDERS`: it hands out the same batches in another order.
+    `note(recording)`: what the report says of it whatever came out, or None.
     `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
     `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes
     sense there; `CAPABILITY`: least compute capability of a GPU; or `advice(recording)`: the code

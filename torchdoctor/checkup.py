@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
@@ -35,8 +34,7 @@ from torchdoctor.records.program import ANALYSED
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings
 from torchdoctor.source_patch import SourcePatch
-from torchdoctor.trials.ladder import Ladder
-from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.fix_facts import fix_facts
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
@@ -261,19 +259,7 @@ class _Checkup:
         self._trials = run_trials(
             launch,
             chosen,
-            {
-                ident: FixFacts(
-                    keeps_results=module.KEEPS_RESULTS,
-                    setup_s=getattr(module, "SETUP_S", 0.0),
-                    includes=frozenset(
-                        module.includes(self._recording) if hasattr(module, "includes") else ()
-                    ),
-                    switches=module.WHEN == "between steps",
-                    ladder=_ladder(module, self._recording),
-                    reorders=getattr(module, "REORDERS", False),
-                )
-                for ident, module in modules.items()
-            },
+            {ident: fix_facts(one, self._recording) for ident, one in modules.items()},
             budget=Budget(self._left()),
             progress=self._relay,
             steps=seen.steps,
@@ -336,10 +322,3 @@ class _Checkup:
             advise_training=self._settings.allow_training_changes,
             reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
         )
-
-
-def _ladder(module: Any, recording: Recording) -> Ladder | None:
-    """Where a fix says between which numbers a setting may lie, and it can be applied at all."""
-    if not hasattr(module, "ladder") or module.refuses(recording):
-        return None
-    return Ladder(**module.ladder(recording))

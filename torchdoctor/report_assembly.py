@@ -63,6 +63,7 @@ def assemble(
     """
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
+    rows = _noted(rows, recording, fixes)
     replayed = recording.trace.what_if if recording.trace else None
     tried = trials.ceilings if trials else []
     report = Report(
@@ -180,6 +181,20 @@ def _refused_trial(one: Refused, fixes: Mapping[str, Any]) -> Trial:
         reason=one.reason,
         risk=RISKS[module.KEEPS_RESULTS] if module is not None else 0,
     )
+
+
+def _noted(rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]) -> list[Trial]:
+    """The rows; the first of each fix that has something to say of this program says it."""
+    found: list[Trial] = []
+    for row in rows:
+        say = getattr(fixes.get(row.fix), "note", None)
+        first = all(row.fix != one.fix for one in found)
+        note = say(recording) if say is not None and first else None
+        if note is not None:
+            before = f"{row.reason.rstrip('.')}; " if row.reason else ""
+            row = replace(row, reason=f"{before}{note}.")
+        found.append(row)
+    return found
 
 
 def _overhead(recording: Recording) -> Overhead:

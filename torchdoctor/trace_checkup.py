@@ -30,7 +30,7 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.ceilings import replay_ceilings
-from torchdoctor.records.lookup import compute_capability
+from torchdoctor.records.hardware import compute_capability
 from torchdoctor.trace_verdict import as_far_as_recorded
 
 NOT_MEASURED = (

@@ -31,7 +31,8 @@ THRESHOLD_SOURCE = "XProf: tensor cores unused; share of the step in large opera
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import compute_share, low_precision, training_models
+    from torchdoctor.records.hardware import low_precision
+    from torchdoctor.records.lookup import compute_share, training_models
 
     share = compute_share(recording)
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
@@ -58,7 +59,7 @@ def look(recording: Recording) -> list[Finding]:
 
 
 def _known(recording: Recording) -> bool:
-    from torchdoctor.records.lookup import compute_capability
+    from torchdoctor.records.hardware import compute_capability
 
     if recording.has_gpu:
         return compute_capability(recording) is not None

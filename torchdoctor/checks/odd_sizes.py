@@ -35,7 +35,8 @@ THRESHOLD_SOURCE = "NVIDIA, Matrix Multiplication Background: multiples of 16 by
 def look(recording: Recording) -> list[Finding]:
     """A finding where a large layer has an odd size."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import compute_capability, training_models
+    from torchdoctor.records.hardware import compute_capability
+    from torchdoctor.records.lookup import training_models
     from torchdoctor.records.padding import padding_gains
 
     timed = padding_gains(recording)

@@ -30,7 +30,7 @@ THRESHOLD_SOURCE = "PyTorch documentation: torch uses the best instructions unle
 def look(recording: Recording) -> list[Finding]:
     """A finding where a variable asks for less than the CPU has."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import capped_simd
+    from torchdoctor.records.hardware import capped_simd
 
     if recording.has_gpu:
         return []

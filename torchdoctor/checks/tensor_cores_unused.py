@@ -33,7 +33,8 @@ _WITHOUT = ("GTX 16", "AMD")  # Turing without tensor cores; AMD numbers its GPU
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import compute_capability, training_models
+    from torchdoctor.records.hardware import compute_capability
+    from torchdoctor.records.lookup import training_models
 
     trace, capability = recording.trace, compute_capability(recording)
     if trace is None or not trace.step_s or not trace.float32_matrix_s:

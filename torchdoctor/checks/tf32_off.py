@@ -30,7 +30,7 @@ THRESHOLD_SOURCE = "NVIDIA Ampere architecture: compute capability 8.0"
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import compute_capability
+    from torchdoctor.records.hardware import compute_capability
 
     capability, flags = compute_capability(recording), recording.main.flags
     if (

@@ -17,7 +17,7 @@ Risks
 -----
 None for the result: equal DataFrames, and a file whose size or time of change differs is read
 anew. The copies take disk, about as much as the text. Reads from URLs and open files, in chunks,
-and with functions among the arguments (`converters`, `date_parser`) are left alone.
+and with functions among the arguments (`converters`) are left alone.
 
 Make it permanent
 -----------------
@@ -108,13 +108,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 class _Tables:
-    """Arrow copies of what was read, on the local disk, shared by all processes.
-
-    Args:
-        folder: for the copies.
-        pandas: the user's modules.
-        pyarrow: likewise.
-    """
+    """Arrow copies of what was read, in a local folder that all processes share."""
 
     def __init__(self, folder: str, pandas: Any, pyarrow: Any) -> None:
         self._folder, self._pandas, self._pyarrow = folder, pandas, pyarrow
@@ -268,8 +262,7 @@ def _key(tables: _Tables, name: str, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _read(recording: Recording) -> TableReads | None:
     """The reader that takes most time."""
-    storage = recording.storage
-    tables = storage.tables if storage is not None else []
+    tables = recording.storage.tables if recording.storage is not None else []
     return max(tables, key=lambda table: table.total_s, default=None)
 
 
@@ -278,8 +271,7 @@ def location(recording: Recording) -> Location | None:
     from torchdoctor.edits.calls import loader_location
 
     table = _read(recording)
-    where = table.location if table is not None else None
-    return where or loader_location(recording)
+    return (table and table.location) or loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
@@ -298,10 +290,8 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     files = f"pathlib.Path({folder!r}).rglob({'*' + ending!r})"
     if table.files == 1:
         files = f"[pathlib.Path({example!r})]"
-    code = (
-        f"import pandas, pathlib; [pandas.{reader}(f).to_feather(str(f) + '.feather') "
-        f"for f in {files}]"
-    )
+    each = f"pandas.{reader}(f).to_feather(str(f) + '.feather')"
+    code = f"import pandas, pathlib; [{each} for f in {files}]"
     where = place(recording, table.location, "where it is read")
     return (
         f"python -c {shlex.quote(code)}  # once\n"

@@ -43,7 +43,8 @@ WHEN = "between steps"
 
 def refuses(recording: Recording) -> str | None:
     """Why it cannot apply."""
-    from torchdoctor.records.lookup import has_bf16_instructions, training_models
+    from torchdoctor.records.hardware import has_bf16_instructions
+    from torchdoctor.records.lookup import training_models
 
     if recording.has_gpu:
         return "The model trains on a GPU; tf32 is the like of it there."

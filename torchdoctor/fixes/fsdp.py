@@ -60,7 +60,7 @@ _STATE = 4  # weights, gradients and two moments of Adam
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.records.lookup import memory_is_short
+    from torchdoctor.records.hardware import memory_is_short
 
     main = recording.main
     if any(model.data_parallel == "FSDP" for model in main.models):

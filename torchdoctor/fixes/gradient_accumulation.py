@@ -48,7 +48,7 @@ UNTRIED = "it splits the training loop's own batch, which only its source can."
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.records.lookup import memory_is_short
+    from torchdoctor.records.hardware import memory_is_short
 
     steps = recording.steps
     if not memory_is_short(recording):

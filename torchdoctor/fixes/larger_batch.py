@@ -168,6 +168,14 @@ def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> boo
     return (bytes1 or 0.0) + each * (size - n1) <= _MOST_OF_MEMORY * min(limits)
 
 
+def note(recording: Recording) -> str | None:
+    """The measured gradient noise scale."""
+    from torchdoctor.records.gradient_noise import noise_scale
+
+    scale = noise_scale(recording)
+    return None if scale is None else f"the gradient noise scale is {scale.words()}"
+
+
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set batch_size of the chosen loaders, before they are made."""
     wanted = int(settings["batch_size"])

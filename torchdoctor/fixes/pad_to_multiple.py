@@ -72,7 +72,8 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each layer with the sizes to give it."""
-    from torchdoctor.records.lookup import compute_capability, training_models
+    from torchdoctor.records.hardware import compute_capability
+    from torchdoctor.records.lookup import training_models
     from torchdoctor.records.padding import padding_gains
 
     tile = 64 if (compute_capability(recording) or (0, 0)) >= (8, 0) else 8

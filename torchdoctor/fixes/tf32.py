@@ -48,7 +48,8 @@ _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 
 def refuses(recording: Recording) -> str | None:
     """Why TF32 cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import compute_capability, training_models
+    from torchdoctor.records.hardware import compute_capability
+    from torchdoctor.records.lookup import training_models
 
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."

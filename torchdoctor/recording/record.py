@@ -22,11 +22,7 @@ from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_plan import Fix, launch_plan, plan_entries
 from torchdoctor.recording.launch_timing import launch_timing
 from torchdoctor.recording.observation import Observation, Profiled
-from torchdoctor.recording.observation_ending import (
-    check_usable,
-    step_start_s,
-    trainers_first,
-)
+from torchdoctor.recording.observation_ending import check_usable, step_start_s, trainers_first
 from torchdoctor.recording.observation_watch import ObservationWatch
 from torchdoctor.recording.run_folder import writing
 from torchdoctor.recording.sandbox import Contents, Sandbox
@@ -85,13 +81,12 @@ class Recorder:
         self.timeout_s = timeout_s
         self.escaped: list[str] = []
         self.doubts: list[str] = []
-        # Whether timed launches log where each phase begins and ends, which costs time: only
-        # where samples of training and of evaluation could not be told apart without.
+        # Of timed launches, where samples of training and evaluation are not told apart without.
         self.logs_phases = False
         self._launches = 0
         self._observed: Path | None = None
-        self._compile_cache = folder / "compile-cache"
         with writing(folder):
+            self._compile_cache = folder / "compile-cache"
             self._compile_cache.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
@@ -303,8 +298,8 @@ class Recorder:
 
     def _new_folder(self, name: str) -> Path:
         self._launches += 1
-        safe = re.sub(r"[^A-Za-z0-9_.=-]+", "-", name)[:60]
-        folder = self.folder / "launches" / f"{self._launches:03d}-{safe}"
+        named = f"{self._launches:03d}-{re.sub(r'[^A-Za-z0-9_.=-]+', '-', name)[:60]}"
+        folder = self.folder / "launches" / named
         with writing(self.folder):
             (folder / "channel").mkdir(parents=True)
         return folder

@@ -15,9 +15,6 @@ from torchdoctor.records.program import (
 )
 from torchdoctor.records.recording import Recording, TraceStatistics
 
-_NEARLY_FULL = 0.9  # as the check memory-near-limit has it
-_BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
-
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
     """The loaders that feed the training loop, the main one first; empty where there is none.
@@ -85,22 +82,6 @@ def trains(trace: TraceStatistics) -> bool:
 def convolves(trace: TraceStatistics) -> bool:
     """Whether convolutions are among the operators that take most."""
     return any(_CONVOLUTION.search(operator.name) for operator in trace.operators)
-
-
-def compute_capability(recording: Recording) -> tuple[int, int] | None:
-    """The lowest compute capability among the machine's GPUs; None: not known."""
-    found = []
-    for gpu in recording.environment.gpus:
-        major, _, minor = (gpu.compute_capability or "").partition(".")
-        if major.isdigit():
-            found.append((int(major), int(minor) if minor.isdigit() else 0))
-    return min(found) if found else None
-
-
-def has_bf16_instructions(recording: Recording) -> bool | None:
-    """Whether the CPU computes in bfloat16; None where its features are not known."""
-    features = recording.environment.cpu_features
-    return any(name in features for name in _BF16_FEATURES) if features else None
 
 
 def place(recording: Recording, location: Location | None, otherwise: str) -> str:
@@ -304,47 +285,6 @@ def convolution_share(recording: Recording) -> float | None:
     return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
 
 
-def low_precision(recording: Recording) -> str | None:
-    """ "bfloat16" or "float16": what the program's hardware multiplies fast; None: neither.
-
-    A GPU or processor that is not known counts as one with bfloat16.
-    """
-    if not recording.has_gpu:
-        return None if has_bf16_instructions(recording) is False else "bfloat16"
-    capability = compute_capability(recording)
-    if capability is None or capability >= (8, 0):
-        return "bfloat16"
-    return "float16" if capability >= (7, 0) else None
-
-
 _CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
 # `_convolution` hands on to the library's operator, but for oneDNN's transposed one, which has none.
 _TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)
-# What these variables may ask for, the oldest first, by the CPU feature that makes it a loss.
-_SIMD = {
-    "ATEN_CPU_CAPABILITY": {"default": ("avx2", "avx512f"), "avx2": ("avx512f",)},
-    "ONEDNN_MAX_CPU_ISA": {
-        "sse41": ("avx2", "avx512f"),
-        "avx": ("avx2", "avx512f"),
-        "avx2": ("avx512f",),
-        "avx2_vnni": ("avx512f",),
-        "avx512_core": ("amx_bf16",),
-    },
-}
-
-
-def capped_simd(recording: Recording) -> dict[str, str]:
-    """Variables that hold vector instructions below what the CPU has, with their values."""
-    features, given = recording.environment.cpu_features, recording.main.flags.environment
-    return {
-        name: given[name]
-        for name, levels in _SIMD.items()
-        if any(feature in features for feature in levels.get(given.get(name, "").lower(), ()))
-    }
-
-
-def memory_is_short(recording: Recording) -> bool:
-    """Whether the GPU's memory is nearly full, so that no larger batch fits."""
-    total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
-    peak = recording.sensors.gpu_memory_peak_bytes
-    return bool(total) and peak is not None and peak >= _NEARLY_FULL * total
