@@ -213,7 +213,7 @@ def test_tolerances_come_from_pyproject_and_the_command_line(tmp_path: Path) -> 
     assert (found["step_time"], found["samples_per_s"], found["peak_memory"]) == (0.07, 0.07, 0.2)
     assert found["data_loader_share"] == 0.1
     for value in ("-5%", "nan", "lots", "2000%"):
-        with pytest.raises(UsageError, match="write it like 5% or 0.05"):
+        with pytest.raises(UsageError, match=r"write it like 5% or 0\.05"):
             tolerances(str(inner), f"peak_memory={value}")
     with pytest.raises(UsageError, match="METRIC=SHARE"):
         tolerances(str(inner), "5%")
