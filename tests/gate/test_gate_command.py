@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import jsonschema
+import psutil
 import pytest
 
 from torchdoctor.errors import UsageError
@@ -148,6 +151,31 @@ def test_a_reference_that_cannot_run_is_not_decided(project: Path) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
+def test_ctrl_c_ends_both_versions_also_the_one_that_stands_still(project: Path) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--against", "HEAD",
+         "--output", "out", "train.py"],
+        cwd=project, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        launches = project / "out" / "new" / "launches"
+        deadline = time.monotonic() + 300
+        while not list(launches.glob("*/channel/go-2")) and time.monotonic() < deadline:
+            assert running.poll() is None, running.communicate()
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        said = running.communicate(timeout=60)[0]
+    finally:
+        running.kill()
+    assert running.returncode == 130, said
+    assert "NOT DECIDED" in said and "interrupted" in said
+    left = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(project)]
+    assert left == []
+
+
 def bad(result: subprocess.CompletedProcess) -> str:
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr.startswith("torchdoctor: ")
@@ -184,6 +212,11 @@ def test_tolerances_come_from_pyproject_and_the_command_line(tmp_path: Path) -> 
     found = tolerances(str(inner), "step_time=7%, data_loader_share=0.1")
     assert (found["step_time"], found["samples_per_s"], found["peak_memory"]) == (0.07, 0.07, 0.2)
     assert found["data_loader_share"] == 0.1
+    for value in ("-5%", "nan", "lots", "2000%"):
+        with pytest.raises(UsageError, match=r"write it like 5% or 0\.05"):
+            tolerances(str(inner), f"peak_memory={value}")
+    with pytest.raises(UsageError, match="METRIC=SHARE"):
+        tolerances(str(inner), "5%")
     for text in ("[tool.torchdoctor]\nspeed = 1\n", "[tool.torchdoctor]\ntolerance = 3\n", "[x\n"):
         project.write_text(text)
         with pytest.raises(UsageError, match=r"pyproject\.toml"):

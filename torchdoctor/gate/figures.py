@@ -129,11 +129,17 @@ def sentence(
         return f"Worse than {reference} in {named}: {figure}."
     unseen = "" if blind is None else f"{100 * blind:.{0 if blind > 0.1 else 1}f} %"
     if is_blind(blind, time.tolerance):
+        if time.ratio is not None and time.ratio.low > 1.0:
+            return (
+                f"Perhaps slower than {reference}, but too little was measured in this time to say "
+                f"so with less than one false alarm in a hundred: {figure}."
+            )
         return (
             f"No slow-down against {reference} is proven, but one of up to {unseen} would not have "
             f"been seen in this time: {figure}."
         )
-    known = f" A slow-down of more than {unseen} is ruled out." if unseen else ""
+    known = f" A slow-down of more than {unseen} is ruled out." if blind else ""
+    known = " Any slow-down is ruled out." if blind == 0.0 else known
     return f"Not slower than {reference} beyond the tolerance: {figure}.{known}"
 
 

@@ -81,7 +81,9 @@ def _narrow(row: tuple[str, str, str, str, str, str]) -> list[str]:
 
 
 def _basis(report: GateReport) -> str:
-    if report.measured == "stored" or not report.pairs:
+    if not report.pairs and report.measured != "stored":
+        return "No pair of launches was measured."
+    if report.measured == "stored":
         return "Compared with stored launches: geometric means of the launches of each."
     how = {
         "side by side": "Both versions ran side by side, in alternate blocks of steps",
