@@ -29,7 +29,7 @@ from torchdoctor.records import (
     Report,
     Workload,
 )
-from torchdoctor.records.lookup import unseen_forward_share
+from torchdoctor.records.preparation import unseen_forward_share
 from torchdoctor.records.program import ANALYSED
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings

@@ -7,7 +7,7 @@ from partial_recordings import recording
 
 from torchdoctor.recording.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.records import Shares, TraceStatistics
-from torchdoctor.records.lookup import unseen_forward_share
+from torchdoctor.records.preparation import unseen_forward_share
 
 ON_GPU = {"gpu": 0.5, "memcpy": 0.0, "memset": 0.0, "communication": 0.0, "runtime": 0.1}
 
@@ -201,3 +201,20 @@ def test_profiled_steps_of_one_kind_stand_for_their_own_kind_alone():
     trace = TraceStatistics(path="t", steps=4, step_s=0.002, compute_s=0.0018, small_operator_s=0.0)
     seen = steps(forward_s=0.001, other_s=0.009, two_modes=True)
     assert shares(seen, trace).other == pytest.approx(0.82)
+
+
+def test_a_models_own_forward_is_no_preparation_before_anything_is_recorded():
+    """`model.forward(x)` that first normalises its input."""
+    inside = {**STACK["location"], "function": "forward"}
+    seen = with_stacks({"text": "x = x - x.mean()", "location": inside})
+    assert with_inline_preparation(seen).shares.data_loader == 0.0
+    assert unseen_forward_share(seen) == 1.0
+    called = with_stacks({"text": "x = x - x.mean()", "location": inside, "phase": "forward"})
+    assert unseen_forward_share(called) == 0.0
+
+
+def test_a_wrapper_around_clearing_gradients_prepares_nothing():
+    row = {"text": "optimizer.zero_grad()", "leaf": "torch/_dynamo/eval_frame.py _fn"}
+    assert with_inline_preparation(with_stacks(row)).shares.data_loader == 0.0
+    row["text"] = "x = make(rows)"
+    assert with_inline_preparation(with_stacks(row)).shares.data_loader == pytest.approx(0.6)

@@ -13,7 +13,7 @@ from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.shares import shares, with_inline_preparation
 from torchdoctor.records import Environment, Recording, Workload
-from torchdoctor.records.lookup import unseen_forward_share
+from torchdoctor.records.preparation import unseen_forward_share
 
 pytestmark = pytest.mark.slow
 

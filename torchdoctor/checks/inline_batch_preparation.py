@@ -36,7 +36,7 @@ THRESHOLD_SOURCE = "XProf: moderately input-bound above 5 %"
 def look(recording: Recording) -> list[Finding]:
     """A finding at the line that prepares the batch."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import inline_preparation
+    from torchdoctor.records.preparation import inline_preparation
 
     found = inline_preparation(recording)
     if found is None or found.share < THRESHOLD:

@@ -40,7 +40,7 @@ _NAMED = 3
 def look(recording: Recording) -> list[Finding]:
     """A finding at the function that takes most of it."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import computes_unseen, preparing_rows
+    from torchdoctor.records.preparation import computes_unseen, preparing_rows
 
     outside = recording.shares.other
     preparing = preparing_rows(recording)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from torchdoctor.records import Recording, Shares, StepStatistics, TraceStatistics
-from torchdoctor.records.lookup import inline_preparation
+from torchdoctor.records.preparation import inline_preparation
 
 _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01
