@@ -32,7 +32,7 @@ def branch(recording: Recording) -> str:
 
 def share(recording: Recording) -> float | None:
     """What the stacks showed of it."""
-    from torchdoctor.records.lookup import inline_preparation
+    from torchdoctor.records.preparation import inline_preparation
 
     found = inline_preparation(recording)
     return None if found is None else found.share
@@ -40,7 +40,7 @@ def share(recording: Recording) -> float | None:
 
 def settings(recording: Recording) -> dict[str, Any] | None:
     """Where the line is; None where batches come from a loader, or no line was seen."""
-    from torchdoctor.records.lookup import inline_preparation
+    from torchdoctor.records.preparation import inline_preparation
 
     found, steps = inline_preparation(recording), recording.steps
     if found is None or found.top is None or found.share < LEAST_SHARE:
