@@ -13,7 +13,7 @@ from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.shares import shares, with_inline_preparation
 from torchdoctor.records import Environment, Recording, Workload
-from torchdoctor.records.preparation import unseen_forward_share
+from torchdoctor.records.preparation import inline_preparation, unseen_forward_share
 
 pytestmark = pytest.mark.slow
 
@@ -134,9 +134,11 @@ def observed(program: str, tmp_path: Path) -> Recording:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_forward_is_no_preparation(name: str, tmp_path: Path) -> None:
-    known = observed(PROGRAMS[name], tmp_path).shares
-    assert known.data_loader is not None and known.data_loader < 0.15, known
-    assert known.cpu is not None and known.cpu > 0.7, known
+    found = observed(PROGRAMS[name], tmp_path)
+    preparing = inline_preparation(found)
+    assert preparing is None or preparing.share < 0.1, preparing
+    # The step log alone, without a trace: a loss after the module's call is "other".
+    assert found.shares.cpu is not None and found.shares.cpu > 0.5, found.shares
 
 
 @pytest.mark.parametrize(
