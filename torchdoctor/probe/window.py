@@ -240,7 +240,8 @@ class Window:
         if calls.steps < ANALYSED_STEPS:
             return
         if calls.on:
-            calls.on = graphs.on = False
+            calls.stop()
+            graphs.on = False
             self._look_at_graphs(graphs)
         if training.wants_more():
             return
