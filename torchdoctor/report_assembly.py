@@ -188,7 +188,8 @@ def _noted(rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
     for row in rows:
         module = fixes.get(row.fix)
         first = all(row.fix != one.fix for one in found)
-        note = module.note(recording) if first and hasattr(module, "note") else None
+        say = getattr(module, "note", None)
+        note = say(recording) if first and say is not None else None
         if note is not None:
             before = f"{row.reason.rstrip('.')}; " if row.reason else ""
             row = replace(row, reason=f"{before}{note}.")
