@@ -199,6 +199,8 @@ for x, in loader:
         table[i]  # few
     for i in range(20):
         table[i : i + 2]  # slices
+    assert torch.tensor([x.sum()]).shape == (1,), "a tensor without dimensions is no sequence"
+    assert not isinstance(x, __import__("collections").abc.Sequence)
     for i in range(20):
         total[i % 8].sum()  # rows
 """

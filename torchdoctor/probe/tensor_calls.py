@@ -9,7 +9,7 @@ import linecache
 import sys
 from time import perf_counter_ns
 
-from . import places, stand_in, step_log
+from . import index_mode, places, stand_in, step_log
 from .tensor_notes import TensorNotes
 
 _MOST_ROWS = 100
@@ -36,6 +36,7 @@ class TensorCalls:
         self._moved = {}  # (file, line) -> `TensorNotes` of the last tensor and its version
         self._last = {}  # key of a row -> (step, when its last call had been noted)
         self._inside = False
+        self._leave_mode = None
         self.on = False
         self.steps = 0
 
@@ -49,12 +50,16 @@ class TensorCalls:
         for name in (*_WAITING, *_SHOWING):
             self._wrap(torch.Tensor, name, self._note_wait)
         self._wrap(torch, "nonzero", self._note_wait)
-        if not _has_compiled():  # its guards know these by identity
-            for name in ("__getitem__", "__setitem__"):
-                self._wrap(torch.Tensor, name, self._note_index)
         for name in _DEVICE_WIDE:
             self._wrap(torch.cuda, name, self._note_wait)
+        self._leave_mode = index_mode.enter(torch, self._note_index)
         self.on = True
+
+    def stop(self):
+        """Note nothing more; what was wrapped stays so."""
+        self.on = False
+        if self._leave_mode is not None:
+            self._leave_mode()
 
     def _wrap(self, owner, name, note):
         old = getattr(owner, name, None)
@@ -143,13 +148,16 @@ class TensorCalls:
         if users is not None:
             self._add("wait", name, places.of_frame(users), size, took, users is caller)
 
-    def _note_index(self, name, caller, args, result, took, lone):
-        if len(args) > 1 and _is_place(args[1]):
-            piece = result if name == "__getitem__" else args[0]
-            if name == "__getitem__" and piece is not None:
-                self._note_element(name, caller, piece, took)
-            elif name == "__setitem__" and piece.dim() == _places(args[1]):
+    def _note_index(self, name, caller, args, result, took):
+        if not self.on or self._inside or not _is_place(args[1]):
+            return
+        try:
+            if name == "__getitem__":
+                self._note_element(name, caller, result, took)
+            elif args[0].dim() == _places(args[1]):
                 self._note_element(name, caller, None, took)
+        except Exception as error:
+            self._session.fail("tensor_calls", error)
 
     def _note_element(self, name, caller, piece, took):
         """One turn of a loop: the call, and what the loop did since the last one of its line."""
@@ -217,15 +225,6 @@ def _is_place(index):
 
 def _places(index):
     return len(index) if type(index) is tuple else 1
-
-
-def _has_compiled():
-    """Whether torch.compile has compiled anything in this process."""
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    try:
-        return dynamo is not None and bool(dynamo.counters["frames"])
-    except Exception:
-        return True
 
 
 def _temporary_count():

@@ -262,7 +262,8 @@ class Window:
         if calls.steps < ANALYSED_STEPS:
             return
         if calls.on:
-            calls.on = graphs.on = False
+            calls.stop()
+            graphs.on = False
             self._last_look("memory", memory.stop)
             self._last_look("kept_graphs", graphs.look)
         if training.wants_more():
