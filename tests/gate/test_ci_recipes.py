@@ -134,7 +134,9 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     project: Path, tmp_path: Path
 ) -> None:
     (project / "settings.py").write_text("PAUSE_S = 0.016\n")
-    code, log, outputs, summary = run_action(project, tmp_path, command="train.py", against="HEAD")
+    code, log, outputs, summary = run_action(
+        project, tmp_path, command="train.py --epochs 3", against="HEAD", budget="4m"
+    )
     assert code == 1, log
     assert outputs["verdict"] == "slower"
     assert summary.startswith("### torchdoctor gate: FAIL")

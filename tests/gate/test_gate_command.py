@@ -134,7 +134,7 @@ def test_a_planted_slowdown_fails_and_says_so_everywhere(project: Path, tmp_path
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_the_same_program_passes(project: Path) -> None:
     result = gate(project, "--output", "out", "--against", "main", "--tolerance", "step_time=10%",
-                  "--steps", "30", "train.py")  # fmt: skip
+                  "--steps", "30", "--budget", "4m", "train.py")  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     assert "PASS" in result.stdout
 

@@ -19,7 +19,7 @@ from torchdoctor.recording.window import Window
 from torchdoctor.records import Boundary, StepStatistics, Workload
 
 TURNS = TurnBlocks(
-    warmup_steps=3, block_steps=10, discard_steps=2, blocks=4, step_s=0.01, pair_s=10.0
+    warmup_steps=3, block_steps=10, discard_steps=2, blocks=4, step_s=0.1, pair_s=10.0
 )
 BOUNDARY = Boundary(kind="optimizer")
 ORDER = [0, 1, 1, 0, 1, 0, 0, 1]
@@ -113,8 +113,8 @@ def test_blocks_are_as_many_as_starting_is_long() -> None:
 
     usual = chosen(0.01)
     assert usual.block_steps == 40
-    assert 6 <= usual.blocks <= 24 and usual.blocks % 2 == 0
-    assert chosen(0.01, start_s=60.0, most_s=600.0).blocks == 24
+    assert 6 <= usual.blocks <= 16 and usual.blocks % 2 == 0
+    assert chosen(0.01, start_s=60.0, most_s=600.0).blocks == 16
     assert chosen(0.01, most_s=12.0).blocks < usual.blocks
     assert chosen(0.01, steps_wanted=20).block_steps == 10
     assert chosen(0.1, two_modes=True, cycle_steps=4).block_steps % 4 == 0

@@ -21,7 +21,7 @@ from torchdoctor.recording.usable_cpus import memory_limit_bytes
 from torchdoctor.recording.window import Window
 from torchdoctor.records import StepStatistics
 
-FEWEST_BLOCKS, MOST_BLOCKS = 6, 24  # of each version in one pair of launches
+FEWEST_BLOCKS, MOST_BLOCKS = 6, 16  # of each version in one pair of launches
 _HANDOVER_S = 0.03
 _MEMORY_TO_SPARE = 1.1
 _SLOW = 4.0  # times as long as expected: a block is cut short
@@ -57,7 +57,7 @@ class TurnBlocks:
 def choose_turns(
     slower: StepStatistics, window: Window, start_s: float, most_s: float, steps: int | None = None
 ) -> TurnBlocks | None:
-    """Blocks of whole cycles, 6 to 24 of each version: twice the time that starting them takes.
+    """Blocks of whole cycles, 6 to 16 of each version: twice the time that starting them takes.
 
     Args:
         slower: the observed steps of the slower version.
