@@ -150,14 +150,7 @@ class _Search:
         if not self.arms:
             return
         try:
-            finalists, others = Screen(
-                self.launcher,
-                self.evidence,
-                self.grown(),
-                switching=self.switching,
-                ceilings=[arm for _, arm in self.ceilings],
-                tell=self.name_best,
-            ).run()
+            finalists, others = self.screened()
             finalists = self.settle_training(finalists, confirmed=False)
             confirmation = Confirmation(
                 self.launcher,
@@ -181,6 +174,21 @@ class _Search:
         if self.ended is not None and self.patch is None and self.no_patch is None:
             self.compose_patch()
             self.no_patch = self.no_patch or self.ended
+
+    def screened(self) -> tuple[list[Arm], list[Arm]]:
+        """Who is worth fresh pairs, best first, and who else may win."""
+        arms = self.grown()
+        try:
+            return Screen(
+                self.launcher,
+                self.evidence,
+                arms,
+                switching=self.switching,
+                ceilings=[arm for _, arm in self.ceilings],
+                tell=self.name_best,
+            ).run()
+        finally:  # values that a ladder added
+            self.arms += [arm for arm in arms if arm not in self.arms]
 
     def grown(self) -> list[Arm]:
         """The arms to screen: of a fix whose setting is searched, the best ones found."""
