@@ -35,7 +35,7 @@ if __name__ == "__main__":
     model = torch.nn.Linear(3, 1)
     loader = DataLoader(Files(), batch_size=2, num_workers=int(sys.argv[2]),
                         multiprocessing_context="spawn" if int(sys.argv[2]) else None)
-    for epoch in range(2):
+    for epoch in range(3):
         for x in loader:
             print(x.tolist())
             model(x).sum().backward()
