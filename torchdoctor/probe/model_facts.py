@@ -35,7 +35,7 @@ def describe(module):
         "modules": len(modules),
         "conv2d": len(convolutions),
         "conv_bias_before_norm": count_biases_before_norm(modules),
-        "conv_channels_last": bool(convolutions) and all(_channels_last(m) for m in convolutions),
+        "conv_channels_last": _all_channels_last(convolutions),
         "repeated_blocks": blocks,
         "repeated_block": block,
         "norms": sum("Norm" in name for name in names),
@@ -100,12 +100,11 @@ def _is_lazy(parameter):
     return "Uninitialized" in type(parameter).__name__
 
 
-def _channels_last(convolution):
-    weight = convolution.weight
-    if _is_lazy(weight) or weight.dim() != 4:
-        return False
-    # A 1x1 kernel is contiguous both ways; its strides tell which was meant.
-    return weight.stride(1) == 1 and (weight.shape[1] > 1 or weight.stride(0) == 1)
+def _all_channels_last(convolutions):
+    """Whether all of which it can be told are; a weight of one channel lies the same both ways."""
+    weights = [m.weight for m in convolutions]
+    told = [w for w in weights if _is_lazy(w) or w.dim() != 4 or w.shape[1] > 1]
+    return bool(told) and all(not _is_lazy(w) and w.dim() == 4 and w.stride(1) == 1 for w in told)
 
 
 def _forward_location(cls):
