@@ -11,6 +11,7 @@ from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.ladder import next_value
 from torchdoctor.trials.launches import Arm, Launcher, Plan
 from torchdoctor.trials.schedule import (
+    CONFIRM_PAIRS,
     FEWEST_PAIRS,
     WORTH,
     Screened,
@@ -175,7 +176,7 @@ class Screen:
                 facts=best.facts,
                 candidate=replace(best.candidate, settings=more),
             )
-            if not self._can_confirm_after([best, arm]):
+            if not self._leaves_the_rest_after([best, arm]):
                 break
             self.arms.append(arm)
             found.append(arm)
@@ -193,6 +194,16 @@ class Screen:
             other=other,
             within=phase == PHASE,
         )
+
+    def _leaves_the_rest_after(self, arms: Sequence[Arm]) -> bool:
+        """Whether a round leaves time for all pairs of one finalist, and for its patch.
+
+        One more value gains little over its neighbours; a patch that was not measured is less.
+        """
+        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
+        times = [launcher.expected_s(arm) for arm in arms]
+        pairs_s = (CONFIRM_PAIRS + FEWEST_PAIRS) * (baseline_s + max(times))
+        return 2 * baseline_s + sum(times) + pairs_s <= launcher.budget.left()
 
     def _can_confirm_after(self, arms: Sequence[Arm]) -> bool:
         """Whether a round of screening leaves time for the fewest pairs of one finalist."""
