@@ -128,6 +128,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
 EXAMPLE = """
 import multiprocessing
+import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -142,8 +143,8 @@ class Uneven(Dataset):
 
     def __getitem__(self, index):
         if index == 0:
-            for _ in range(2):  # the first one takes until another has been handed over
-                self.others.acquire(timeout=10)
+            self.others.acquire(timeout=10)  # the first one takes until after another
+            time.sleep(1.0)
         else:
             self.others.release()
         return torch.tensor([float(index)])
