@@ -13,7 +13,6 @@ log, so a run that was stopped goes on; the table is of everything in the log (`
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import random
@@ -22,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from row_log import append, rows_of
 
 from torchdoctor.gate.pairs import Estimator, pair_times
 from torchdoctor.recording.record import Recorder
@@ -160,9 +161,7 @@ def main() -> None:
     parser.add_argument("--how", choices=HOW, default="launches")
     parser.add_argument("--log", type=Path, default=Path("calibration.jsonl"))
     arguments = parser.parse_args()
-    trials = []
-    if arguments.log.exists():
-        trials = [json.loads(line) for line in arguments.log.read_text().splitlines()]
+    trials = rows_of(arguments.log)
     wanted = [0.0] * arguments.same + [EFFECTS[i % 3] for i in range(arguments.planted)]
     for one in trials:
         if one["how"] == arguments.how and one["slowdown"] in wanted:
@@ -170,8 +169,7 @@ def main() -> None:
     random.Random(len(trials)).shuffle(wanted)
     for slowdown in wanted:
         trials.append(trial(arguments.how, slowdown, len(trials)))
-        with arguments.log.open("a") as log:
-            log.write(json.dumps(trials[-1]) + "\n")
+        append(arguments.log, trials[-1])
         print(trials[-1], flush=True)
     print(table(trials))
 

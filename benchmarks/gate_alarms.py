@@ -30,6 +30,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from row_log import append, rows_of
+
 BOUND = 0.05
 TRACEML_WORSE = 4  # its exit code for "slower in this pair"; 3: inconclusive
 PROGRAM = """
@@ -194,9 +196,7 @@ def main() -> None:
     parser.add_argument("--traceml", help="TraceML's command, to gate the same versions by it.")
     parser.add_argument("--log", type=Path, default=Path("gates.jsonl"))
     arguments = parser.parse_args()
-    gates = []
-    if arguments.log.exists():
-        gates = [json.loads(line) for line in arguments.log.read_text().splitlines()]
+    gates = rows_of(arguments.log)
     wanted = [0.0] * arguments.same + [arguments.slowdown] * arguments.slower
     for gate in gates:
         if gate["slowdown"] in wanted:
@@ -204,8 +204,7 @@ def main() -> None:
     random.Random(len(gates)).shuffle(wanted)
     for slowdown in wanted:
         gates.append(one_gate(slowdown, arguments.budget, arguments.traceml))
-        with arguments.log.open("a") as log:
-            log.write(json.dumps(gates[-1]) + "\n")
+        append(arguments.log, gates[-1])
         print(gates[-1], flush=True)
     print(table(gates))
 

@@ -31,6 +31,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from row_log import append, rows_of
+
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
 from torchdoctor.commands.arguments import parse_duration
@@ -237,24 +239,6 @@ def run_nulls(script: Path, budget_s: float, number: int) -> dict[str, Any]:
         "confirmed": confirmed,
         "recommended": [x.fix for x in found.recommendation.fixes],
     }
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """What is there; a line that was cut off when the benchmark was stopped is left out."""
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            continue
-    return rows
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    """A line of its own, also where the one before was cut off."""
-    whole = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
-    with path.open("a", encoding="utf-8") as file:
-        file.write(("" if whole else "\n") + json.dumps(row) + "\n")
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from slow_loader import SLOW_LOADER
 
 from torchdoctor import catalogue
 from torchdoctor.record_files import write_report
@@ -272,27 +273,7 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("""
-import time, torch
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 100000
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.full((8,), float(index % 7)), torch.tensor([float(index % 3)])
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for x, y in DataLoader(Slow(), batch_size=8, shuffle=True):
-        loss = (model(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""")
+    (tmp_path / "train.py").write_text(SLOW_LOADER)
     before = (tmp_path / "train.py").read_bytes()
     command = ["run", "--quiet", "--budget", "150s", "--fixes", "loader-workers"]
     result = subprocess.run(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from slow_loader import SLOW_LOADER
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -74,27 +75,7 @@ def test_rows_have_names_of_fixes() -> None:
 @pytest.mark.xdist_group("trials")
 def test_a_script_is_run_patched_and_compared(tmp_path: Path) -> None:
     (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "train.py").write_text("""
-import time, torch
-from torch.utils.data import DataLoader, Dataset
-
-class Slow(Dataset):
-    def __len__(self):
-        return 100000
-    def __getitem__(self, index):
-        time.sleep(0.004)
-        return torch.full((8,), float(index % 7)), torch.tensor([float(index % 3)])
-
-if __name__ == "__main__":
-    torch.manual_seed(0)
-    model = torch.nn.Linear(8, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for x, y in DataLoader(Slow(), batch_size=8, shuffle=True):
-        loss = (model(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-""")
+    (tmp_path / "tiny" / "train.py").write_text(SLOW_LOADER)
     row = Row(name="tiny", folder="tiny", command="train.py", fix="loader-workers")
     found = public_patches.compared(row, tmp_path, "150s")
     assert found.applies is True, found

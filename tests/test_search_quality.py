@@ -15,6 +15,7 @@ _FILE = Path(__file__).parent.parent / "benchmarks" / "search_quality.py"
 
 @pytest.fixture(scope="module")
 def quality() -> Any:
+    sys.path.insert(0, str(_FILE.parent))  # what the benchmarks share lies beside it
     spec = importlib.util.spec_from_file_location("search_quality", _FILE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

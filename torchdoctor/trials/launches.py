@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Protocol
 
@@ -73,6 +73,16 @@ class Arm:
     def timings(self) -> list[LaunchTiming]:
         """Its launches that can be used."""
         return [slot.timing for slot in self.slots if usable(slot.timing)]
+
+    def with_settings(self, key: str, settings: dict[str, Any]) -> Arm:
+        """A candidate that was never launched: this one, its first fix with other settings."""
+        assert self.candidate is not None
+        return Arm(
+            key=key,
+            fixes=[(self.fixes[0][0], settings), *self.fixes[1:]],
+            facts=self.facts,
+            candidate=replace(self.candidate, settings=settings),
+        )
 
 
 def label(fixes: Fixes) -> str:

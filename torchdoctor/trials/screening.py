@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from statistics import fmean
 
 from torchdoctor.trials.evidence import Evidence
@@ -170,12 +169,7 @@ class Screen:
             if value is None or best.candidate is None:
                 break
             more = {**settings, ladder.setting: value}
-            arm = Arm(
-                key=f"refined-{number}",
-                fixes=[(best.fixes[0][0], more), *best.fixes[1:]],
-                facts=best.facts,
-                candidate=replace(best.candidate, settings=more),
-            )
+            arm = best.with_settings(f"refined-{number}", more)
             if not self._leaves_the_rest_after([best, arm]):
                 break
             self.arms.append(arm)

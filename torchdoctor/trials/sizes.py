@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -62,7 +62,9 @@ def search_sizes(launcher: Launcher, arms: list[Arm], first: Arm, following: Nex
         # What else it fails of, a size in between would fail of too.
         goes_on = arm.alive or (arm.failed is not None and ended == "out-of-memory")
         settings = following(tried) if goes_on else None
-        arm = None if settings is None else _arm(first, settings, len(tried))
+        arm = None
+        if settings is not None:
+            arm = first.with_settings(f"{first.key}-{len(tried)}", settings)
         if arm is not None:
             arms.insert(arms.index(first) + len(tried) - 1, arm)
     if arm is not None and not arm.slots and arm is not first:
@@ -75,20 +77,6 @@ def best_sizes(arms: Sequence[Arm], per_step: bool) -> list[Arm]:
     timed = [(_seconds(arm, per_step), number) for number, arm in enumerate(arms) if arm.alive]
     known = sorted((s, n) for s, n in timed if s is not None)
     return [arms[number] for _, number in known[:_KEPT]]
-
-
-def _arm(first: Arm, settings: dict[str, Any], number: int) -> Arm:
-    assert first.candidate is not None
-    return replace(
-        first,
-        key=f"{first.key}-{number}",
-        fixes=[(first.fixes[0][0], settings), *first.fixes[1:]],
-        candidate=replace(first.candidate, settings=settings),
-        slots=[],
-        cost_s=0.0,
-        failed=None,
-        refused=None,
-    )
 
 
 def _tried(settings: dict[str, Any], arm: Arm) -> Tried:
