@@ -63,7 +63,7 @@ class CompileLog(logging.Handler):
     def details(self):
         """All of it as plain data: see the fix torch-compile for what is made of it."""
         found = {"passes": self.passes, "compiled_at": list(self._compiled_at)}
-        for part in (self._counted, self._breaks, self._recompiled):
+        for part in (self._counted, self._timed, self._breaks, self._recompiled):
             try:
                 found.update(part())
             except (AttributeError, KeyError, TypeError, ValueError, IndexError):
@@ -74,12 +74,19 @@ class CompileLog(logging.Handler):
 
     def _counted(self):
         counters = self._torch._dynamo.utils.counters
-        spent = self._torch._dynamo.utils.calculate_time_spent()
         return {
             "graph_breaks": sum(counters["graph_break"].values()),
             "graphs": int(counters["stats"]["unique_graphs"]),
-            "compile_s": round(float(spent["total_wall_time"]), 3),
         }
+
+    def _timed(self):
+        spent = self._torch._dynamo.utils.calculate_time_spent()
+        if "total_wall_time" in spent:
+            total = spent["total_wall_time"]
+        else:  # torch 2.4: frames and, outside of them, what inductor did for backward
+            outside = spent.get("inductor_compile", 0) - spent.get("backend_compile", 0)
+            total = spent["entire_frame_compile"] + max(0, outside)
+        return {"compile_s": round(float(total), 3)}
 
     def _breaks(self):
         """Graph breaks by reason and line of the user's code."""
