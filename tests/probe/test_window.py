@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from probed import Probed, run_probed
+from probed import Probed, run_plain, run_probed
 
 from torchdoctor.probe import step_log
 from torchdoctor.recording.evaluation import evaluates_training_loader
@@ -237,6 +237,21 @@ def test_a_launch_without_phases_measures_the_same(name: str, tmp_path: Path) ->
     assert bare.samples == pytest.approx(21 * 4) and whole.samples == pytest.approx(21 * 4)
     assert len(bare.step_s) == len(whole.step_s) == 21
     assert events[1] < events[0]
+
+
+@pytest.mark.parametrize("kind", ["loader", "backward"])
+def test_a_launch_without_phases_ceases_to_look_at_optimizer_steps(
+    kind: str, tmp_path: Path
+) -> None:
+    loop = (
+        "for x, in loader: learn(x)\n"
+        "from torch.optim import optimizer\n"
+        "print(len(optimizer._global_optimizer_post_hooks), hasattr(o.zero_grad, '__wrapped__'))"
+    )
+    run = run_loop(loop, tmp_path, kind, phases=False, after="continue", warmup_steps=80)
+    plain = run_plain(["train.py"], tmp_path)
+    assert plain.returncode == 0, plain.stderr
+    assert (run.stdout, run.said()) == (plain.stdout, [])
 
 
 @pytest.mark.parametrize(("loader", "expected"), [("loader", True), ("other", False)])

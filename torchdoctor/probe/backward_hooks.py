@@ -9,7 +9,7 @@ from array import array
 
 from . import places, step_log
 
-_SETTLED = 16  # backwards
+_SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
 
 
 class Losses:
@@ -117,6 +117,9 @@ def install(session):
 
     def end(tensors):
         index = keep(tensors)
+        if optimizers.handle is not None and session.learned >= _SETTLED:
+            # Backwards say that something is learned, so optimizer steps need not say it too.
+            optimizers.leave()
         if session.sparse and session.learned >= _SETTLED:
             session.learned += 1
             return  # fetches separate iterations and watch the clock
@@ -124,9 +127,6 @@ def install(session):
         if optimizers.open:
             optimizers.saw_backward()
         session.learning(now)
-        if session.learned == _SETTLED and optimizers.handle is not None:
-            # Backwards say that something is learned, so optimizer steps need not say it too.
-            optimizers.leave()
 
     def replaced(tensors):
         for program in session.programs:

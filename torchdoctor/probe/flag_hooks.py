@@ -53,8 +53,9 @@ def install(session):
     flags = session.flags = Flags()
     _wrap_anomaly(session, torch, flags)
     _before(session, torch, "set_num_threads", lambda *_: _note(flags, "threads_location"))
-    _before(session, torch.optim.Optimizer, "zero_grad", lambda *a, **k: _zero(flags, a, k))
-    _before(session, torch.nn.Module, "zero_grad", lambda *a, **k: _zero(flags, a, k))
+    if session.phases:  # each hook that an iteration enters costs a timed launch microseconds
+        _before(session, torch.optim.Optimizer, "zero_grad", lambda *a, **k: _zero(flags, a, k))
+        _before(session, torch.nn.Module, "zero_grad", lambda *a, **k: _zero(flags, a, k))
     _before(session, torch.autograd, "gradcheck", lambda *_, **__: _count(flags))
     _wrap_training(session, torch, flags)
     _wrap_profilers(session, torch, flags)
@@ -75,9 +76,11 @@ def _wrap_training(session, torch, flags):
     scheduler = getattr(torch.optim.lr_scheduler, "LRScheduler", None)
     if scheduler is not None:
         _before(session, scheduler, "__init__", lambda *_, **__: count("schedulers"))
+    _before(session, torch.optim.swa_utils.AveragedModel, "__init__", averaged)
+    if not session.phases:
+        return
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         _before(session, torch.nn.utils, name, lambda *_, **__: count("clip_calls"))
-    _before(session, torch.optim.swa_utils.AveragedModel, "__init__", averaged)
     _before(
         session, getattr(torch.amp, "GradScaler", None), "scale", lambda *a, **_: _scales(flags, a)
     )
