@@ -92,14 +92,14 @@ class Compared:
     said: str = ""  # why something is missing
 
 
-def compared(row: Row, clones: Path, budget: str) -> Compared:
-    """Run one row; whatever goes wrong is said in it."""
+def compared(row: Row, clones: Path, budget: str, keep: Path | None = None) -> Compared:
+    """Run one row; whatever goes wrong is said in it. The run's folder is kept below `keep`."""
     folder = clones / row.folder
     script = row.command.split()[0]
     if not (folder / script).is_file():
         return Compared(name=row.name, fix=row.fix, said=f"skipped: no {row.folder}/{script}")
     with tempfile.TemporaryDirectory() as scratch:
-        output = str(Path(scratch) / "run")
+        output = str((keep or Path(scratch)).resolve() / row.name)
         report_file = Path(output) / "report.json"
         command = [
             sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", "--fixes", row.fix,
@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="with the clones")
     parser.add_argument("--budget", default="3m", help="of each row")
     parser.add_argument("--only", help="names of scripts, comma-separated")
+    parser.add_argument("--keep", type=Path, help="keep the run folders here")
     parser.add_argument("--table", type=Path, help="a JSON list of rows in place of the own table")
     given = parser.parse_args()
     rows = TABLE
@@ -221,7 +222,7 @@ def main() -> None:
         rows = [row for row in rows if row.name in given.only.split(",")]
     print("script | fix | verdict | applies | fix at run time | patch | agree | remarks")
     for row in rows:
-        one = compared(row, given.folder.resolve(), given.budget)
+        one = compared(row, given.folder.resolve(), given.budget, given.keep)
         cells = [
             one.name, one.fix, one.verdict or "-", _word(one.applies), _shown(one.fix_speedup),
             _shown(one.patch_speedup), _word(one.agree), one.said,

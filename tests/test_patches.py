@@ -37,6 +37,10 @@ from torchdoctor.source_patch import source_patch
 from torchdoctor.trials.patch_trial import disagreement
 
 ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import public_patches  # noqa: E402
+
 SCRIPT = '''"""Train."""
 import torch
 from torch.utils.data import DataLoader  # the loader
@@ -275,19 +279,11 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
 def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_LOADER)
     before = (tmp_path / "train.py").read_bytes()
-    command = ["run", "--quiet", "--budget", "150s", "--fixes", "loader-workers"]
-    result = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", *command, "--output", "out", "train.py"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
+    row = public_patches.Row(name="tiny", folder=".", command="train.py", fix="loader-workers")
+    found = public_patches.compared(row, tmp_path, "150s", tmp_path / "out")
     assert (tmp_path / "train.py").read_bytes() == before
-    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    path = tmp_path / "out" / "tiny" / "report.json"
+    report = json.loads(path.read_text())
     assert report["diagnosis"]["bottleneck"] == "data_loader"
     assert report["diagnosis"]["detail"] == "loader-io-bound"
     recommended = report["recommendation"]
@@ -298,7 +294,10 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
         pytest.skip("no overlay here")
     assert recommended["patch_trial"]["speedup"]["low"] > 1.0, recommended
     assert recommended["patch_trial"]["numerics"] == "identical"
-    assert "atch measured:" in result.stdout
-    printed = patch_command(tmp_path / "out" / "report.json")
+    assert (found.applies, found.agree, found.said) == (True, True, ""), found
+    command = [sys.executable, "-m", "torchdoctor.cli", "report", str(path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "atch measured:" in shown.stdout
+    printed = patch_command(path)
     assert apply(tmp_path, printed.stdout).returncode == 0
     assert "num_workers=" in (tmp_path / "train.py").read_text()

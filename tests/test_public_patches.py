@@ -8,9 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from slow_loader import SLOW_LOADER
-
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -69,17 +66,3 @@ def test_what_is_not_there_is_skipped_and_said(tmp_path: Path) -> None:
 def test_rows_have_names_of_fixes() -> None:
     known = {path.stem.replace("_", "-") for path in (ROOT / "torchdoctor/fixes").glob("*.py")}
     assert {row.fix for row in public_patches.TABLE} <= known
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("trials")
-def test_a_script_is_run_patched_and_compared(tmp_path: Path) -> None:
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "train.py").write_text(SLOW_LOADER)
-    row = Row(name="tiny", folder="tiny", command="train.py", fix="loader-workers")
-    found = public_patches.compared(row, tmp_path, "150s")
-    assert found.applies is True, found
-    assert found.fix_speedup is not None and found.fix_speedup["low"] > 1.0
-    if found.patch_speedup is None and "overlay" in found.said:
-        pytest.skip("no overlay here")
-    assert found.agree is True, found

@@ -1,12 +1,11 @@
 """The sample workloads run, and say in their docstrings what should be found in them."""
 
 import importlib.util
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked_programs import environment, run
 
 FOLDER = Path(__file__).parent.parent / "sample_workloads"
 BRANCHES = {"data_loader", "memcpy", "communication", "gpu", "cpu", "other"}
@@ -54,19 +53,16 @@ ALL = expectations.read_all()
 
 @pytest.mark.parametrize("workload", ALL, ids=lambda workload: workload.script.stem)
 def test_workload_trains_and_prints_a_finite_loss(workload, tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(workload.script), "--steps", "3"],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    temporary, streams = tmp_path / "tmp", tmp_path / "streams"
+    temporary.mkdir()
+    streams.mkdir()
+    surroundings = environment(TMPDIR=str(temporary))
+    done = run(str(workload.script), ["--steps", "3"], temporary, surroundings, streams)
     assert done.returncode == 0, done.stderr
     last = [line for line in done.stdout.splitlines() if line.startswith("step 3 ")][-1]
     assert 0.0 < float(last.split()[3]) < 100.0
     # torch keeps a folder of its own for compiled code there.
-    assert [p for p in tmp_path.iterdir() if not p.name.startswith("torchinductor")] == []
+    assert [p for p in temporary.iterdir() if not p.name.startswith("torchinductor")] == []
 
 
 @pytest.mark.parametrize("workload", ALL, ids=lambda workload: workload.script.stem)

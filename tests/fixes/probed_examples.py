@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from forked_programs import run
 
 from torchdoctor import catalogue, probe
 
@@ -54,6 +54,8 @@ def run_with(
     plan_file.write_text(json.dumps(plan))
     environment = {
         **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
         **(variables or {}),
         "PYTHONPATH": str(Path(str(probe.__file__)).parent),
         "TORCHDOCTOR_PLAN": str(plan_file),
@@ -64,20 +66,8 @@ def run_with(
         changed = module.environment(settings) if hasattr(module, "environment") else {}
         environment |= {name: value for name, value in changed.items() if value is not None}
         environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}
-    process = subprocess.run(
-        [sys.executable, script.name, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    return Ran(
-        process.stdout.strip(),
-        process.stderr,
-        process.returncode,
-        *_facts(channel),
-    )
+    ran = run(script.name, list(arguments), folder, environment, folder)
+    return Ran(ran.stdout.strip(), ran.stderr, ran.returncode, *_facts(channel))
 
 
 def _facts(channel: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:

@@ -8,12 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from forked_programs import Refused, run, start
 
 from torchdoctor.probe import step_log
 
@@ -97,19 +99,56 @@ def write_plan(folder: Path, **changes: Any) -> Path:
 
 
 def run_plain(
-    command: list[str], cwd: Path, stdin: str = "", timeout: float = 120, **env: str
+    command: list[str],
+    cwd: Path,
+    stdin: str = "",
+    timeout: float = 120,
+    forked: bool = False,
+    **env: str,
 ) -> Probed:
     """Run `python command...` as if torchdoctor did not exist."""
+    surroundings = environment(None, **env)
+    if forked:
+        with tempfile.TemporaryDirectory() as streams:
+            process = run(command[0], command[1:], cwd, surroundings, Path(streams))
+        return Probed(process.returncode, process.stdout, process.stderr)
     process = subprocess.run(
         [sys.executable, *command],
         cwd=cwd,
-        env=environment(None, **env),
+        env=surroundings,
         input=stdin,
         capture_output=True,
         text=True,
         timeout=timeout,
     )
     return Probed(process.returncode, process.stdout, process.stderr)
+
+
+class Process(Protocol):
+    """What is used of a process, forked or started anew."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+
+
+def _start(
+    command: list[str], cwd: Path, env: dict[str, str], streams: tuple[Path, ...]
+) -> Process:
+    stdin, stdout, stderr = streams
+    with stdin.open() as given, stdout.open("w") as out, stderr.open("w") as err:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=cwd,
+            env=env,
+            stdin=given,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
 
 
 def run_probed(
@@ -119,35 +158,37 @@ def run_probed(
     stdin: str = "",
     timeout: float = 120,
     env: dict[str, str] | None = None,
+    forked: bool = False,
+    lingers_s: float = 0.1,
     **plan: Any,
 ) -> Probed:
-    """Run `python command...` under the probe; killed once a process says that it is done."""
+    """Run `python command...` under the probe; killed once a process says that it is done.
+
+    `forked`: see `forked_programs`; for tests of what the probe sees, not of how it gets in.
+    `lingers_s`: how long a script that goes on after its window may betray itself.
+    """
     path = write_plan(folder, **plan)
     channel = folder / "channel"
-    out, err = folder / "stdout.txt", folder / "stderr.txt"
-    with out.open("w") as out_file, err.open("w") as err_file:
-        process = subprocess.Popen(
-            [sys.executable, *command],
-            cwd=cwd,
-            env=environment(path, **(env or {})),
-            stdin=subprocess.PIPE,
-            stdout=out_file,
-            stderr=err_file,
-            text=True,
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write(stdin)
-        process.stdin.close()
-        goes_on = plan.get("after") == "continue"
-        stopped_by = _wait(process, channel, timeout, goes_on)
+    streams = stdin_file, out, err = tuple(
+        folder / f"{n}.txt" for n in ("stdin", "stdout", "stderr")
+    )
+    stdin_file.write_text(stdin)
+    surroundings = environment(path, **(env or {}))
+    process: Process | None = None
+    if forked:
+        with contextlib.suppress(Refused):
+            process = start(command[0], command[1:], cwd, surroundings, streams)
+    process = process or _start(command, cwd, surroundings, streams)
+    goes_on = plan.get("after") == "continue"
+    stopped_by = _wait(process, channel, timeout, goes_on, lingers_s)
+    assert process.returncode is not None
     result = Probed(process.returncode, out.read_text(), err.read_text(), channel, stopped_by)
     _read(result, channel)
     return result
 
 
 def _wait(
-    process: subprocess.Popen[str], channel: Path, timeout: float, goes_on: bool
+    process: Process, channel: Path, timeout: float, goes_on: bool, lingers_s: float
 ) -> str | None:
     deadline = time.monotonic() + timeout
     stopped_by = None
@@ -155,8 +196,7 @@ def _wait(
         while process.poll() is None:
             if not goes_on and any(channel.glob("done-*.json")):
                 stopped_by = "done"
-                # Long enough for a script that goes on after its window to betray itself.
-                time.sleep(1.0)
+                time.sleep(lingers_s)
                 break
             if time.monotonic() > deadline:
                 raise AssertionError(f"still running after {timeout} s")

@@ -35,6 +35,7 @@ def analysed(loop: str, folder: Path, setup: str = SETUP) -> tuple[dict[str, Any
         ["train.py"],
         folder,
         folder,
+        forked=True,
         purpose="profile",
         boundary={"kind": "loader", "ident": 0, "every": 1},
         profile=PROFILE,

@@ -87,6 +87,7 @@ def run(
         ["train.py"],
         folder,
         folder,
+        forked=True,
         purpose="time",
         boundary={"kind": boundary, "ident": 0, "every": 1},
         warmup_steps=3,
@@ -120,7 +121,7 @@ def untouched(folder: Path, script: str) -> list[dict[str, Any]]:
     other = folder / "plain"
     other.mkdir()
     (other / "train.py").write_text(script)
-    ran = run_plain(["train.py"], other, timeout=400)
+    ran = run_plain(["train.py"], other, forked=True)
     assert ran.returncode == 0, ran.stderr
     return rows_of(other)
 
@@ -303,6 +304,7 @@ def test_a_program_that_lives_by_its_values_goes_on(
         ["train.py"],
         tmp_path,
         tmp_path,
+        forked=True,
         purpose="time",
         boundary={"kind": "optimizer", "ident": ident, "every": 1},
         warmup_steps=3,

@@ -42,7 +42,7 @@ if __name__ == "__main__":
 
 def loader_of(folder: Path, *arguments: str) -> dict[str, float]:
     (folder / "train.py").write_text(UNEVEN)
-    run = run_probed(["train.py", *arguments], folder, folder, after="continue")
+    run = run_probed(["train.py", *arguments], folder, folder, forked=True, after="continue")
     assert run.returncode == 0, run.stderr
     assert run.said() == []
     (loader,) = run.main["loaders"]
@@ -67,6 +67,6 @@ def test_out_of_order_nobody_waits_for_it(tmp_path: Path) -> None:
 
 def test_without_workers_nothing_is_noted(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(UNEVEN.replace("num_workers=2", "num_workers=0"))
-    run = run_probed(["train.py", "even"], tmp_path, tmp_path, after="continue")
+    run = run_probed(["train.py", "even"], tmp_path, tmp_path, forked=True, after="continue")
     assert run.returncode == 0, run.stderr
     assert run.main["loaders"][0]["overtaken"] == 0

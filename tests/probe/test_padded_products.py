@@ -45,6 +45,7 @@ def test_uneven_products_of_the_program_are_timed_alone_beside_padded_ones(tmp_p
         ["train.py"],
         tmp_path,
         tmp_path,
+        forked=True,
         purpose="profile",
         boundary={"kind": "loader", "ident": 0, "every": 1},
         profile={"wait": 1, "warmup": 1, "active": 2, "analyse": True, "record_shapes": True},

@@ -130,8 +130,8 @@ def test_whole_model_is_pickled_and_copied_as_ever(tmp_path: Path) -> None:
         print(type(torch.load(file, weights_only=True)).__name__)
         """,
     )
-    plain = run_plain(["train.py"], tmp_path)
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    plain = run_plain(["train.py"], tmp_path, forked=True)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
     assert plain.returncode == 0, plain.stderr
     assert (run.returncode, run.stdout, run.stderr) == (0, plain.stdout, plain.stderr)
 
@@ -156,7 +156,7 @@ def test_overridden_train_and_layers_in_a_list(tmp_path: Path) -> None:
         Net().train(torch.ones(1, 2), torch.zeros(1, 2))
         """,
     )
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
     assert run.returncode == 0, run.stderr
     assert run.said() == []
     assert run.count(step_log.OPTIMIZER_END) == 6
@@ -201,8 +201,8 @@ train(nested(), lambda model: model.compile(backend=backend))
 
 def test_compiled_models_have_the_same_graphs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(COMPILED)
-    plain = run_plain(["train.py"], tmp_path)
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    plain = run_plain(["train.py"], tmp_path, forked=True)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
     assert plain.returncode == 0, plain.stderr
     assert (run.returncode, run.stdout) == (0, plain.stdout), run.stderr
     assert run.said() == []

@@ -33,7 +33,7 @@ def counts(run: Probed) -> dict[str, int]:
 
 def run_loop(loop: str, tmp_path: Path, **plan: object) -> Probed:
     (tmp_path / "train.py").write_text(SETUP + loop)
-    run = run_probed(["train.py"], tmp_path, tmp_path, **plan)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, **plan)
     assert run.returncode == 0, run.stderr
     assert run.said() == []
     for begin, end in ((1, 2), (3, 4), (5, 6), (7, 8), (9, 10)):
@@ -242,7 +242,7 @@ model(x).mean().backward()
 os._exit(3)
 """
     )
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
     assert run.returncode == 3
     assert sum(int((r[:, 0] == step_log.BACKWARD_BEGIN).sum()) for r in run.events.values()) >= 6
 

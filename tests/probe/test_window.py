@@ -38,7 +38,14 @@ def run_loop(
     (folder / "train.py").write_text(SETUP.replace("TOOL", repr(TOOL)) + loop)
     boundary = {"kind": kind, "ident": ident, "every": every}
     return run_probed(
-        ["train.py"], folder, folder, purpose="time", boundary=boundary, timeout=60, **plan
+        ["train.py"],
+        folder,
+        folder,
+        forked=True,
+        purpose="time",
+        boundary=boundary,
+        timeout=60,
+        **plan,
     )
 
 
@@ -123,7 +130,7 @@ finally:
 
 
 def test_stubborn_script_does_not_get_on_after_its_window(tmp_path: Path) -> None:
-    run = run_loop(STUBBORN, tmp_path)
+    run = run_loop(STUBBORN, tmp_path, lingers_s=1.0)
     assert run.stopped_by == "done"
     assert run.stdout == "", "a statement of the script ran after its window"
     assert run.count(step_log.WINDOW_END) == 1
@@ -249,7 +256,7 @@ def test_a_launch_without_phases_ceases_to_look_at_optimizer_steps(
         "print(len(optimizer._global_optimizer_post_hooks), hasattr(o.zero_grad, '__wrapped__'))"
     )
     run = run_loop(loop, tmp_path, kind, phases=False, after="continue", warmup_steps=80)
-    plain = run_plain(["train.py"], tmp_path)
+    plain = run_plain(["train.py"], tmp_path, forked=True)
     assert plain.returncode == 0, plain.stderr
     assert (run.stdout, run.said()) == (plain.stdout, [])
 
@@ -267,6 +274,6 @@ def test_evaluation_on_the_training_loader_needs_the_phases(
         "    model.train()"
     )
     (tmp_path / "train.py").write_text(SETUP.replace("TOOL", repr(TOOL)) + loop)
-    run = run_probed(["train.py"], tmp_path, tmp_path, timeout=60)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, timeout=60)
     events, _, _ = read_channel(run.channel)
     assert evaluates_training_loader(events[run.main_pid]) is expected

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,4 +14,4 @@ def probed():
     """Runs a script under the real probe."""
     from probed import run_probed
 
-    return run_probed
+    return partial(run_probed, forked=True)

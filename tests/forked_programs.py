@@ -1,0 +1,199 @@
+"""Programs forked from one process that has imported torch: the import is most of a short run.
+
+Everything else is as in a process of its own: arguments, working directory, environment, standard
+streams, a session, the probe by its own sitecustomize, the end of an interpreter. What torch reads
+of the environment while it is loaded cannot differ from program to program, so those that set it,
+and tests of how the probe gets in, start real processes.
+
+The server, this file's end, takes one JSON request a line and answers likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import traceback
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "GOMP_", "LD_", "ATEN_", "ONEDNN_", "MALLOC_", "PYTHON")
+_MAY_DIFFER = ("PYTHONPATH",)
+
+
+class Refused(Exception):
+    """This program needs a process of its own."""
+
+
+@dataclass
+class Forked:
+    """A program that runs, with the part of `subprocess.Popen` that tests use."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._status(wait=False)
+
+    def wait(self) -> int:
+        """Wait for its end."""
+        status = self._status(wait=True)
+        assert status is not None
+        return status
+
+    def _status(self, wait: bool) -> int | None:
+        if self.returncode is None:
+            self.returncode = _Server.running().ask({"pid": self.pid, "wait": wait})["status"]
+        return self.returncode
+
+
+def start(
+    script: str, arguments: list[str], cwd: Path, env: dict[str, str], streams: tuple[Path, ...]
+) -> Forked:
+    """Start `python script arguments...`; `streams` are the files of stdin, stdout and stderr.
+
+    Raises:
+        Refused: the environment differs in what torch has read already.
+    """
+    if not hasattr(os, "fork"):
+        raise Refused
+    server = _Server.running()
+    if _early(env) != _early(server.environment):
+        raise Refused
+    request = {"argv": [script, *arguments], "cwd": str(cwd), "env": env}
+    return Forked(server.ask(request | {"streams": [str(path) for path in streams]})["pid"])
+
+
+def run(
+    script: str, arguments: list[str], cwd: Path, env: dict[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, forked where it can be; its streams go through files in `folder`."""
+    given, out, err = streams = tuple(folder / f"{n}.txt" for n in ("stdin", "stdout", "stderr"))
+    given.touch()
+    command = [script, *arguments]
+    try:
+        status = start(script, arguments, cwd, env, streams).wait()
+    except Refused:
+        return subprocess.run(
+            [sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True
+        )
+    return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's own, as the server has it, with changes."""
+    return _Server.running().environment | changes
+
+
+def _early(environment: dict[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_IMPORT) and name not in _MAY_DIFFER
+    }
+
+
+class _Server:
+    """One for each process of pytest."""
+
+    _of_this_process: _Server | None = None
+
+    def __init__(self) -> None:
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHDOCTOR_PLAN")}
+        self.environment = kept | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            # Frames of "<string>" are below the program's, and no file of the user's.
+            [sys.executable, "-c", Path(__file__).read_text()],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    @classmethod
+    def running(cls) -> _Server:
+        if cls._of_this_process is None:
+            cls._of_this_process = cls()
+        return cls._of_this_process
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+def _serve() -> dict[str, Any]:
+    """Answer until stdin ends. Returns only in a forked child: what it is to run."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "pid" in request:
+            done, status = os.waitpid(request["pid"], 0 if request["wait"] else os.WNOHANG)
+            answer = {"status": os.waitstatus_to_exitcode(status) if done else None}
+        else:
+            pid = os.fork()
+            if not pid:
+                return request
+            answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+    sys.exit()
+
+
+def _become(request: dict[str, Any]) -> types.CodeType:
+    """This process is the program from here, whose code is returned."""
+    os.setsid()
+    modes = (os.O_RDONLY, *[os.O_WRONLY | os.O_CREAT | os.O_TRUNC] * 2)
+    for number, (path, mode) in enumerate(zip(request["streams"], modes, strict=True)):
+        opened = os.open(path, mode, 0o644)
+        os.dup2(opened, number)
+        os.close(opened)
+    # The server's own has been read ahead.
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv = request["argv"]
+    script = Path(request["cwd"], sys.argv[0])
+    entries = [e for e in request["env"].get("PYTHONPATH", "").split(os.pathsep) if e]
+    sys.path[:1] = [str(script.parent), *entries]
+    for name in ("random", "numpy.random"):
+        if name in sys.modules:
+            sys.modules[name].seed()  # type: ignore[attr-defined]
+    # Read before the probe watches what is read.
+    code = compile(script.read_bytes(), sys.argv[0], "exec")
+    for entry in entries[:1]:
+        spec = importlib.util.spec_from_file_location(
+            "sitecustomize", Path(entry, "sitecustomize.py")
+        )
+        assert spec is not None and spec.loader is not None
+        module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+        with contextlib.suppress(FileNotFoundError):
+            spec.loader.exec_module(module)
+    return code
+
+
+def _run(code: types.CodeType) -> None:
+    """As `python script` does, with a traceback that begins in the program."""
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    module.__file__ = code.co_filename
+    try:
+        exec(code, module.__dict__)
+    except Exception as error:
+        raised = error.__traceback__
+        traceback.print_exception(type(error), error, raised and raised.tb_next)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    import random  # noqa: F401
+    import threading  # noqa: F401
+
+    import torch  # noqa: F401
+
+    _run(_become(_serve()))
