@@ -64,7 +64,6 @@ def _observed(tmp_path: Path, probed, workers: int, folder: Path) -> SimpleNames
         folder=tmp_path,
         watch_files=True,
         after="continue",
-        forked=False,  # what is read by then differs
     )
     assert ran.returncode == 0, ran.stderr
     assert ran.said() == []
