@@ -41,9 +41,3 @@ def test_it_stays_within_its_bounds_and_ends(start: int) -> None:
     for gain in (math.log, lambda n: -math.log(n), lambda n: 0.0):
         found = searched(gain, start, WORKERS)
         assert all(1 <= value <= 64 for value in found)
-
-
-def test_multiples_are_kept() -> None:
-    batches = Ladder(setting="batch_size", least=8, most=512, multiple=8)
-    found = searched(lambda n: -abs(math.log(n / 100)), 24, batches)
-    assert all(value % 8 == 0 for value in found) and min(abs(n - 100) for n in found) <= 12

@@ -1,23 +1,10 @@
-"""Plain text within 80 columns: wrapped sentences, and tables that give way."""
+"""Tables in plain text within 80 columns: they give way where a line would be too long."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-
-from torchdoctor.reports.figures import clean
-from torchdoctor.reports.wrapping import WIDTH
+from torchdoctor.reports.wrapping import WIDTH, wrapped
 
 _NAME = 30  # widest first cell of a table
-
-
-def wrapped(text: str, first: str = "", later: str = "") -> list[str]:
-    """Lines of at most 80 columns; a figure stays with its unit, a name in one piece."""
-    kept = re.sub(r"(?<=\d) (?=(us|ms|s|%|[kMG]B)\b|%)", "\N{NO-BREAK SPACE}", clean(text))
-    lines = textwrap.wrap(
-        kept, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
-    )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def laid_out(table: list[list[str]]) -> list[str]:

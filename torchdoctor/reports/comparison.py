@@ -11,9 +11,10 @@ from torchdoctor.records.comparison import (
     FindingChange,
     OperatorChange,
 )
-from torchdoctor.reports.columns import laid_out, wrapped
+from torchdoctor.reports.columns import laid_out
 from torchdoctor.reports.content import PHASE_LABELS, SHARE_LABELS
 from torchdoctor.reports.figures import clean, memory, percent, seconds, speedup
+from torchdoctor.reports.wrapping import wrapped
 
 _EVIDENCE_LINES = 2
 _SAME = 0.005  # relative; below it a figure did not change

@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 
 from torchdoctor.records import Interval
 from torchdoctor.records.gate import GateMetric, GateReport
-from torchdoctor.reports.columns import laid_out, wrapped
+from torchdoctor.reports.columns import laid_out
 from torchdoctor.reports.figures import clean, memory, percent, quantity, seconds
+from torchdoctor.reports.wrapping import wrapped
 
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
 

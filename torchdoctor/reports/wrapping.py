@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 
-from torchdoctor.reports.figures import shell_lines
+from torchdoctor.reports.figures import clean, shell_lines
 
 WIDTH = 80
 _CODE = "    "
@@ -32,6 +33,15 @@ def fill(line: str, hang: int, columns: int) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def wrapped(text: str, first: str = "", later: str = "") -> list[str]:
+    """Lines of at most 80 columns; a figure stays with its unit, a name in one piece."""
+    kept = re.sub(r"(?<=\d) (?=(us|ms|s|%|[kMG]B)\b|%)", "\N{NO-BREAK SPACE}", clean(text))
+    lines = textwrap.wrap(
+        kept, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def reflow(page: str, columns: int) -> str:

@@ -13,14 +13,13 @@ _NEAR = 1.4  # values closer than this are not told apart by their speed
 class Ladder:
     """A setting that may be any whole number between two.
 
-    `today`: the untouched program's, which gains nothing; `multiple`: only multiples of it.
+    `today`: the untouched program's, which gains nothing.
     """
 
     setting: str
     least: int
     most: int
     today: int | None = None
-    multiple: int = 1
 
 
 def next_value(gains: Mapping[int, float], ladder: Ladder) -> int | None:
@@ -54,5 +53,4 @@ def next_value(gains: Mapping[int, float], ladder: Ladder) -> int | None:
 
 def _rounded(value: float, ladder: Ladder) -> int:
     """The nearest value that there is."""
-    found = ladder.multiple * round(value / ladder.multiple)
-    return min(max(found, ladder.least), ladder.most)
+    return min(max(round(value), ladder.least), ladder.most)
