@@ -1,7 +1,7 @@
 """Programs forked from one process that has imported torch: the import is most of a short run.
 
 Everything else is as in a process of its own: arguments, working directory, environment, standard
-streams, a session, the probe by its own sitecustomize, the end of an interpreter. What torch reads
+streams, a session, the probe by its own sitecustomize, functions at exit. What torch reads
 of the environment while it is loaded cannot differ from program to program, so those that set it,
 and tests of how the probe gets in, start real processes.
 
@@ -10,17 +10,20 @@ The server, this file's end, takes one JSON request a line and answers likewise.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import threading
 import traceback
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "GOMP_", "LD_", "ATEN_", "ONEDNN_", "MALLOC_", "PYTHON")
 _MAY_DIFFER = ("PYTHONPATH",)
@@ -178,22 +181,36 @@ def _become(request: dict[str, Any]) -> types.CodeType:
     return code
 
 
-def _run(code: types.CodeType) -> None:
-    """As `python script` does, with a traceback that begins in the program."""
+def _run(code: types.CodeType, leave: Callable[[int], NoReturn]) -> None:
+    """As `python script` does, with a traceback that begins in the program.
+
+    The modules are not taken apart at the end: half a second that shows nothing.
+    """
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     module.__file__ = code.co_filename
+    status: Any = 0
     try:
         exec(code, module.__dict__)
-    except Exception as error:
+    except SystemExit as error:
+        status = error.code
+        if status is not None and not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException as error:
         raised = error.__traceback__
         traceback.print_exception(type(error), error, raised and raised.tb_next)
-        sys.exit(1)
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    leave(status or 0)
 
 
 if __name__ == "__main__":
     import random  # noqa: F401
-    import threading  # noqa: F401
 
-    import torch  # noqa: F401
+    import torch
+    import torch._dynamo  # by the first step of an optimizer  # noqa: F401
 
-    _run(_become(_serve()))
+    _run(_become(_serve()), os._exit)
