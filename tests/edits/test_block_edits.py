@@ -305,6 +305,41 @@ def test_without_a_loop_the_statement_goes_before_the_line_where_that_is_safe() 
     assert before(source, "model.compile()", at="fit()") is None
 
 
+EACH = """for one in model.modules():
+    if type(one).__name__ == "Block":
+        one.compile()"""
+
+
+def test_a_loop_of_its_own_is_put_before_the_loop_once() -> None:
+    source = """import torch
+def main():
+  model = Net()
+
+  # epochs
+  for x in loader:
+    model(x)
+"""
+    wanted = """import torch
+def main():
+  model = Net()
+
+  for one in model.modules():
+    if type(one).__name__ == "Block":
+      one.compile()
+  # epochs
+  for x in loader:
+    model(x)
+"""
+    edited = before(source, EACH, at="model(x)")
+    assert edited is not None and edited.replace("\n\n", "\n") == wanted.replace("\n\n", "\n")
+    assert before(edited, EACH, at="model(x)") == edited
+
+
+def test_a_loop_of_its_own_overwrites_no_name() -> None:
+    source = "import torch\none = 1\nfor x in loader:\n    model(x)\n"
+    assert before(source, EACH, at="model(x)") is None
+
+
 def test_a_loop_of_another_function_is_no_loop_of_this_one() -> None:
     source = """import torch
 for x in range(3):

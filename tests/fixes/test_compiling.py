@@ -14,6 +14,7 @@ import torch
 from probed_examples import run_with
 
 from torchdoctor import catalogue
+from torchdoctor.edits.source import edited
 from torchdoctor.probe import compile_log
 from torchdoctor.records import Trial
 from torchdoctor.reports.compilation import said
@@ -137,6 +138,27 @@ def test_repeated_blocks_are_compiled_once_for_all(tmp_path: Path) -> None:
     # The first block's input needs no gradient, the others' does: two graphs, not four.
     assert applied["details"]["graphs"] <= 2
     assert applied["details"]["blocks"] == "Block"
+
+
+@pytest.mark.skipif(not INLINES, reason="before 2.5 each block is compiled by itself")
+def test_the_edit_compiles_the_same_blocks(tmp_path: Path) -> None:
+    from partial_recordings import recording
+
+    script, lines = tmp_path / "example.py", BLOCKS.splitlines()
+    script.write_text(BLOCKS)
+    call = {"file": str(script), "function": "<module>"}
+    call["line"] = next(n for n, line in enumerate(lines, 1) if "net(torch" in line)
+    model = {"ident": 0, "cls": "__main__.Net", "holder_depth": 1}
+    named = {"location": call, "name": "net"}
+    model |= {"forwards": 3, "call": named, "holder": named}
+    seen = recording({"processes": [{"pid": 1, "models": [model]}]})
+    [edit] = FIX.edits({"mode": "default", "blocks": "Block"}, seen)
+    changed = edited(BLOCKS, edit)
+    assert changed is not None
+    plain = run_with(BLOCKS, {}, tmp_path / "plain")
+    ran = run_with(changed, {}, tmp_path / "with")
+    assert ran.stdout.split()[0] == plain.stdout.split()[0]
+    assert ran.stdout.endswith("[True, True, True, True, False]"), ran.stderr
 
 
 def test_what_to_write_for_each_setting() -> None:

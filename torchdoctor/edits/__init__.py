@@ -70,7 +70,8 @@ class WithEdit:
 class BeforeLoopEdit:
     """Insert a statement before the outermost loop around `line` that does not assign `name`.
 
-    Without a loop in that function: before the statement itself, unless `needs_loop`.
+    It may be a `for` of its own, whose name is no other of the module's. Without a loop in that
+    function: before the statement itself, unless `needs_loop`.
     """
 
     file: str

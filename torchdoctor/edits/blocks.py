@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 import libcst as cst
+from libcst import matchers
 
 from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, WithEdit
 from torchdoctor.edits.syntax import (
@@ -166,13 +167,15 @@ def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst
 
     Loops count within the function that covers the line.
     """
-    added = cst.ensure_type(cst.parse_statement(edit.statement), cst.SimpleStatementLine)
+    added = cst.parse_statement(edit.statement, module.config_for_parsing)
     if not imports(module.body, "torch"):
         return None
     seen = collect(module)
     for block in seen.blocks:
         if any(same_statement(line, added) for line in block.body):
             return module
+    if isinstance(added, cst.For) and _is_used(module, cst.ensure_type(added.target, cst.Name)):
+        return None  # the added loop would overwrite it
     scope = _innermost([x for x in seen.scopes if covers(ranges, x, edit.line)], ranges)
     if isinstance(scope, cst.ClassDef):
         return None
@@ -191,6 +194,10 @@ def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst
     return _inserted(module, *innermost, added)
 
 
+def _is_used(module: cst.Module, name: cst.Name) -> bool:
+    return bool(matchers.findall(module, matchers.Name(value=name.value)))
+
+
 def _assigns(module: cst.Module, loop: cst.For | cst.While, name: str) -> bool:
     """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner."""
     made = {module.code_for_node(target).strip() for target in collect(loop).targets}
@@ -201,7 +208,7 @@ def _inserted(
     module: cst.Module,
     block: cst.Module | cst.IndentedBlock,
     number: int,
-    added: cst.SimpleStatementLine,
+    added: cst.SimpleStatementLine | cst.BaseCompoundStatement,
 ) -> cst.Module | None:
     # Comments above the loop stay with the loop.
     loop, above = block.body[number], block.body[number - 1] if number else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 
 import libcst as cst
@@ -135,11 +136,13 @@ def imported(module: cst.Module) -> set[str]:
     return found
 
 
-def same_statement(line: cst.CSTNode, added: cst.SimpleStatementLine) -> bool:
-    """Whether a line is this one statement already."""
-    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
-        return False
-    return line.body[0].deep_equals(added.body[0])
+def same_statement(line: cst.CSTNode, added: cst.CSTNode) -> bool:
+    """Whether a line is this statement already, whatever its comments and layout."""
+    return type(line) is type(added) and _parsed(line) == _parsed(added)
+
+
+def _parsed(statement: cst.CSTNode) -> str:
+    return ast.dump(ast.parse(cst.Module([]).code_for_node(statement)))
 
 
 def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Call | None:

@@ -267,11 +267,15 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the model has no name outside the loop."""
     from torchdoctor.edits.training import before_training
 
-    if settings.get("blocks"):
-        return []  # several statements: the instruction stands
     options = _written(settings)
     statement = f"{{model}}.compile({options})"
-    if _is_plain(recording):
+    if settings.get("blocks"):
+        statement = (
+            "for repeated_block in {model}.modules():\n"
+            f'    if type(repeated_block).__name__ == "{settings["blocks"]}":\n'
+            f"        repeated_block.compile({options})"
+        )
+    elif _is_plain(recording):
         statement = f"{{model}} = torch.compile({', '.join(filter(None, ['{model}', options]))})"
     return before_training(recording, statement)
 
