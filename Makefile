@@ -19,7 +19,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/torchdoctor run --budget 150s sample_workloads/slow_decode.py
+	$(BIN)/torchdoctor run --budget 165s sample_workloads/slow_decode.py
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup

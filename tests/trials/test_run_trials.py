@@ -540,6 +540,17 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
     assert recommending > 3
 
 
+def test_what_is_confirmed_in_fewer_pairs_leaves_the_patch_its_time() -> None:
+    program = Simulated(gains={"workers": 2.0})
+    names = ["workers", "null-a", "null-b", "fused", "tf32"]
+    results = try_all(program, names, 120.0, patch=lambda fixes: None)
+    assert row(results, "workers").pairs == results.patch.pairs == 4
+    assert results.patch.speedup is not None
+    slow = Simulated(gains={"workers": 2.0}, noise=TYPICAL)
+    results = try_all(slow, names, 100.0, patch=lambda fixes: None)
+    assert row(results, "workers").pairs == 6, "too little for both: it goes to the fix"
+
+
 def test_a_setting_that_helps_is_tried_beyond_what_was_named() -> None:
     """Workers that wait for a disk: the fix names 2 and 4, and 16 would be the best."""
     gains = {"workers n=2": 1.2, "workers n=4": 1.5, "workers n=8": 2.0, "workers n=16": 2.4}

@@ -39,17 +39,16 @@ class Confirmation:
     ) -> None:
         self.launcher, self.evidence = launcher, evidence
         self.won, self.tell, self.reserves = won, tell, reserves
+        self._kept_s = 0.0  # for the patch
 
     def finalists(self, finalists: list[Arm]) -> None:
         """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins."""
         launcher, baseline = self.launcher, self.launcher.baseline
         while finalists:
             baseline_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
-            plan = plan_confirmation(
-                [launcher.expected_s(arm) for arm in finalists],
-                baseline_s,
-                left_s - (reserve_s(baseline_s, left_s) if self.reserves else 0.0),
-            )
+            self._kept_s = reserve_s(baseline_s, left_s) if self.reserves else 0.0
+            expected_s = [launcher.expected_s(arm) for arm in finalists]
+            plan = plan_confirmation(expected_s, baseline_s, left_s - self._kept_s)
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
             if len(chosen) == 1:
                 self._plan_pairs(chosen[0], max(1, plan.pairs))
@@ -92,14 +91,16 @@ class Confirmation:
         """More pairs of one that looks faster, where they now cost less than was expected.
 
         A first launch that compiles leaves its result in the cache for those after it. A gain that
-        the time it works on cannot explain gets twice the pairs of any other.
+        the time it works on cannot explain gets twice the pairs of any other. One that is
+        confirmed already leaves the patch its time.
         """
         launcher, baseline = self.launcher, self.launcher.baseline
         while arm.alive:
             seen = self.evidence.paired(arm, "confirm")
             pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
             wanted = CONFIRM_PAIRS * (2 if self.evidence.measured(arm).beyond_bound else 1)
-            more = int(min(wanted - len(seen), launcher.budget.left() / pair_s))
+            free_s = launcher.budget.left() - (self._kept_s if self.won() else 0.0)
+            more = int(min(wanted - len(seen), free_s / pair_s))
             if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
                 return
             more = more if more < 2 else more - more % 2

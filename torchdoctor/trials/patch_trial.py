@@ -10,7 +10,7 @@ from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Arm, Launcher, Plan
 from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
 
-_RESERVED_OF = 3  # times the reserve must be left, or there is none
+_RESERVED_OF = 2  # times the reserve must be left, or there is none
 
 PATCH = "patch"  # what a launch is asked for in place of a fix
 
