@@ -540,6 +540,13 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
     assert recommending > 3
 
 
+def test_where_nothing_is_recommended_no_patch_is_missed() -> None:
+    for number in range(1, 9):
+        program = Simulated(interrupt_at=number)
+        results = try_all(program, ["null-a", "null-b"], patch=lambda fixes: None)
+        assert results.interrupted and results.patch is None
+
+
 def test_what_is_confirmed_in_fewer_pairs_leaves_the_patch_its_time() -> None:
     program = Simulated(gains={"workers": 2.0})
     names = ["workers", "null-a", "null-b", "fused", "tf32"]

@@ -171,8 +171,8 @@ class _Search:
         except Stopped as stop:
             self.ended = "the trials were stopped"
             self.doubts.append(str(stop))
-        if self.ended is not None and self.patch is None and self.no_patch is None:
-            self.compose_patch()
+        unsaid = self.ended is not None and self.patch is None and self.no_patch is None
+        if unsaid and self.compose_patch() is not None:
             self.no_patch = self.no_patch or self.ended
 
     def screened(self) -> tuple[list[Arm], list[Arm]]:
