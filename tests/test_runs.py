@@ -134,11 +134,11 @@ def test_what_is_piped_in_is_read_by_every_launch(tmp_path: Path) -> None:
         "optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)\n"
         "while True:\n    x = torch.randn(4, 8)\n    time.sleep(0.002)\n" + STEP
     )
-    options = ("--budget", "25s", "--fixes", "fused-optimizer", "--output", "out")
+    options = ("--budget", "30s", "--fixes", "fused-optimizer", "--output", "out")
     result = run(tmp_path, *options, "train.py", input="a\nb\nc\n", stdin=None)
     assert result.returncode == 0, result.stderr
     [trial] = [t for t in report_of(tmp_path)["trials"] if t["fix"] == "fused-optimizer"]
-    assert trial["pairs"] >= 2, trial
+    assert trial["pairs"] >= 1, trial
 
 
 def test_a_program_that_will_not_be_stopped_is_stopped(tmp_path: Path) -> None:
@@ -255,6 +255,6 @@ def test_fixes_that_repeat_samples_or_run_out_of_memory_are_never_recommended(
     assert "memory" in (by_fix["hungry"].reason or "").lower()
     faster = by_fix["same-sample"]
     assert faster.speedup is not None, faster
-    assert faster.speedup.low > 1.0
+    assert faster.speedup.estimate > 2.0
     assert faster.numerics == "changed"
     assert report.recommendation.fixes == []

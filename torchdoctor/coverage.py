@@ -188,7 +188,7 @@ _ROWS_OF_FIXES = (
         tests=(
             f"{_COMPILED}::test_a_graph_break_is_named_with_its_line",
             f"{_COMPILED}::test_compiling_in_every_step_is_said_with_what_changes",
-            f"{_COMPILED}::test_repeated_blocks_are_compiled_once_for_all",
+            f"{_COMPILED}::test_repeated_blocks_are_compiled_once_for_all_by_the_fix_and_its_edit",
         ),
         lacking="reduce-overhead and max-autotune need a GPU, on which they have no test.",
     ),

@@ -56,10 +56,10 @@ def run_with(
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         **(variables or {}),
         "PYTHONPATH": str(Path(str(probe.__file__)).parent),
         "TORCHDOCTOR_PLAN": str(plan_file),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
     }
     for ident, settings in fixes.items():
         module = catalogue.fixes()[ident]

@@ -126,10 +126,13 @@ print("%.5f" % loss.item(), [block._compiled_call_impl is not None for block in 
 
 
 @pytest.mark.skipif(not INLINES, reason="before 2.5 each block is compiled by itself")
-def test_repeated_blocks_are_compiled_once_for_all(tmp_path: Path) -> None:
+def test_repeated_blocks_are_compiled_once_for_all_by_the_fix_and_its_edit(tmp_path: Path) -> None:
+    from partial_recordings import recording
+
+    cached = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     plain = run_with(BLOCKS, {}, tmp_path / "plain")
     settings = {"mode": "default", "blocks": "Block"}
-    ran = run_with(BLOCKS, {"torch-compile": settings}, tmp_path / "with")
+    ran = run_with(BLOCKS, {"torch-compile": settings}, tmp_path / "with", variables=cached)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split()[0] == plain.stdout.split()[0]
     assert ran.stdout.endswith("[True, True, True, True, False]")
@@ -139,26 +142,17 @@ def test_repeated_blocks_are_compiled_once_for_all(tmp_path: Path) -> None:
     assert applied["details"]["graphs"] <= 2
     assert applied["details"]["blocks"] == "Block"
 
-
-@pytest.mark.skipif(not INLINES, reason="before 2.5 each block is compiled by itself")
-def test_the_edit_compiles_the_same_blocks(tmp_path: Path) -> None:
-    from partial_recordings import recording
-
-    script, lines = tmp_path / "example.py", BLOCKS.splitlines()
-    script.write_text(BLOCKS)
-    call = {"file": str(script), "function": "<module>"}
-    call["line"] = next(n for n, line in enumerate(lines, 1) if "net(torch" in line)
-    model = {"ident": 0, "cls": "__main__.Net", "holder_depth": 1}
+    call = {"file": str(tmp_path / "plain" / "example.py"), "function": "<module>"}
+    call["line"] = next(n for n, x in enumerate(BLOCKS.splitlines(), 1) if "net(torch" in x)
     named = {"location": call, "name": "net"}
-    model |= {"forwards": 3, "call": named, "holder": named}
+    model = {"ident": 0, "cls": "__main__.Net", "holder_depth": 1, "forwards": 3}
+    model |= {"call": named, "holder": named}
     seen = recording({"processes": [{"pid": 1, "models": [model]}]})
-    [edit] = FIX.edits({"mode": "default", "blocks": "Block"}, seen)
+    [edit] = FIX.edits(settings, seen)
     changed = edited(BLOCKS, edit)
     assert changed is not None
-    plain = run_with(BLOCKS, {}, tmp_path / "plain")
-    ran = run_with(changed, {}, tmp_path / "with")
-    assert ran.stdout.split()[0] == plain.stdout.split()[0]
-    assert ran.stdout.endswith("[True, True, True, True, False]"), ran.stderr
+    patched = run_with(changed, {}, tmp_path / "patched", variables=cached)
+    assert patched.stdout == ran.stdout, patched.stderr
 
 
 def test_what_to_write_for_each_setting() -> None:

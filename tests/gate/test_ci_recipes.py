@@ -159,7 +159,7 @@ def state(folder: Path) -> tuple[str, str, dict[str, bytes]]:
 def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     project: Path, tmp_path: Path
 ) -> None:
-    (project / "settings.py").write_text("PAUSE_S = 0.016\n")
+    (project / "settings.py").write_text("PAUSE_S = 0.020\n")
     (project / "new.py").write_text("# not in the commit\n")
     before = state(project)
     code, log, outputs, summary = run_action(
