@@ -255,3 +255,13 @@ def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) 
     assert report["interrupted"] is True
     assert report["steps"]["steps"] > 0
     assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_report_overwrites_no_program(tmp_path: Path, option: str) -> None:
+    name = script(tmp_path)
+    before = (tmp_path / name).read_text()
+    result = torchdoctor(tmp_path, "run", option, name, name)
+    assert result.returncode == 2, result.stderr
+    assert "looks like no report" in result.stderr
+    assert (tmp_path / name).read_text() == before

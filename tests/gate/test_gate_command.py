@@ -165,6 +165,8 @@ def test_bad_input_is_one_sentence(project: Path, tmp_path: Path) -> None:
     assert "no tolerance" in bad(
         gate(project, "--against", "HEAD", "--tolerance", "step_time=lots", "train.py")
     )
+    (project / "new.py").write_text(TRAIN)
+    assert "no training/new.py in HEAD" in bad(gate(project, "--against", "HEAD", "new.py"))
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     (outside / "train.py").write_text(TRAIN)

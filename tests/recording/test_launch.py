@@ -14,6 +14,7 @@ from launching import launch_script
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.escaped_writes import named_by_probe
 from torchdoctor.recording.launch import launch
+from torchdoctor.recording.running_launch import no_interrupts
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.sensors import Sensors
 from torchdoctor.records import Workload
@@ -400,3 +401,11 @@ def test_pids_inside_are_found_outside_and_sensors_follow_the_program(sandbox, p
     assert found.main_process_cpus > 0.05
     assert sensors.stop() is result.sensors
     assert (project.parent / "launch" / "sensors.npz").is_file()
+
+
+def test_ctrl_c_while_a_launch_is_cleaned_up_is_heeded_afterwards() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), no_interrupts():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("all of it")
+    assert done == ["all of it"]

@@ -28,6 +28,9 @@ def ids(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
+_WRITTEN = (".json", ".gz", ".html", ".htm", ".md", ".xml", ".sarif", ".txt")
+
+
 def check_writable(path: Path | None) -> None:
     """UsageError where a file that is to be written at the end could not be."""
     if path is None:
@@ -35,3 +38,6 @@ def check_writable(path: Path | None) -> None:
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"Cannot write {path}: name a file in a folder that exists.")
+    written = path.suffix.lower() in _WRITTEN
+    if path.is_file() and path.stat().st_size and not written:
+        raise UsageError(f"{path} exists and looks like no report: name another file to write.")

@@ -35,7 +35,7 @@ can become slower.
 Make it permanent
 -----------------
     model.compile()                            # in place; or mode="reduce-overhead" on a GPU
-    model = torch.compile(model)               # where the model is a plain nn.Sequential
+    model.forward = torch.compile(model.forward)  # a plain nn.Sequential; its state dict stays
     for block in model.modules():              # the repeated blocks alone
         if isinstance(block, Block):
             block.compile()
@@ -252,9 +252,17 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
         )
     call = f"model.compile({options})"
     if _is_plain(recording):
-        # nn.Sequential and its like: compile() in place leaves them as they are.
-        call = f"model = torch.compile({', '.join(filter(None, ['model', options]))})"
+        call = _plainly("model", options)
     return f"{call}{where}"
+
+
+def _plainly(model: str, options: str) -> str:
+    """For nn.Sequential and its like, which compile() in place leaves as they are.
+
+    `model = torch.compile(model)` would put "_orig_mod." before every name in a checkpoint.
+    """
+    arguments = ", ".join(filter(None, [f"{model}.forward", options]))
+    return f"{model}.forward = torch.compile({arguments})"
 
 
 def _is_plain(recording: Recording) -> bool:
@@ -276,7 +284,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
             f"        repeated_block.compile({options})"
         )
     elif _is_plain(recording):
-        statement = f"{{model}} = torch.compile({', '.join(filter(None, ['{model}', options]))})"
+        statement = _plainly("{model}", options)
     return before_training(recording, statement)
 
 

@@ -44,6 +44,7 @@ class Reference:
             ) from None
         self.folder = Path(tempfile.mkdtemp(prefix="torchdoctor-reference-"))
         self._check_out()
+        self._check_script()
 
     def close(self) -> None:
         """Remove the scratch folder."""
@@ -75,6 +76,16 @@ class Reference:
             self.close()
             raise
         Path(index).unlink(missing_ok=True)
+
+    def _check_script(self) -> None:
+        """What git does not know is the same on both sides, and would be compared with itself."""
+        script = Path(self.workload.script).resolve() if self.workload.script else None
+        if script is None or not script.is_relative_to(self.root):
+            return
+        path = script.relative_to(self.root)
+        if not (self.folder / path).exists():
+            self.close()
+            raise UsageError(f"There is no {path} in {self.ref}: commit it, or name another one.")
 
     def contents(self) -> dict[str, bytes | None]:
         """What differs from the working tree, by path there: the commit's bytes, None: absent.

@@ -155,14 +155,21 @@ def exit_code(started: Started) -> int | None:
 
 @contextlib.contextmanager
 def no_interrupts() -> Iterator[None]:
-    """A second Ctrl-C must not leave half of the clean-up undone."""
+    """Ctrl-C must not leave half of the clean-up undone: it is heeded at the end of it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    came: list[int] = []
     numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
-    before = {n: signal.signal(n, signal.SIG_IGN) for n in numbers if n is not None}
+    before = {
+        n: signal.signal(n, lambda number, frame: came.append(number))
+        for n in numbers
+        if n is not None
+    }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)

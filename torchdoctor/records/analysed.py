@@ -16,13 +16,15 @@ def calls_of(recording: Recording, *kinds: str) -> list[TensorCall]:
 
 
 def element_loops(recording: Recording) -> list[TensorCall]:
-    """Lines that go through tensors element by element, those that take longest first.
+    """Loops through tensors element by element, those that take longest first.
 
-    A line that indexes and reads the value is one loop, not two.
+    A line that indexes and reads the value is one loop, not two; so are lines of one function that
+    are run equally often, each of which took what the whole turn takes.
     """
-    longest: dict[tuple[str, int], TensorCall] = {}
+    longest: dict[tuple[str, str, float], TensorCall] = {}
     for call in calls_of(recording, "element"):
-        longest.setdefault((call.location.file, call.location.line), call)
+        where = call.location
+        longest.setdefault((where.file, where.function or "", round(call.calls_per_step)), call)
     return list(longest.values())
 
 
