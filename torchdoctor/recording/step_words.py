@@ -52,6 +52,7 @@ def tally(events: Events) -> str:
         (len(events.at(step_log.FORWARD_BEGIN)), "forward pass", "forward passes"),
         (len(events.at(step_log.BACKWARD_BEGIN)), "backward pass", "backward passes"),
         (len(events.at(step_log.OPTIMIZER_END)), "optimizer step", "optimizer steps"),
+        (len(events.at(step_log.EXPLICIT_STEP)), "call of it", "calls of it"),
     )
     return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n) + " seen"
 

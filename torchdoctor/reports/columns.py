@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchdoctor.reports.wrapping import WIDTH, wrapped
 
 _NAME = 30  # widest first cell of a table
+_TOLD = 14  # narrower, a name that is cut says nothing ("aten...")
 
 
 def laid_out(table: list[list[str]]) -> list[str]:
@@ -13,8 +14,8 @@ def laid_out(table: list[list[str]]) -> list[str]:
         return []
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     rest = sum(widths[1:]) + 2 * len(widths)
-    widths[0] = max(min(widths[0], _NAME, WIDTH - rest), 1)
-    if rest + widths[0] > WIDTH:
+    longest, widths[0] = widths[0], max(min(widths[0], _NAME, WIDTH - rest), 1)
+    if rest + widths[0] > WIDTH or widths[0] < min(longest, _TOLD):
         return _stacked(table)
     return [
         (

@@ -161,11 +161,12 @@ def _beyond_identical(
 
 def _like_two_runs(early: np.ndarray, rounding: np.ndarray, low: bool, data: str) -> Numerics:
     if bool((early <= rounding).all()):
+        makes = "lower precision" if low else "rounding"
+        differ = f"differ by at most {early.max():.0e} (relative), as {makes} makes them"
+        said = differ if early.max() else "are the same"
         return Numerics(
             classification="within-rounding",
-            reason=f"The first {EARLY} losses differ by at most {early.max():.0e} (relative), "
-            f"as {'lower precision' if low else 'rounding'} makes them, and later ones do not "
-            f"drift apart{data}.",
+            reason=f"The first {EARLY} losses {said}, and later ones do not drift apart{data}.",
         )
     close = early.max() <= LOW_PRECISION
     return Numerics(
