@@ -294,7 +294,9 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
         pytest.skip("no overlay here")
     assert recommended["patch_trial"]["speedup"]["low"] > 1.0, recommended
     assert recommended["patch_trial"]["numerics"] == "identical"
-    assert (found.applies, found.agree, found.said) == (True, True, ""), found
+    assert (found.applies, found.said) == (True, ""), found
+    ratio = recommended["patch_trial"]["speedup"]["estimate"] / recommended["speedup"]["estimate"]
+    assert 0.8 < ratio < 1.25, "measured minutes apart, both do the same"
     command = [sys.executable, "-m", "torchdoctor.cli", "report", str(path)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "atch measured:" in shown.stdout
