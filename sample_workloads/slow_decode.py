@@ -4,7 +4,7 @@ Illness: every image is decoded with zlib and numpy in Dataset.__getitem__, and 
     no workers, so the model waits while one core decodes.
 Check expected: loader-cpu-bound
 Bottleneck expected: data_loader
-Fix expected: loader-workers, persistent-workers
+Fix expected: loader-workers, persistent-workers, decoded-cache
 """
 
 import argparse

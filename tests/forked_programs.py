@@ -15,22 +15,31 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 _READ_AT_IMPORT = ("OMP_", "MKL_", "KMP_", "GOMP_", "LD_", "ATEN_", "ONEDNN_", "MALLOC_", "PYTHON")
 _MAY_DIFFER = ("PYTHONPATH",)
 
 
-class Refused(Exception):
-    """This program needs a process of its own."""
+class Process(Protocol):
+    """What is used of a process, forked or started anew."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
 
 
 @dataclass
@@ -44,10 +53,17 @@ class Forked:
         """Its exit status, negative for a signal; None while it runs."""
         return self._status(wait=False)
 
-    def wait(self) -> int:
-        """Wait for its end."""
-        status = self._status(wait=True)
-        assert status is not None
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, that many seconds at most.
+
+        Raises:
+            subprocess.TimeoutExpired: it is still running.
+        """
+        deadline = time.monotonic() + (timeout or 0.0)
+        while (status := self._status(wait=timeout is None)) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            time.sleep(0.02)
         return status
 
     def _status(self, wait: bool) -> int | None:
@@ -56,42 +72,69 @@ class Forked:
         return self.returncode
 
 
-def start(
-    script: str, arguments: list[str], cwd: Path, env: dict[str, str], streams: tuple[Path, ...]
-) -> Forked:
-    """Start `python script arguments...`; `streams` are the files of stdin, stdout and stderr.
+def streams_in(folder: Path, stdin: str = "") -> tuple[Path, Path, Path]:
+    """Files for stdin, which holds this, stdout and stderr."""
+    given, out, err = (folder / f"{name}.txt" for name in ("stdin", "stdout", "stderr"))
+    given.write_text(stdin)
+    return given, out, err
 
-    Raises:
-        Refused: the environment differs in what torch has read already.
-    """
-    if not hasattr(os, "fork"):
-        raise Refused
-    server = _Server.running()
-    if _early(env) != _early(server.environment):
-        raise Refused
-    request = {"argv": [script, *arguments], "cwd": str(cwd), "env": env}
-    return Forked(server.ask(request | {"streams": [str(path) for path in streams]})["pid"])
+
+def start(
+    command: list[str],
+    cwd: Path,
+    env: dict[str, str],
+    streams: tuple[Path, Path, Path],
+    forked: bool = True,
+) -> Process:
+    """Start `python command...` in a session of its own, forked where that can be."""
+    if forked and hasattr(os, "fork") and _early(env) == _early(environment()):
+        request = {"argv": command, "cwd": str(cwd), "env": env}
+        streamed = request | {"streams": [str(path) for path in streams]}
+        return Forked(_Server.running().ask(streamed)["pid"])
+    stdin, stdout, stderr = streams
+    with stdin.open() as given, stdout.open("w") as out, stderr.open("w") as err:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=cwd,
+            env=env,
+            stdin=given,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
 
 
 def run(
-    script: str, arguments: list[str], cwd: Path, env: dict[str, str], folder: Path
+    command: list[str],
+    cwd: Path,
+    env: dict[str, str],
+    folder: Path,
+    *,
+    stdin: str = "",
+    timeout: float = 240,
+    forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run it to its end, forked where it can be; its streams go through files in `folder`."""
-    given, out, err = streams = tuple(folder / f"{n}.txt" for n in ("stdin", "stdout", "stderr"))
-    given.touch()
-    command = [script, *arguments]
-    try:
-        status = start(script, arguments, cwd, env, streams).wait()
-    except Refused:
-        return subprocess.run(
-            [sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True
-        )
+    """Run it to its end; its streams go through files in `folder`.
+
+    Raises:
+        subprocess.TimeoutExpired: it was still running, and was killed.
+    """
+    streams = _, out, err = streams_in(folder, stdin)
+    process = start(command, cwd, env, streams, forked)
+    deadline = time.monotonic() + timeout
+    while (status := process.poll()) is None:
+        if time.monotonic() > deadline:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise subprocess.TimeoutExpired(command, timeout)
+        time.sleep(0.02)
     return subprocess.CompletedProcess(command, status, out.read_text(), err.read_text())
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """This process's own, as the server has it, with changes."""
-    return _Server.running().environment | changes
+    """This process's own without its probe, as the server has it, with changes."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHDOCTOR_PLAN")}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **changes}
 
 
 def _early(environment: dict[str, str]) -> dict[str, str]:
@@ -108,12 +151,10 @@ class _Server:
     _of_this_process: _Server | None = None
 
     def __init__(self) -> None:
-        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHDOCTOR_PLAN")}
-        self.environment = kept | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             # Frames of "<string>" are below the program's, and no file of the user's.
             [sys.executable, "-c", Path(__file__).read_text()],
-            env=self.environment,
+            env=environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -226,3 +226,19 @@ def test_of_gains_that_are_as_large_the_cheaper_trial_comes_first():
     seen = recording(data_wait_s=0.055, before_forward_s=0.0005)
     found, _ = candidates(seen, DIAGNOSIS, {"convert": convert, "workers": workers})
     assert [one.fix for one in found] == ["workers", "convert"]
+
+
+@pytest.mark.parametrize(
+    "share, keeps, more, first",
+    [
+        (0.8, "exactly", {}, "gradients"),
+        (0.5, "exactly", {}, "workers"),  # less than the bottleneck
+        (0.8, "lower precision", {}, "workers"),
+        (0.8, "exactly", {"SETUP_S": 5.0}, "workers"),
+    ],
+)
+def test_a_mistake_that_costs_more_than_the_bottleneck_does_not_wait(share, keeps, more, first):
+    catalogue = {**CATALOGUE, "gradients": fix(("evaluation",), keeps=keeps, **more)}
+    found = [*DIAGNOSIS.findings, Finding(check="evaluation", share_of_step=share)]
+    diagnosis = Diagnosis(bottleneck="data_loader", detail="data-wait", findings=found)
+    assert candidates(recording(), diagnosis, catalogue)[0][0].fix == first

@@ -262,3 +262,45 @@ def test_workers_in_a_recorded_training_took_the_wait_for_data_away() -> None:
     assert found.parts[0].name == "data_loader"
     assert found.parts[0].change_s == pytest.approx(-58e-3, abs=1e-3)
     assert "data-wait is gone" in found.sentence
+
+
+def test_a_busier_machine_proves_no_change() -> None:
+    """Under a steady load the launches of a run agree, so their interval is narrow and wrong."""
+    calm = replace(run_with().sensors, other_load_cpus=0.0)
+    busy = replace(calm, other_load_cpus=0.3 * run_with().environment.usable_cpus)
+    before, after = run_with(2.4, sensors=busy), run_with(sensors=calm)
+    found = compare(before, after)
+    assert found.verdict == "unclear"
+    assert "other programs kept" in found.sentence
+    assert "faster" not in found.sentence
+    assert compare(replace(before, sensors=calm), after).verdict == "faster"
+
+
+def test_parts_are_milliseconds_of_the_launch_that_they_were_observed_in() -> None:
+    """Shares of an observed step of 296 ms, times the trials' 139 ms, are nobody's milliseconds."""
+    old = run_with()
+    time = old.baseline.step_time_s
+    long_s = 2.0 * time.mean
+    slow = replace(time, median=0.7 * time.median, mean=long_s, p90=2 * long_s)
+    new = replace(run_with(1.4), baseline=replace(run_with(1.4).baseline, step_time_s=slow))
+    found = compare(old, new)
+    assert found.b.parts_s == pytest.approx(long_s)
+    assert sum(part.b_s or 0.0 for part in found.parts) == pytest.approx(long_s, rel=0.05)
+    costs = [one for one in new.diagnosis.findings if one.share_of_step]
+    for one in found.findings:
+        shares = [x.share_of_step for x in costs if x.check == one.check]
+        assert one.b_s in [pytest.approx(share * long_s) for share in shares]
+    doubts = [x for x in found.doubts if x.startswith("B's parts and findings are of the launch")]
+    assert len(doubts) == (not 1 / 1.2 < long_s / found.b.step_s < 1.2)
+
+
+def test_what_a_step_time_is_of_reads_as_words() -> None:
+    side = compare(run_with(), run_with(1.4)).a
+    assert side.basis == "mean of 4 launches, spread their range"
+    time = run_with().baseline.step_time_s
+    time = replace(time, mean=1.6 * time.median)
+    alone = run_with()
+    alone = replace(alone, baseline=replace(alone.baseline, launches_s=[], step_time_s=time))
+    said = compare(alone, alone).a.basis
+    assert said.startswith("mean of ") and said.endswith("), spread their 10 to 90 %")
+    assert " steps (median " in said

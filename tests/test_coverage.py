@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor import catalogue, coverage
+from torchdoctor import catalogue, coverage, coverage_tables
 
 ROOT = Path(__file__).parent.parent
 ROWS = [row for rows in coverage.TABLES.values() for row in rows]
@@ -22,7 +22,7 @@ def names_in(file: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.asked)
 def test_every_test_that_a_row_names_exists(row: coverage.Row) -> None:
-    for named in coverage.shown_by(row, catalogue.checks(), catalogue.fixes()):
+    for named in coverage_tables.shown_by(row, catalogue.checks(), catalogue.fixes()):
         file, _, test = named.partition("::")
         assert test.partition("[")[0] in names_in(file), named
 
@@ -38,7 +38,7 @@ def test_every_id_exists_or_is_said_to_be_awaited(row: coverage.Row) -> None:
 
 def test_every_check_and_fix_is_asked_for_by_some_row() -> None:
     fixes, checks = catalogue.fixes(), catalogue.checks()
-    named = {i for row in ROWS for i in (*row.fixes, *coverage.found_by(row, checks, fixes))}
+    named = {i for row in ROWS for i in (*row.fixes, *coverage_tables.found_by(row, checks, fixes))}
     assert set(fixes) <= named
     # These say what goes on around the program, which no guide asks for.
     around = {"other-load", "work-outside-model", "cpu-execution"}
@@ -46,7 +46,7 @@ def test_every_check_and_fix_is_asked_for_by_some_row() -> None:
 
 
 def test_what_is_only_offered_is_never_called_tried() -> None:
-    page = "\n".join(coverage.tables(catalogue.checks(), catalogue.fixes()))
+    page = "\n".join(coverage_tables.tables(catalogue.checks(), catalogue.fixes()))
     for line in page.splitlines():
         cells = line.split(" | ")
         if len(cells) < 6 or "](fixes/" not in line:

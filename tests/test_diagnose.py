@@ -98,7 +98,9 @@ def test_the_machine_is_the_traces_own_and_of_many_gpus_the_one_that_worked(tmp_
     trace = synthetic.every_branch(device=5)
     report = trace_checkup([str(write(tmp_path, trace=trace, deviceProperties=cards))])
     assert [(gpu.index, gpu.name) for gpu in report.environment.gpus] == [(5, "NVIDIA B200")]
-    assert report.environment.cpu == ""
+    seen = report.environment
+    unknown = (seen.python, seen.platform, seen.cpu, seen.cpu_cores, seen.usable_cpus)
+    assert unknown == (None,) * 5
     text = diagnose(str(tmp_path / "trace.json")).stdout.decode()
     assert "NVIDIA B200" in text
     assert "usable CPU" not in text
@@ -274,6 +276,44 @@ def test_windows_of_one_program_are_not_compared_as_ranks(tmp_path: Path) -> Non
     assert report.ranks == []
     assert not [f for f in report.diagnosis.findings if f.check == "rank-imbalance"]
     assert any("separate recordings" in doubt and "17.1.pt" in doubt for doubt in report.doubts)
+
+
+def test_the_slow_rank_is_told_by_what_it_takes_longer_for(tmp_path: Path) -> None:
+    """All ranks waited for data nearly alike, and that was named as what slowed the one."""
+    for rank, (data, host) in enumerate(((500, 10), (509, 300), (500, 10))):
+        trace = synthetic.TraceBuilder()
+        for number in range(4):
+            at = 1000.0 * number
+            trace.step(number, at, at + 1000)
+            trace.slice("user_annotation", synthetic.LOADER, at, at + data)
+            trace.operator("aten::index", at + data, at + data + host)
+            begin = at + data + host
+            launch = trace.call("cudaLaunchKernel", begin, begin + 2)
+            trace.kernel("ampere_sgemm_128x64_nn", begin + 2, begin + 50, launch)
+            reduce = trace.call("cudaLaunchKernel", begin + 3, begin + 5)
+            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+            trace.kernel(name, begin + 50, at + 990, reduce, stream=20)
+        information = {"backend": "nccl", "rank": rank, "world_size": 3}
+        write(tmp_path, f"{rank}.json", trace, distributedInfo=information)
+    [found] = [
+        finding
+        for finding in trace_checkup([str(tmp_path)]).diagnosis.findings
+        if finding.check == "rank-imbalance"
+    ]
+    assert "Rank 1" in found.evidence[0]
+    assert found.evidence[1].endswith("host and copies +0.29 ms, waiting for data +0.009 ms.")
+    assert not any("of that it waits for data" in sentence for sentence in found.evidence)
+
+
+def test_that_a_trace_from_the_standard_input_is_not_copied_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    path, logs = write(tmp_path), tmp_path / "logs"
+    piped = diagnose("-", "--tensorboard", str(logs), input=path.read_bytes())
+    assert piped.returncode == 0, piped.stderr
+    assert "no copy of the trace" in piped.stderr.decode()
+    named = diagnose(str(path), "--tensorboard", str(logs))
+    assert "no copy of the trace" not in named.stderr.decode()
+    assert list(logs.rglob("*.pt.trace.json"))
 
 
 @pytest.mark.parametrize("how", ["json", "json.gz", "stdin", "folder"])

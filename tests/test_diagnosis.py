@@ -261,3 +261,15 @@ def test_the_verdict_says_where_batches_are_prepared_or_waited_for(leaf: str, wo
     found = diagnose(seen, catalogue.checks())
     assert found.sentence.startswith("Training waits for data 60% of each step.")
     assert words in found.sentence
+
+
+def test_the_start_of_a_program_is_no_diagnosis() -> None:
+    """Three steps are mostly warm-up: naming a bottleneck from them would be a guess."""
+    name = next(iter(CPU_ILLNESSES))
+    seen = observed(CPU_ILLNESSES[name][0])
+    short = replace(seen, steps=replace(seen.steps, program_ended=True, total_steps_seen=3))
+    answer = diagnose(short, catalogue.checks(), catalogue.fixes())
+    assert (answer.bottleneck, answer.findings) == ("none", [])
+    assert "ended after 3 whole steps" in answer.sentence
+    longer = replace(seen, steps=replace(short.steps, total_steps_seen=300))
+    assert diagnose(longer, catalogue.checks(), catalogue.fixes()).bottleneck != "none"

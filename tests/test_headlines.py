@@ -68,5 +68,5 @@ def _backward(*args, **kwargs):
 torch.autograd.backward = _backward
 """
     (tmp_path / "train.py").write_text(stop + re.sub(r"batch_size=\d+", "batch_size=4", program))
-    done = run("train.py", [], tmp_path, environment(), tmp_path)
+    done = run(["train.py"], tmp_path, environment(), tmp_path)
     assert done.stderr.strip().endswith("one backward pass"), done.stderr

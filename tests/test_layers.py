@@ -21,6 +21,7 @@ ORDER = [
     "record_files",
     "record_schema",
     "coverage",
+    "coverage_tables",
     "catalogue",
     "reports",
     "recording",
@@ -43,6 +44,7 @@ ORDER = [
     "trace_checkup",
     "commands",
     "cli",
+    "__main__",
 ]
 FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
 # A file, or a room with all its files.
@@ -55,7 +57,6 @@ ONLY_IN = {
     "tensorboard": {"tensorboard_log"},
     "matplotlib": {"tensorboard_log/drawing.py"},
 }
-FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
 
 
 def _room(path: Path) -> str:

@@ -66,7 +66,7 @@ def test_a_slow_machine_still_gets_its_four_launches() -> None:
 @pytest.mark.slow
 @pytest.mark.xdist_group("trials")  # one at a time: it measures
 def test_it_is_measured_here() -> None:
-    command = [sys.executable, "-m", "torchdoctor.cli", "env", "--noise", "--budget", "20s"]
+    command = [sys.executable, "-m", "torchdoctor.cli", "env", "--noise", "--budget", "12s"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode in (0, 6), result.stderr
     assert "Traceback" not in result.stderr

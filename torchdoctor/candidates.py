@@ -59,6 +59,10 @@ class FixModule(Protocol):
     `next_settings(tried, recording)`: its setting is searched (`trials.sizes`).
     `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
     `REORDERS`: it hands out the same batches in another order.
+    `PREPARES_ELSEWHERE`: workers prepare the samples, each with a copy of the dataset that the
+    untouched program does not have there.
+    `doubt(recording)`: a sentence on what may go wrong where it is used, or None. The report says
+    it wherever it shows the fix, and shows it only where it was measured to train the same.
     `note(recording)`: what the report says of it whatever came out, or None.
     `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
     `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes
@@ -150,8 +154,9 @@ def candidates(
             main=prospect.tier == 0,
         )
         cost_s = float(getattr(module, "SETUP_S", 0.0))
+        tier = 0 if _is_larger_mistake(prospect, module, diagnosis) else prospect.tier
         for number, (settings, also) in enumerate(_with_company(tried, module, recording)):
-            rank = _rank(prospect.tier + number, one, cost_s, len(included))
+            rank = _rank(tier + number, one, cost_s, len(included))
             # What goes with it works elsewhere in the step.
             bound = None if also else one.bound
             setting = replace(one, settings=settings, also=also, bound=bound)
@@ -165,6 +170,18 @@ def _rank(tier: int, one: Candidate, cost_s: float, includes: int) -> tuple[floa
     A second setting waits until the next tier's first ones had their turn.
     """
     return (tier, -round(math.log(one.ceiling or 1.0) / _KNOWN_TO), cost_s, -includes)
+
+
+def _is_larger_mistake(prospect: _Prospect, module: FixModule, diagnosis: Diagnosis) -> bool:
+    """Whether it treats more than the bottleneck does, for nothing: the same results, no set-up.
+
+    The tree takes the first branch that is high, and a mistake beside it may cost more.
+    """
+    bottleneck = max(
+        (_share(f) for f in diagnosis.findings if f.check == diagnosis.detail), default=1
+    )
+    for_nothing = module.KEEPS_RESULTS == "exactly" and not getattr(module, "SETUP_S", 0.0)
+    return for_nothing and prospect.tier == 1 and (prospect.share or 0.0) > bottleneck
 
 
 def _speedup_without(share: float | None) -> float | None:

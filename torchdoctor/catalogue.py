@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from torchdoctor import coverage
+from torchdoctor import coverage_tables
 from torchdoctor.errors import UsageError
 
 BRANCHES = {
@@ -232,7 +232,7 @@ def _index() -> str:
     for ident, module in fixes().items():
         kept = module.KEEPS_RESULTS
         lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")
-    lines += coverage.tables(checks(), fixes())
+    lines += coverage_tables.tables(checks(), fixes())
     return "\n".join(lines) + "\n"
 
 

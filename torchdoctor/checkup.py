@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
-from torchdoctor.diagnosis import diagnose
+from torchdoctor.diagnosis import diagnose, too_short
 from torchdoctor.diagnosis_by_experiment import by_experiment
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
@@ -29,6 +29,7 @@ from torchdoctor.records import (
     Report,
     Workload,
 )
+from torchdoctor.records.outside import outside_share
 from torchdoctor.records.preparation import unseen_forward_share
 from torchdoctor.records.program import ANALYSED
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
@@ -119,7 +120,9 @@ class _Checkup:
         try:
             observation = self._observe()
             self._diagnose()
-            if self._settings.no_fixes:
+            if too_short(self._recording) is not None:
+                self._no_trials_reason = "So few steps cannot be compared, so no fix was tried."
+            elif self._settings.no_fixes:
                 self._no_trials_reason = "Fixes were not asked for (--no-fixes)."
             else:
                 self._try_fixes(observation)
@@ -162,6 +165,7 @@ class _Checkup:
         self._recording = replace(
             self._recording,
             steps=seen.steps,
+            failure=seen.failure,
             processes=seen.processes,
             sensors=seen.sensors,
             environment=replace(
@@ -170,7 +174,7 @@ class _Checkup:
                 cuda=seen.processes[0].cuda,
             ),
         )
-        if not seen.interrupted:
+        if not seen.interrupted and too_short(self._recording) is None:
             self._recording = replace(self._recording, storage=self._recorder.storage(seen))
             self._recording = self._profiled(seen)
         self._share_out()
@@ -227,7 +231,7 @@ class _Checkup:
     def _share_out(self) -> None:
         """Where the step's time goes, by all that was recorded."""
         seen = self._recording
-        known = shares(seen.steps, seen.trace, unseen_forward_share(seen))
+        known = shares(seen.steps, seen.trace, unseen_forward_share(seen), outside_share(seen))
         self._recording = with_inline_preparation(replace(seen, shares=known))
 
     def _diagnose_what_is_known(self) -> None:

@@ -26,8 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Why is this PyTorch training slow, what exactly should change, and how much faster "
     "will it be: measured here, with an interval, and with proof that training stays the same.",
-    epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed, 4 no training step "
-    "found, 5 timed out, 6 not decided or not comparable, 70 a defect of torchdoctor, "
+    epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed (also where the "
+    "report of the steps before could be made), 4 no training step found, 5 timed out, "
+    "6 not decided or not comparable, 70 a defect of torchdoctor, "
     "130 interrupted (what was measured is kept).",
 )
 
@@ -106,6 +107,13 @@ def _end_like_ctrl_c() -> None:
             signal.signal(number, _interrupt)
 
 
+def _by_ctrl_c(end: BaseException | None) -> bool:
+    """Whether it began as a KeyboardInterrupt, which typer makes a silent exit of."""
+    while end is not None and not isinstance(end, KeyboardInterrupt):
+        end = end.__cause__ or end.__context__
+    return end is not None
+
+
 def main() -> None:
     """Entry point: every expected failure is one sentence and its exit code."""
     _end_like_ctrl_c()
@@ -114,7 +122,9 @@ def main() -> None:
     except TorchdoctorError as error:
         _say(f"torchdoctor: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if not _by_ctrl_c(end):
+            raise
         _say("torchdoctor: interrupted.")
         sys.exit(130)
     except BrokenPipeError:

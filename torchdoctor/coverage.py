@@ -1,20 +1,13 @@
 """What the literature asks a tool like this for, row by row, and what here answers it.
 
 The rows are the union of public guides to PyTorch performance and of the checks that other
-profilers have. Which checks, trials and offers there are is looked up in the catalogue, so that a
-page can never claim more than the files hold.
+profilers have. `torchdoctor.coverage_tables` shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
-
-_CHECK_TEST = "tests/checks/test_examples.py::test_fires"
-_TRIED_TEST = "tests/fixes/test_fix_examples.py::test_with_the_fix"
-_GPU_TEST = "tests/fixes/test_fix_examples.py::test_with_the_fix_on_a_gpu"
-_OFFERED_TEST = "tests/fixes/test_fix_examples.py::test_is_offered_with_what_to_write"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,13 +79,22 @@ _ROWS_OF_CHECKS = (
     ),
     Row(
         asked="many small kernels; Python overhead",
-        checks=("many-small-kernels", "python-overhead"),
+        checks=("many-small-kernels", "python-overhead", "outside-operators"),
         fixes=("torch-compile", "fused-optimizer"),
     ),
     Row(
         asked="tensor cores or low precision unused; TF32 off",
         checks=("low-precision-unused", "tensor-cores-unused", "tf32-off"),
         fixes=("mixed-precision", "tf32", "cpu-bfloat16-products"),
+    ),
+    Row(
+        asked="training in float64 by mistake",
+        checks=("double-precision",),
+        fixes=("single-precision",),
+        tests=(
+            "tests/probe/test_double_calls.py::"
+            "test_the_lines_that_ask_for_float64_are_seen_and_nothing_stays_wrapped",
+        ),
     ),
     Row(
         asked="sizes that are no multiples of 8",
@@ -123,7 +125,7 @@ _ROWS_OF_CHECKS = (
     ),
     Row(
         asked="gradients kept in validation; graphs kept every step, with file and line",
-        checks=("evaluation-with-gradients", "kept-graphs", "memory-growth"),
+        checks=("evaluation-with-gradients", "evaluation-share", "kept-graphs", "memory-growth"),
         fixes=("no-grad-evaluation", "release-graph"),
         tests=(f"{_PROBED}::test_graphs_that_are_kept_are_seen_with_what_keeps_them",),
     ),
@@ -218,6 +220,17 @@ _ROWS_OF_FIXES = (
         ),
         lacking="float16 with scaled gradients is tested on a CPU, and was not run on a GPU.",
     ),
+    Row(
+        asked="float32 in place of float64",
+        fixes=("single-precision",),
+        tests=(
+            "tests/fixes/test_single_precision.py::"
+            "test_training_goes_on_in_float32_with_the_same_losses[plain]",
+            "tests/edits/test_precision_edits.py::"
+            "test_every_loop_that_hands_such_batches_to_the_model_is_found",
+        ),
+        lacking="It was not run on a GPU.",
+    ),
     Row(asked="gradients set to None", fixes=("set-to-none",)),
     Row(asked="evaluation without gradients", fixes=("no-grad-evaluation",)),
     Row(asked="cudnn.benchmark", fixes=("cudnn-benchmark",)),
@@ -272,67 +285,3 @@ _ROWS_OF_FIXES = (
 TABLES = {"Asked of the diagnosis": _ROWS_OF_CHECKS, "Asked of the fixes": _ROWS_OF_FIXES}
 # Named by a row before their file is there; whoever adds the file takes its id out of here.
 AWAITED: frozenset[str] = frozenset()
-
-
-def tables(checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]) -> list[str]:
-    """The tables as lines of Markdown.
-
-    Args:
-        checks: check modules by id.
-        fixes: fix modules by id.
-    """
-    lines: list[str] = []
-    for title, rows in TABLES.items():
-        lines += ["", f"## {title}", ""]
-        lines += ["| asked for | found by | tried | offered | shown by | lacking |"]
-        lines += ["| --- | --- | --- | --- | --- | --- |"]
-        for row in rows:
-            tried = [i for i in row.fixes if i in fixes and not _by_hand(fixes[i])]
-            cells = [
-                row.asked,
-                ", ".join(f"[{i}](checks/{i}.md)" for i in found_by(row, checks, fixes)),
-                ", ".join(f"[{i}](fixes/{i}.md)" for i in tried),
-                ", ".join(
-                    f"[{i}](fixes/{i}.md)" for i in row.fixes if i in fixes and i not in tried
-                ),
-                "<br>".join(f"`{test}`" for test in shown_by(row, checks, fixes)),
-                _lacking(row, checks, fixes),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def found_by(
-    row: Row, checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]
-) -> list[str]:
-    """Checks that find what the row asks for: its own, else those that its fixes treat."""
-    named = [i for i in row.checks if i in checks]
-    treated = [c for i in row.fixes if i in fixes for c in fixes[i].TREATS if c in checks]
-    return named or list(dict.fromkeys(treated))
-
-
-def shown_by(
-    row: Row, checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]
-) -> list[str]:
-    """Tests that show it: of the files' own examples, and the row's."""
-    tests = [f"{_CHECK_TEST}[{i}-0]" for i in row.checks if i in checks and checks[i].FIRES]
-    for ident in row.fixes:
-        if ident not in fixes:
-            continue
-        module = fixes[ident]
-        if _by_hand(module):
-            tests.append(f"{_OFFERED_TEST}[{ident}-0]")
-        else:
-            needs_gpu = getattr(module, "EXAMPLE_NEEDS", None) == "cuda"
-            tests.append(f"{_GPU_TEST if needs_gpu else _TRIED_TEST}[{ident}]")
-    return [*tests, *row.tests]
-
-
-def _lacking(row: Row, checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]) -> str:
-    absent = [i for i in (*row.checks, *row.fixes) if i not in checks and i not in fixes]
-    said = [f"Not there: {', '.join(absent)}."] if absent else []
-    return " ".join([*said, row.lacking] if row.lacking else said)
-
-
-def _by_hand(module: ModuleType) -> bool:
-    return getattr(module, "WHEN", "") == "by hand"

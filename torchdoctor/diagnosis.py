@@ -17,6 +17,7 @@ _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 _UNMEASURED_SHARE = 0.25
 _OTHER_THRESHOLD = 0.30
 _OUTSIDE = "work-outside-model"
+_IN_NO_OPERATOR = "outside-operators"
 
 _VERDICTS = {
     "data_loader": "Training waits for data {value} of each step",
@@ -30,6 +31,21 @@ _VERDICTS = {
 }
 
 
+_FEWEST_STEPS = 5  # in all: of fewer, most are the program's start
+
+
+def too_short(recording: Recording) -> str | None:
+    """A sentence where the program ended by itself before its steps could say anything."""
+    steps = recording.steps
+    if steps is None or not steps.program_ended or steps.total_steps_seen >= _FEWEST_STEPS:
+        return None
+    seen = steps.total_steps_seen
+    return (
+        f"The program ended after {seen} whole step{'s' * (seen != 1)}, too few to tell what slows "
+        "it: let it train for 30 or more (its own option for steps or epochs, or more data)."
+    )
+
+
 def diagnose(
     recording: Recording, checks: Mapping[str, Any], fixes: Mapping[str, Any] | None = None
 ) -> Diagnosis:
@@ -40,6 +56,8 @@ def diagnose(
         checks: check modules by id.
         fixes: fix modules by id, for `Finding.fixes`.
     """
+    if (why_not := too_short(recording)) is not None:
+        return Diagnosis(bottleneck="none", sentence=why_not)
     findings = _findings(recording, checks, fixes or {})
     path, bottleneck, value = _walk(recording, checks)
     on_gpu = recording.has_gpu or recording.shares.gpu is not None
@@ -155,6 +173,8 @@ def _sentence(
     text = _VERDICTS[kind].format(value=f"{value:.0%}")
     specific = [f for f in findings if f.check == detail and f.check not in TREE]
     evidence = [f.evidence[0] for f in specific if f.evidence][:1]
+    if bottleneck == "other" and detail == _IN_NO_OPERATOR:
+        return " ".join(specific[0].evidence)  # what a trace knows of it, and no more
     if bottleneck == "other" and detail == _OUTSIDE:
         evidence = [specific[0].evidence[-1]]  # the verdict has said the share
     return " ".join([*larger, f"{text}.", *evidence])

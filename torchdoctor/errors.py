@@ -42,7 +42,7 @@ class NoTrace(UsageError):
 
 
 class ProgramFailed(TorchdoctorError):
-    """The user's program ended with an error before it could be measured.
+    """The user's program ended with an error, before it could be measured or afterwards.
 
     Args:
         message: one sentence.

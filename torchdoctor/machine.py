@@ -19,7 +19,7 @@ def describe_environment() -> list[str]:
         f"torch        {seen.torch or 'not installed in ' + sys.executable}",
         f"python       {seen.python}",
         f"platform     {seen.platform}",
-        f"CPU          {seen.cpu}, {seen.cpu_cores} cores, {seen.usable_cpus:g} usable",
+        f"CPU          {seen.cpu}, {seen.cpu_cores} cores, {seen.cpus:g} usable",
         f"CPU features {', '.join(seen.cpu_features) or 'unknown'}",
         f"memory       {_gib(seen.memory_bytes)} (limit {_gib(limits.memory_bytes)})",
         f"GPU          {', '.join(gpu.name for gpu in seen.gpus) or 'none'}",

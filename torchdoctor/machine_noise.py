@@ -17,7 +17,7 @@ from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Boundary
-from torchdoctor.trials.compare import seconds_per_sample, t_quantile, usable
+from torchdoctor.trials.compare import seconds_per_sample, usable, visible
 
 FEWEST_LAUNCHES = 4
 _PAIRS = (4, 6, 12, 24)
@@ -28,7 +28,6 @@ _A_DAY_S = 86_400.0
 _PATIENCE = 3.0  # times the budget, until there are enough launches
 _MOST_FAILED = 2
 _WIDTH = 80
-_POWER = 0.8  # how often a true difference of that size is then seen
 _STEPS = Window(warmup_steps=20, measure_steps=100, max_window_s=10.0)
 # Matrix products on all cores and Python between them, about 5 ms a step.
 _PROGRAM = """
@@ -66,9 +65,7 @@ class Noise:
 
     def visible(self, pairs: int) -> float:
         """The smallest speed-up that so many pairs show four times in five, as a ratio - 1."""
-        degrees = pairs - 1
-        reach = t_quantile(0.975, degrees) + t_quantile(_POWER, degrees)
-        return math.expm1(reach * self.deviation * math.sqrt(2.0 / pairs))
+        return visible(math.sqrt(2.0) * self.deviation, pairs)
 
     def pairs_within(self, seconds: float) -> int:
         """Pairs of launches of this program that fit into so much time."""

@@ -15,6 +15,7 @@ from torchdoctor.records import (
     Recording,
     Trial,
 )
+from torchdoctor.trials.outcome import SAME_TRAINING
 
 _MOST_UNDECIDED = 2
 
@@ -37,7 +38,7 @@ def offered_fixes(
     """
     found = _confirmed(rows, recommended, recording, fixes)
     if not recommended and not found:
-        found = _undecided(diagnosis, rows, fixes)
+        found = _undecided(diagnosis, rows, recording, fixes)
     offered = _neither_measured_nor_refused(diagnosis, rows, recording, fixes)
     return [as_code(one, recording, fixes) for one in found] + offered
 
@@ -66,25 +67,56 @@ def _confirmed(
 
 
 def _undecided(
-    diagnosis: Diagnosis, rows: Sequence[Trial], fixes: Mapping[str, Any]
+    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
 ) -> list[RecommendedFix]:
-    """Of the first finding that has any: fixes that were not tried, or not decided; two at most."""
+    """Of the first finding that has any: fixes that were not decided, two at most.
+
+    Those that were measured come first, the surest before all.
+    """
     open_rows = [row for row in rows if row.verdict == "unclear" and _may_help(row)]
+    open_rows = [row for row in open_rows if not _others_looked_slower(row, rows)]
     for finding in diagnosis.findings:
         found: dict[str, RecommendedFix] = {}
-        for ident in finding.fixes:
-            for row in open_rows:
-                parts = row.fix.split(" + ")
-                if ident not in parts or not set(parts) <= set(fixes):
-                    continue
-                standing = "untried" if row.speedup is None else "undecided"
-                for part in parts:
-                    own = row.settings if len(parts) == 1 else row.settings.get(part, {})
-                    one = RecommendedFix(fix=part, settings=own, standing=standing)
-                    found.setdefault(part, one)
+        asked = [(row, number) for row in open_rows for number in range(len(finding.fixes))]
+        for row, number in sorted(asked, key=_measured_first):
+            parts = row.fix.split(" + ")
+            if finding.fixes[number] not in parts or not set(parts) <= set(fixes):
+                continue
+            standing = "untried" if row.speedup is None else "undecided"
+            if standing == "undecided" and len(parts) > 1:
+                standing = "together"
+            if standing == "untried" and not all(_untried(fixes[part]) for part in parts):
+                continue
+            same = row.speedup is not None and row.numerics in SAME_TRAINING
+            if not same and any(_doubted(fixes[part], recording) for part in parts):
+                continue
+            for part in parts:
+                own = row.settings if len(parts) == 1 else row.settings.get(part, {})
+                one = RecommendedFix(fix=part, settings=own, standing=standing)
+                found.setdefault(part, one)
         if found:
             return list(found.values())[:_MOST_UNDECIDED]
     return []
+
+
+def _measured_first(asked: tuple[Trial, int]) -> tuple[bool, float]:
+    """By the lower end of the interval; then in the finding's order."""
+    row, number = asked
+    return (row.speedup is None, -row.speedup.low if row.speedup is not None else number)
+
+
+def _others_looked_slower(row: Trial, rows: Sequence[Trial]) -> bool:
+    """Whether a row was not tried, and other settings of one of its fixes alone looked slower."""
+    if row.speedup is not None:
+        return False
+    parts = {row.fix: row.settings}
+    if " + " in row.fix:
+        parts = {part: row.settings.get(part, {}) for part in row.fix.split(" + ")}
+    return any(
+        other.fix in parts and other.settings != parts[other.fix]
+        for other in rows
+        if other.speedup is not None and other.speedup.estimate < 1
+    )
 
 
 def _may_help(row: Trial) -> bool:
@@ -127,6 +159,8 @@ def _neither_measured_nor_refused(
             module = fixes.get(ident)
             if module is None or ident in seen or module.refuses(recording):
                 continue
+            if not _untried(module) or _doubted(module, recording):
+                continue
             seen.add(ident)
             if hasattr(module, "includes") and slower.intersection(module.includes(recording)):
                 continue
@@ -151,3 +185,13 @@ def advice(
         for ident, module in fixes.items()
         if advises_training(module) and ident not in seen and not module.refuses(recording)
     ]
+
+
+def _doubted(module: Any, recording: Recording) -> bool:
+    """Whether a fix is worth showing only where it was measured to train the same."""
+    return hasattr(module, "doubt") and module.doubt(recording) is not None
+
+
+def _untried(module: Any) -> bool:
+    """Whether a fix is worth offering where no run has tried it."""
+    return bool(getattr(module, "OFFERED_UNTRIED", True))

@@ -175,6 +175,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read(path: Path) -> bytes:
+    if path.is_char_device() or path.is_block_device():
+        raise UsageError(f"{path} is a device, not a file.")
     try:
         return path.read_bytes()
     except FileNotFoundError as error:

@@ -25,7 +25,7 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.ceilings import replay_ceilings, with_measured
-from torchdoctor.report_doubts import all_doubts
+from torchdoctor.report_doubts import all_doubts, doubts_of_fixes
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
 
@@ -64,6 +64,12 @@ def assemble(
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
     rows = _noted(rows, recording, fixes)
+    chosen = trials.recommendation.fixes if trials is not None else []
+    offered = offered_fixes(diagnosis, rows, chosen, recording, fixes)
+    if advise_training:
+        offered += advice(rows, recording, fixes)
+    told = [one.fix for one in [*chosen, *offered]]
+    told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
     replayed = recording.trace.what_if if recording.trace else None
     tried = trials.ceilings if trials else []
     report = Report(
@@ -82,16 +88,16 @@ def assemble(
         steps=recording.steps,
         trace=recording.trace,
         sensors=recording.sensors,
-        doubts=all_doubts(recording, trials, patch),
+        doubts=[
+            *doubts_of_fixes(told, recording, fixes),
+            *all_doubts(recording, trials, patch),
+        ],
+        failure=recording.failure,
         interrupted=interrupted,
         run_folder=recording.folder,
         memory_snapshot=recording.main.memory_snapshot,
         reproduce=reproduce,
     )
-    chosen = trials.recommendation.fixes if trials is not None else []
-    offered = offered_fixes(diagnosis, rows, chosen, recording, fixes)
-    if advise_training:
-        offered += advice(rows, recording, fixes)
     if trials is None:
         return replace(report, recommendation=replace(report.recommendation, also_offered=offered))
     return replace(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from statistics import fmean
+from typing import Any
 
 from torchdoctor.records import Recording
 from torchdoctor.source_patch import SourcePatch
@@ -24,6 +26,15 @@ def all_doubts(
         *_of_changed_times(recording, trials),
         *_of_the_patch(trials, patch),
     ]
+
+
+def doubts_of_fixes(
+    idents: Iterable[str], recording: Recording, fixes: Mapping[str, Any]
+) -> list[str]:
+    """What may go wrong where fixes are used that the report tells of, each once."""
+    modules = [fixes[ident] for ident in idents if ident in fixes]
+    said = [module.doubt(recording) for module in modules if hasattr(module, "doubt")]
+    return list(dict.fromkeys(one for one in said if one is not None))
 
 
 def _of_changed_times(recording: Recording, trials: TrialResults | None) -> list[str]:
@@ -64,7 +75,7 @@ def _of_the_recording(recording: Recording) -> list[str]:
             f"A step takes hardly longer than observing it ({cost_us:.0f} us): its parts are not "
             "known well."
         )
-    busy, usable = recording.sensors.other_load_cpus, recording.environment.usable_cpus
+    busy, usable = recording.sensors.other_load_cpus, recording.environment.cpus
     if busy is not None and busy >= _BUSY * max(usable, 1.0):
         doubts.append(
             f"Other programs kept {busy:.1f} of {usable:g} usable CPUs busy: speed-ups, above all "

@@ -37,6 +37,7 @@ NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
 )
 _FEW_STEPS = 3
+_OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
@@ -152,6 +153,8 @@ def _offered(
     """Fixes for what was found, those first that treat most of the bottleneck; none was tried."""
     treated: dict[str, list[float]] = {}  # shares of the bottleneck's findings, and of others
     for finding in diagnosis.findings:
+        if diagnosis.detail == _OUTSIDE and finding.check in _IDLE:
+            continue  # the device waits for what no fix of the model makes shorter
         elsewhere = diagnosis.bottleneck != catalogue.checks()[finding.check].UNDER
         for ident in finding.fixes:
             shares = treated.setdefault(ident, [0.0, 0.0])

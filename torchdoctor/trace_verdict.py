@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import astuple, replace
 
+from torchdoctor import catalogue
 from torchdoctor.records import Diagnosis, TraceStatistics
 
 _UNSEEN = (
@@ -12,6 +13,7 @@ _UNSEEN = (
     "computed cannot be told: record with ProfilerActivity.CUDA (or that of the device)."
 )
 _NO_TIME = "The events of the trace have no length, so what takes the time cannot be told."
+_RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
 
 
@@ -21,10 +23,30 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
         diagnosis = _without_steps(diagnosis)
     if all(share is None for share in astuple(trace.shares)):
         return replace(diagnosis, sentence=_NO_TIME)
+    if diagnosis.bottleneck == "data_loader":
+        return diagnosis
+    if trace.device_missing:
+        return _without_device(diagnosis, trace.device_missing)
     launches = any(_LAUNCHES.search(call.name) for call in trace.runtime_calls)
-    if not trace.has_device and launches and diagnosis.bottleneck in ("cpu", "none"):
-        return replace(diagnosis, bottleneck="none", detail=None, sentence=_UNSEEN)
+    if not trace.has_device and launches and diagnosis.bottleneck in ("cpu", "other", "none"):
+        return _without_device(diagnosis, _UNSEEN)
     return diagnosis
+
+
+def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
+    """The same of a trace that lacks what a device did: what rests on its idling is not said."""
+    checks = catalogue.checks()
+    waiting = checks["data-wait"].QUESTION
+    path = [
+        question
+        if question.question == waiting or question.answer == "no GPU"
+        else replace(question, answer="not measured", value=None)
+        for question in diagnosis.path
+    ]
+    findings = [f for f in diagnosis.findings if checks[f.check].UNDER not in _RESTS_ON_DEVICE]
+    return replace(
+        diagnosis, bottleneck="none", detail=None, sentence=why, path=path, findings=findings
+    )
 
 
 def _without_steps(diagnosis: Diagnosis) -> Diagnosis:

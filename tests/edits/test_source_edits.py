@@ -203,8 +203,8 @@ loader = DataLoader(data, num_workers=int(args.n_workers))
 def workers(source: str, *command: str) -> str | None:
     line = next(n for n, text in enumerate(source.splitlines(), 1) if "DataLoader(" in text)
     edit = KeywordEdit(
-        file="", line=line, callee="DataLoader", keyword="num_workers", value="4", position=5,
-        command=("python", "train.py", *command),
+        file="/home/u/train.py", line=line, callee="DataLoader", keyword="num_workers", value="4",
+        position=5, command=("python", "./train.py", *command),
     )  # fmt: skip
     once = edited(source, edit)
     assert once is None or edited(once, edit) == once, "the second time changes nothing"

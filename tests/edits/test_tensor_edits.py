@@ -127,3 +127,29 @@ def test_a_sum_that_is_only_shown_stays_on_the_device() -> None:
 )
 def test_a_sum_that_somebody_needs_as_a_number_is_left(use: str) -> None:
     assert detached(f"{SUMMED}    {use}\n", "total +=", "total", from_item=True) is None
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "total.backward()",
+        "(total / 4).backward()",
+        "torch.autograd.backward(total)",
+        "torch.autograd.grad(total, w)",
+        "scaler.scale(total).backward()",
+        "accelerator.backward(total)",
+        "mean = total / 4\n    mean.backward()",
+    ],
+)
+def test_a_sum_that_gradients_come_from_keeps_its_graph(after: str) -> None:
+    for keeps in ("total += loss", "total = total + loss", "total.append(loss)"):
+        source = f"def f():\n    for x in y:\n        loss = m(x)\n        {keeps}\n    {after}\n"
+        assert edited(source, DetachEdit(file="", line=4, name="total")) is None
+
+
+def test_a_sum_beside_the_backward_pass_loses_its_graph() -> None:
+    rest = "        (loss / 2).backward()\n    return total / 4\n\n"
+    rest += "def g(total):\n    total.backward()\n"
+    source = f"def f():\n    for x in y:\n        loss = m(x)\n        total += loss\n{rest}"
+    changed = edited(source, DetachEdit(file="", line=4, name="total"))
+    assert changed == source.replace("+= loss", "+= loss.detach()")

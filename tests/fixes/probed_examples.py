@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from forked_programs import run
+import forked_programs
 
 from torchdoctor import catalogue, probe
 
@@ -53,10 +53,8 @@ def run_with(
     plan_file = folder / "plan.json"
     plan_file.write_text(json.dumps(plan))
     environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        **forked_programs.environment(),
+        "TORCHINDUCTOR_CACHE_DIR": str(_compiled(folder)),
         **(variables or {}),
         "PYTHONPATH": str(Path(str(probe.__file__)).parent),
         "TORCHDOCTOR_PLAN": str(plan_file),
@@ -66,8 +64,14 @@ def run_with(
         changed = module.environment(settings) if hasattr(module, "environment") else {}
         environment |= {name: value for name, value in changed.items() if value is not None}
         environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}
-    ran = run(script.name, list(arguments), folder, environment, folder)
+    ran = forked_programs.run([script.name, *arguments], folder, environment, folder)
     return Ran(ran.stdout.strip(), ran.stderr, ran.returncode, *_facts(channel))
+
+
+def _compiled(folder: Path) -> Path:
+    """One cache for all tests of a run: the headers alone take ten seconds to compile."""
+    runs = [path for path in folder.parents if re.fullmatch(r"pytest-\d+", path.name)]
+    return (runs or [folder])[0] / "inductor"
 
 
 def _facts(channel: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:

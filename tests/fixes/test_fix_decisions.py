@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ import pytest
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
 from torchdoctor.records import (
+    Binding,
     Boundary,
+    DatasetWrite,
     Diagnosis,
+    DoubleCall,
     Environment,
     Finding,
     Flags,
@@ -27,6 +31,8 @@ from torchdoctor.records import (
     StepStatistics,
     Workload,
 )
+from torchdoctor.records.lookup import training_loaders
+from torchdoctor.trials.fix_facts import fix_facts
 
 FIXES = catalogue.fixes()
 HERE = Location(file="/home/me/work/train.py", line=42)
@@ -166,17 +172,51 @@ def test_a_loader_made_anew_each_epoch_is_not_named() -> None:
     assert "anew" in refused("persistent-workers", seen)
 
 
+def _made(*before: int) -> Recording:
+    """Loaders of one line, each made when so many iterators had been started."""
+    seen = recording(loader={"iterators": 5})
+    made = [
+        replace(seen.main.loaders[0], ident=i, iterators_before=n) for i, n in enumerate(before)
+    ]
+    return replace(seen, processes=[replace(seen.main, loaders=made)])
+
+
+def test_loaders_made_side_by_side_are_not_made_anew() -> None:
+    (value,) = tried("persistent-workers", _made(0, 0, 0))
+    assert "loader" not in value  # the line makes all of them
+    assert "anew" in refused("persistent-workers", _made(0, 1))
+
+
+def test_of_two_made_anew_together_each_epoch_only_the_main_one_counts() -> None:
+    assert [x.ident for x in training_loaders(_made(0, 0, 2, 2, 4))] == [0, 2, 4]
+
+
 def test_workers_are_refused_where_they_cannot_gain_or_repeat_data() -> None:
     assert "no torch DataLoader" in refused("loader-workers", recording())
     assert "0.5 %" in refused("loader-workers", recording(loader={}, wait=0.005))
     unsharded = {"iterable": True, "shards_by_worker": False, "dataset_cls": "data.Stream"}
-    reason = refused("loader-workers", recording(loader=unsharded))
+    one = {"num_workers": 1, "shards_by_worker": None}
+    reason = refused("loader-workers", recording(loader={**unsharded, "num_workers": 1}))
     assert "data.Stream" in reason
     assert "yield every sample again" in reason
-    unknown = {"iterable": True, "shards_by_worker": None}
-    assert "was not seen to shard" in refused("loader-workers", recording(loader=unknown))
+    assert "get_worker_info() in its __iter__" in reason
+    assert "was not seen to shard" in refused("loader-workers", recording(loader=unsharded | one))
     sharded = {"iterable": True, "shards_by_worker": True}
     assert tried("loader-workers", recording(loader=sharded))[0]["loader"] == 0
+
+
+@pytest.mark.parametrize("shards", [False, None])
+def test_one_worker_repeats_nothing_of_an_iterable_dataset(shards: bool | None) -> None:
+    """It overlaps preparing with computing; the instruction says how to take more."""
+    unsharded = {"iterable": True, "shards_by_worker": shards, "dataset_cls": "data.Stream"}
+    seen = recording(loader=unsharded | {"sample_cpu_share": 0.02})
+    [value] = tried("loader-workers", seen)
+    assert value == {"num_workers": 1, "loader": 0}
+    said = FIXES["loader-workers"].instruction(value, seen)
+    assert "get_worker_info()" in said
+    assert "islice(" in said
+    ladder = FIXES["loader-workers"].ladder(seen)
+    assert (ladder["least"], ladder["most"]) == (1, 1)
 
 
 def test_persistent_workers_need_several_epochs() -> None:
@@ -239,6 +279,65 @@ def test_bf16_is_refused_where_precision_is_low_already() -> None:
     assert "autocast" in refused("mixed-precision", bf16(autocast_forwards=60))
     assert "16 bits" in refused("mixed-precision", bf16(dtypes=["float16"]))
     assert "float64" in refused("mixed-precision", bf16(dtypes=["float64"]))
+
+
+DOUBLE = {"dtypes": ["float64"], "elements": 9, "float64_elements": 9}
+
+
+def in_double(
+    calls: list[DoubleCall], model: dict[str, Any] | None = None, **more: Any
+) -> Recording:
+    seen = recording(model={**DOUBLE, **(model or {})}, **more)
+    return replace(seen, processes=[replace(seen.main, double_calls=calls)])
+
+
+def test_float32_is_for_models_in_float64_that_do_not_mean_it() -> None:
+    assert "no model" in refused("single-precision", recording(model={})).lower()
+    assert tried("single-precision", in_double([])) == [{}]
+    mixed = in_double([], {"dtypes": ["complex128", "float64"]})
+    assert "complex" in refused("single-precision", mixed)
+    checked = in_double([], flags={"gradcheck_calls": 1})
+    assert "gradcheck" in refused("single-precision", checked)
+
+
+@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "FSDP"])
+def test_float32_of_a_wrapped_model_is_only_offered(wrapper: str) -> None:
+    """Its buckets have the type that the model had when it was wrapped."""
+    module, seen = FIXES["single-precision"], in_double([], {"data_parallel": wrapper})
+    assert module.refuses(seen) is None
+    assert module.by_hand(seen) and module.settings(seen) == []
+    assert "before it is wrapped" in module.instruction({}, seen)
+
+
+def test_float32_is_edited_where_every_line_is_known(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("for x, y in loader:\n    model(x)\n")
+    here = Location(file=str(file), line=2)
+    made = DoubleCall(kind="model", name="double", location=HERE, sure=True)
+    data = DoubleCall(kind="data", name="from_numpy", location=HERE, sure=True)
+    unsure = replace(data, sure=False)
+    known = {"call": Binding(location=here, name="model")}
+    batches: dict[str, Any] = {
+        "batch_shapes": ["8x3 float64, 8x1 float64"],
+        "dataset_cls": "__main__.Table",
+    }
+
+    def names(calls: list[DoubleCall], **changes: Any) -> list[str]:
+        seen = in_double(calls, known, loader={**batches, **changes})
+        return [type(one).__name__ for one in FIXES["single-precision"].edits({}, seen)]
+
+    line, loop = "SinglePrecisionEdit", "BatchCastEdit"
+    assert names([made]) == [line, loop]
+    assert names([made, data]) == [line, line, loop]
+    held = "torch.utils.data.dataset.TensorDataset"
+    assert names([made, data], dataset_cls=held) == [line, line]  # the tensors are float32 then
+    assert names([made], dataset_cls=held) == [line, loop]
+    assert names([made], batch_shapes=["8x3 float32, 8x1 float32"]) == [line]
+    assert names([made], batch_shapes=["8x3 float64, 8 int64, 8x1 float64"]) == []
+    assert names([data]) == []  # what made the model so is not known
+    assert names([made, unsure]) == []
+    file.write_text("for batch in loader:\n    model(*batch)\n")
+    assert names([made]) == []
 
 
 def test_tf32_needs_ampere_and_float32() -> None:
@@ -431,6 +530,36 @@ def test_a_cache_is_offered_untried_where_launches_end_within_the_first_epoch() 
     second = recording(loader={"samples": 320, "dataset_length": 5000, "iterators": 2})
     assert not fix.by_hand(second)
     assert "Not measured" not in fix.instruction({}, second)
+
+
+def test_workers_for_a_dataset_that_changes_itself_are_doubted_at_the_line() -> None:
+    line = Location(file="/home/me/work/train.py", line=8, function="__getitem__")
+    seen = {"dataset_writes": [DatasetWrite(name="self.seen", location=line)]}
+    said = "The dataset changes itself where it prepares a sample (train.py:8, self.seen): "
+    alone = recording(loader=seen)
+    assert FIXES["loader-workers"].doubt(alone) == (
+        f"{said}each worker would change a copy of its own, and the main process would not see it."
+    )
+    assert FIXES["persistent-workers"].doubt(alone) == FIXES["loader-workers"].doubt(alone)
+    assert FIXES["decoded-cache"].doubt(alone).startswith(said)
+    workers = recording(loader=seen | {"num_workers": 2})
+    assert FIXES["loader-workers"].doubt(workers) is None, "they change copies today"
+    assert "where now each epoch begins" in FIXES["persistent-workers"].doubt(workers)
+    assert fix_facts(FIXES["loader-workers"], alone).doubted
+    assert FIXES["loader-workers"].note(alone) is None
+
+
+def test_a_cache_of_the_dataset_forbids_no_workers_but_is_said() -> None:
+    line = Location(file="/home/me/work/train.py", line=8, function="__getitem__")
+    kept = DatasetWrite(name="self.kept", location=line, cache=True)
+    for seen in (recording(loader={}), recording(loader={"dataset_writes": [kept]})):
+        for ident in ("loader-workers", "persistent-workers", "decoded-cache"):
+            assert FIXES[ident].doubt(seen) is None
+            assert not fix_facts(FIXES[ident], seen).doubted
+        assert numbers(seen)
+    said = FIXES["loader-workers"].note(seen)
+    assert "each worker fills a cache of its own (train.py:8, self.kept)" in said
+    assert FIXES["loader-workers"].note(recording(loader={})) is None
 
 
 def test_larger_batches_are_multiples_of_eight_within_the_dataset() -> None:

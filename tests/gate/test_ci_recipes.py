@@ -13,21 +13,10 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 import yaml
+from repository import state
 
 ROOT = Path(__file__).parent.parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
-TRAIN = """
-import time, torch
-from settings import PAUSE_S
-rows = open("data.txt").read().split()  # ignored by git
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(100000):
-    time.sleep(PAUSE_S)
-    model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
 
 
 def recipes() -> list[dict]:
@@ -117,43 +106,6 @@ def run_action(folder: Path, tmp_path: Path, **inputs: str) -> tuple[int, str, d
     return result.returncode, result.stdout + result.stderr, found, said
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A repository whose program lies in a subfolder and reads an ignored file."""
-    root = tmp_path / "repository"
-    folder = root / "training"
-    folder.mkdir(parents=True)
-    (root / ".gitignore").write_text("data.txt\n__pycache__/\n")
-    (folder / "train.py").write_text(TRAIN)
-    (folder / "settings.py").write_text("PAUSE_S = 0.010\n")
-    (folder / "data.txt").write_text("1 2 3")
-    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
-        git(root, *arguments)
-    return folder
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=me", "-c", "user.email=me@here"]
-    return subprocess.run(
-        ["git", *identity, *arguments],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # looking must not refresh the index
-    ).stdout
-
-
-def state(folder: Path) -> tuple[str, str, dict[str, bytes]]:
-    root = folder.parent
-    files = {
-        str(p.relative_to(root)): p.read_bytes()
-        for p in root.rglob("*")
-        if p.is_file() and "torchdoctor-runs" not in p.parts and "__pycache__" not in p.parts
-    }
-    return git(root, "status", "--porcelain"), git(root, "worktree", "list"), files
-
-
 @pytest.mark.slow
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
@@ -163,7 +115,7 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     (project / "new.py").write_text("# not in the commit\n")
     before = state(project)
     code, log, outputs, summary = run_action(
-        project, tmp_path, command="train.py --epochs 3", against="HEAD", budget="4m"
+        project, tmp_path, command="train.py --epochs 3", against="HEAD", budget="90s"
     )
     assert code == 1, log
     assert outputs["verdict"] == "slower"
@@ -171,7 +123,7 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     assert "| step time |" in summary
     assert summary == Path(outputs["markdown"]).read_text()
     [annotation] = [line for line in log.splitlines() if line.startswith("::")]
-    assert annotation.startswith("::error title=torchdoctor gate::Worse than HEAD")
+    assert annotation.startswith("::error title=torchdoctor gate::FAIL: Worse than HEAD")
     found = json.loads(Path(outputs["json"]).read_text())
     jsonschema.validate(found, json.loads((ROOT / "docs" / "gate.schema.json").read_text()))
     assert found["verdict"] == "slower"

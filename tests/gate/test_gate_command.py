@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-import psutil
 import pytest
+from left_behind import left_in
+from repository import TRAIN, git
 
 from torchdoctor.errors import UsageError
+from torchdoctor.gate.decision import state
 from torchdoctor.gate.tolerances import tolerances
 from torchdoctor.gate.versions import Reference
 from torchdoctor.record_files import write_report
@@ -32,48 +34,6 @@ from torchdoctor.records.gate import GateMetric, GateReport
 from torchdoctor.reports import gate as formats
 
 ROOT = Path(__file__).parent.parent.parent
-TRAIN = """
-import sys, time, torch
-from settings import PAUSE_S
-rows = open("data.txt").read().split()  # ignored by git
-torch.manual_seed(0)
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(100000):
-    time.sleep(PAUSE_S)
-    loss = model(torch.randn(4, 8)).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=me", "-c", "user.email=me@here"]
-    return subprocess.run(
-        ["git", *identity, *arguments],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # looking must not refresh the index
-    ).stdout
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A repository whose program lies in a subfolder and reads an ignored file."""
-    root = tmp_path / "repository"
-    folder = root / "training"
-    folder.mkdir(parents=True)
-    git(root, "init", "-q", "-b", "main")
-    (root / ".gitignore").write_text("data.txt\nout*/\n__pycache__/\n")
-    (folder / "train.py").write_text(TRAIN)
-    (folder / "settings.py").write_text("PAUSE_S = 0.010\n")
-    (folder / "data.txt").write_text("1 2 3")
-    git(root, "add", "-A")
-    git(root, "commit", "-qm", "first")
-    return folder
 
 
 def gate(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -88,16 +48,6 @@ def gate(folder: Path, *arguments: str, **environment: str) -> subprocess.Comple
         check=False,
         timeout=400,
     )
-
-
-def state(folder: Path) -> tuple[str, str, dict[str, bytes]]:
-    root = folder.parent
-    files = {
-        str(p.relative_to(root)): p.read_bytes()
-        for p in root.rglob("*")
-        if p.is_file() and "out" not in p.parts and "__pycache__" not in p.parts
-    }
-    return git(root, "status", "--porcelain"), git(root, "worktree", "list"), files
 
 
 @pytest.mark.slow
@@ -122,6 +72,15 @@ def test_a_reference_that_cannot_run_is_not_decided(project: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_budget_too_small_for_a_pair_is_not_overrun_by_pairs(project: Path) -> None:
+    result = gate(project, "--output", "out", "--against", "HEAD", "--budget", "12s", "train.py")
+    assert result.returncode == 6, result.stdout + result.stderr
+    said = " ".join(result.stdout.split())
+    assert "after 0 pairs of launches, and 5 are needed" in said
+    assert "pair 1" not in result.stderr, "no pair that decides nothing"
+
+
+@pytest.mark.slow
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_ctrl_c_ends_both_versions_also_the_one_that_stands_still(project: Path) -> None:
     running = subprocess.Popen(
@@ -142,8 +101,7 @@ def test_ctrl_c_ends_both_versions_also_the_one_that_stands_still(project: Path)
         running.kill()
     assert running.returncode == 130, said
     assert "NOT DECIDED" in said and "interrupted" in said
-    left = [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == str(project)]
-    assert left == []
+    assert left_in(project) == []
 
 
 def bad(result: subprocess.CompletedProcess) -> str:
@@ -262,7 +220,7 @@ def sample(verdict: str) -> GateReport:
                 unit="s/sample",
                 ratio=Interval(estimate=1.2, low=1.15, high=1.25),
                 tolerance=0.02,
-                verdict="worse" if verdict == "slower" else "ok",
+                verdict=state(verdict, Interval(estimate=1.2, low=1.15, high=1.25), 0.02),
             ),
             GateMetric(name="peak_memory", reference=2e9, new=2e9, unit="bytes", verdict="ok"),
         ],
@@ -274,7 +232,7 @@ def sample(verdict: str) -> GateReport:
 
 @pytest.mark.parametrize("verdict", ["slower", "not slower", "inconclusive"])
 def test_formats_hold_whatever_the_sentence_holds(verdict: str) -> None:
-    report = sample(verdict)
+    report, said = sample(verdict), "PASS, but perhaps slower"
     suite = ElementTree.fromstring(formats.junit(report))
     cases = suite.findall("testcase")
     assert [case.attrib["name"] for case in cases] == ["step_time"]
@@ -286,7 +244,24 @@ def test_formats_hold_whatever_the_sentence_holds(verdict: str) -> None:
     shown = formats.terminal(replace(report, blind_spot=0.19, measured="side by side"))
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert "\x1b" not in shown
-    assert ("(blind below 19 %)" in shown) == (verdict == "not slower")
+    assert (said in shown) == (verdict == "not slower")
     [row] = [line.split() for line in shown.splitlines() if "step time " in line and "10.0" in line]
-    assert row[-4:-1] == ["1.200", "2", "%"]
+    assert row[2:9] == ["10.0", "ms", "12.0", "ms", "1.200", "2", "%"]
     assert "\\|" in formats.markdown(report)
+
+
+def test_a_pass_that_proves_little_is_a_warning_everywhere() -> None:
+    """A slow-down by a third came out as "ok" in the table, in JUnit and in the annotation."""
+    report = sample("not slower")
+    assert formats.annotation(report).startswith("::warning title=torchdoctor gate::PASS, but perh")
+    assert "### torchdoctor gate: PASS, but perhaps slower" in formats.markdown(report)
+    assert "**Warning:**" in formats.markdown(report)
+    suite = ElementTree.fromstring(formats.junit(report))
+    assert suite.attrib["failures"] == suite.attrib["skipped"] == "0"
+    said = suite.find("testcase/system-out")
+    assert said is not None and said.text is not None
+    assert said.text.startswith("perhaps slower") and "100% <slow>" in said.text
+    seen = replace(report, metrics=[replace(report.metrics[0], verdict="ok")])
+    assert formats.annotation(seen).startswith("::notice")
+    assert "Warning" not in formats.markdown(seen) and "but" not in formats.mark(seen)
+    assert "1 pair of launches" in " ".join(formats.terminal(replace(seen, pairs=1)).split())

@@ -6,16 +6,15 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import forked_programs
 import numpy as np
-from forked_programs import Refused, run, start
+from forked_programs import Process, run, start, streams_in
 
 from torchdoctor.probe import step_log
 
@@ -60,8 +59,7 @@ class Probed:
 
 def environment(plan: Path | None = None, **changes: str) -> dict[str, str]:
     """The surroundings of a program; with a plan, those of a launch."""
-    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCHDOCTOR_PLAN")}
-    env.update(PYTHONDONTWRITEBYTECODE="1", OMP_NUM_THREADS="1")
+    env = forked_programs.environment()
     user = changes.pop("PYTHONPATH", None)
     env.update(changes)
     if plan is not None:
@@ -108,47 +106,11 @@ def run_plain(
 ) -> Probed:
     """Run `python command...` as if torchdoctor did not exist."""
     surroundings = environment(None, **env)
-    if forked:
-        with tempfile.TemporaryDirectory() as streams:
-            process = run(command[0], command[1:], cwd, surroundings, Path(streams))
-        return Probed(process.returncode, process.stdout, process.stderr)
-    process = subprocess.run(
-        [sys.executable, *command],
-        cwd=cwd,
-        env=surroundings,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-    return Probed(process.returncode, process.stdout, process.stderr)
-
-
-class Process(Protocol):
-    """What is used of a process, forked or started anew."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def returncode(self) -> int | None: ...
-    def poll(self) -> int | None: ...
-    def wait(self) -> int: ...
-
-
-def _start(
-    command: list[str], cwd: Path, env: dict[str, str], streams: tuple[Path, ...]
-) -> Process:
-    stdin, stdout, stderr = streams
-    with stdin.open() as given, stdout.open("w") as out, stderr.open("w") as err:
-        return subprocess.Popen(
-            [sys.executable, *command],
-            cwd=cwd,
-            env=env,
-            stdin=given,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
+    with tempfile.TemporaryDirectory() as name:
+        ended = run(
+            command, cwd, surroundings, Path(name), stdin=stdin, timeout=timeout, forked=forked
         )
+    return Probed(ended.returncode, ended.stdout, ended.stderr)
 
 
 def run_probed(
@@ -169,16 +131,8 @@ def run_probed(
     """
     path = write_plan(folder, **plan)
     channel = folder / "channel"
-    streams = stdin_file, out, err = tuple(
-        folder / f"{n}.txt" for n in ("stdin", "stdout", "stderr")
-    )
-    stdin_file.write_text(stdin)
-    surroundings = environment(path, **(env or {}))
-    process: Process | None = None
-    if forked:
-        with contextlib.suppress(Refused):
-            process = start(command[0], command[1:], cwd, surroundings, streams)
-    process = process or _start(command, cwd, surroundings, streams)
+    streams = _, out, err = streams_in(folder, stdin)
+    process = start(command, cwd, environment(path, **(env or {})), streams, forked)
     goes_on = plan.get("after") == "continue"
     stopped_by = _wait(process, channel, timeout, goes_on, lingers_s)
     assert process.returncode is not None

@@ -13,9 +13,8 @@ import torch
 from probed import run_probed
 
 from torchdoctor.probe.memory_snapshot import MemorySnapshot
-from torchdoctor.records import ProcessFacts, Recording, Workload
+from torchdoctor.records import Environment, ProcessFacts, Recording, Workload
 from torchdoctor.records.padding import padding_gains
-from torchdoctor.records.recording import Environment
 
 CONVOLUTION = "aten::convolution"
 TRAIN = """

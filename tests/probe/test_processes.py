@@ -24,7 +24,7 @@ class Data(torch.utils.data.Dataset):
 if __name__ == "__main__":
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=2,
+    loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=WORKERS,
         multiprocessing_context=CONTEXT, persistent_workers=PERSISTENT)
     for epoch in range(2):
         for x in loader:
@@ -33,27 +33,31 @@ if __name__ == "__main__":
 """
 
 
+def loading(context: str, persistent: bool, item: str) -> str:
+    # A spawned worker imports torch anew.
+    code = LOADING.replace("CONTEXT", repr(context)).replace("PERSISTENT", str(persistent))
+    return code.replace("WORKERS", "1" if context == "spawn" else "2").replace("ITEM", item)
+
+
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_loader_workers_log_nothing(context: str, persistent: bool, tmp_path: Path) -> None:
-    code = LOADING.replace("CONTEXT", repr(context)).replace("PERSISTENT", str(persistent))
-    write(tmp_path, "train.py", code.replace("ITEM", "pass"))
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    write(tmp_path, "train.py", loading(context, persistent, "pass"))
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=context == "fork")
     assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
     assert run.said() == []
     assert len(run.events) == 1, "a worker wrote events"
     assert len(run.facts) == 1, "a worker wrote facts"
     assert run.count(step_log.BACKWARD_BEGIN) == 12
     assert run.main["loaders"][0]["iterators"] == 2
-    assert run.main["loaders"][0]["num_workers"] == 2
+    assert run.main["loaders"][0]["num_workers"] == (1 if context == "spawn" else 2)
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_worker_that_differentiates_is_no_trainer(context: str, tmp_path: Path) -> None:
-    code = LOADING.replace("CONTEXT", repr(context)).replace("PERSISTENT", "False")
     item = "torch.ones(2, requires_grad=True).sum().backward()"
-    write(tmp_path, "train.py", code.replace("ITEM", item))
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    write(tmp_path, "train.py", loading(context, False, item))
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=context == "fork")
     assert len(run.events) == 1, "a worker wrote events"
     assert len(run.facts) == 1, "a worker wrote facts"
 
@@ -88,7 +92,7 @@ def test_hogwild_children_are_trainers(start: str, tmp_path: Path) -> None:
             {start}
         """,
     )
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked="spawn" not in start)
     assert run.returncode == 0, run.stderr
     trainers = [p for p in run.events if run.count(step_log.OPTIMIZER_END, p)]
     assert len(trainers) == 2
@@ -113,7 +117,7 @@ def test_child_that_does_not_train_leaves_no_events(tmp_path: Path) -> None:
         model(torch.ones(1, 2)).sum().backward()
         """,
     )
-    run = run_probed(["train.py"], tmp_path, tmp_path)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
     assert run.returncode == 0, run.stderr
     assert len(run.events) == 1
     assert run.count(step_log.BACKWARD_BEGIN) == 2

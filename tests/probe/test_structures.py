@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from probed import Probed, run_probed
 
 from torchdoctor.probe import step_log
+from torchdoctor.probe.fingerprints import Fingerprints
 
 pytestmark = pytest.mark.slow
 
@@ -183,6 +185,20 @@ for x, y in loader: model(x)
     assert facts["seeded_by_program"] is True
 
 
+def test_loaders_made_anew_are_told_from_those_made_side_by_side(tmp_path: Path) -> None:
+    run = run_loop(
+        """
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(2):
+    a, b = [torch.utils.data.DataLoader(data, batch_size=2) for _ in range(2)]
+    for (x, _), (y, _) in zip(a, b):
+        o.zero_grad(); model(x + y).mean().backward(); o.step()
+""",
+        tmp_path,
+    )
+    assert [x["iterators_before"] for x in run.main["loaders"]] == [0, 0, 0, 2, 2]
+
+
 def test_a_compilation_is_not_the_users_anomaly_detection(tmp_path: Path) -> None:
     """torch.compile turns it on while it traces; the report told its users to turn it off."""
     run = run_loop(
@@ -229,6 +245,17 @@ for x, y in loader: model(x).mean().backward(); o.step()
     assert len(marks[0]) == 8
     assert len(set(marks[0])) == 8
     assert marks[0] == marks[1]
+
+
+def test_wide_samples_are_the_same_in_double_precision() -> None:
+    """The source of a program in float64 is edited to float32: its samples did not change."""
+    wide = torch.randn(4, 5000)
+    marks = []
+    for batch in (wide, wide.double()):
+        fingerprints = Fingerprints(4)
+        fingerprints.add(0, [batch], 4)
+        marks.append(fingerprints.of(0))
+    assert marks[0] == marks[1] and len(set(marks[0])) == 4
 
 
 def test_observation_survives_a_hard_exit(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Launches of real processes: how they end, and that nothing of them is left."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -235,6 +236,34 @@ def test_shared_memory_of_a_killed_program_is_removed(sandbox, project):
     name = Path(result.output_file.read_text().split()[0])
     assert name.parent == Path("/dev/shm")
     assert not name.exists()
+
+
+NAMELESS = (
+    "import mmap, time\n"
+    "file = open('/dev/shm/psm_NAME', 'w+b'); file.truncate(4096)\n"
+    "kept = mmap.mmap(file.fileno(), 4096); file.close(); print('ready', flush=True)\n"
+    "time.sleep(600)\n"
+)
+
+
+def test_shared_memory_without_a_pid_is_removed_with_its_program(sandbox, project):
+    name = f"td_{os.getpid()}"
+    launch_script(project, NAMELESS.replace("NAME", name), sandbox, poll=stop_after("ready"))
+    assert not Path(f"/dev/shm/psm_{name}").exists()
+
+
+def test_semaphores_of_a_neighbour_stay(sandbox, project):
+    """Of its data loader, say, whose spawned workers are yet to open them."""
+    made = []
+
+    def poll(running):
+        if not made:
+            made.append(multiprocessing.get_context("spawn").Lock())
+        return True
+
+    launch_script(project, "import time; time.sleep(600)\n", sandbox, poll=poll)
+    name = made[0]._semlock.name.removeprefix("/")
+    assert Path(f"/dev/shm/sem.{name}").exists()
 
 
 def test_ctrl_c_ends_everything_and_is_told(sandbox, project):

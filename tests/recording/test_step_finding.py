@@ -5,6 +5,7 @@ from event_sequences import Script
 
 from torchdoctor.probe import step_log
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
+from torchdoctor.recording.step_words import tally
 from torchdoctor.records import LoaderFacts, Location, OptimizerFacts, ProcessFacts
 
 
@@ -325,6 +326,10 @@ def test_inference_is_said():
 def test_nothing_at_all_is_said():
     assert "no process" in find_boundary({}, {}).reason
     assert "no backward pass" in find_boundary({1: Script().events()}, {}).reason
+
+
+def test_what_has_not_ended_yet_is_no_empty_list():
+    assert tally(Script().events()) == "no pass or step had ended"
 
 
 def test_one_step_is_too_few():

@@ -161,6 +161,7 @@ def test_validation_is_told_apart():
     assert figures.steps == 30
     assert figures.cycle_steps == 10
     assert figures.evaluation_s * 30 == pytest.approx(3 * (0.020 + 0.005 + 0.0005))
+    assert figures.evaluations == 3
     assert figures.loader_start_s * 30 == pytest.approx(3 * 0.025)
     assert figures.samples_per_step == pytest.approx(8)
     assert figures.batches_per_step == pytest.approx(1)
@@ -187,6 +188,7 @@ def test_evaluation_of_the_trained_model_without_a_loader():
         script.optimizer()
         script.forward(1.5, grad=True, train=False)
     assert statistics(script).evaluation_s == pytest.approx(0.0015)
+    assert statistics(script).evaluations == statistics(script).steps
 
 
 def test_a_loss_over_several_batches_is_no_evaluation():

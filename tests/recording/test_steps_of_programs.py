@@ -5,15 +5,12 @@ What the tool chose from the whole sequence must be what the probe finds again a
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from observed_programs import observe, recorder_of
 
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window
-from torchdoctor.records import Workload
 
 pytestmark = pytest.mark.slow
 
@@ -147,15 +144,8 @@ for epoch in range(3):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_structure(name: str, tmp_path: Path) -> None:
     loop, kind, iterations, samples = PROGRAMS[name]
-    script = tmp_path / "program" / "train.py"
-    script.parent.mkdir()
-    script.write_text(SETUP + loop)
-    workload = Workload(
-        command=[sys.executable, "train.py"], cwd=str(script.parent), script=str(script)
-    )
-    sandbox = Sandbox.choose("none", tmp_path, workload)
-    recorder = Recorder(workload, tmp_path / "run", sandbox, 0, None, 120.0)
-    seen = recorder.observe(None, enough_s=60.0, most_s=60.0)
+    recorder = recorder_of(SETUP + loop, tmp_path)
+    seen = observe(recorder)
 
     assert seen.found.boundary.kind == kind
     assert seen.steps.program_ended

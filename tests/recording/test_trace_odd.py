@@ -38,6 +38,37 @@ def test_a_step_that_is_annotated_twice_counts_once(tmp_path: Path, thread: int)
     assert_every_branch(checked(tmp_path, trace.document()))
 
 
+def test_a_mark_around_other_steps_is_no_step(tmp_path: Path) -> None:
+    """One such mark swallowed all others, and the report spoke of a step of 0.00 us."""
+    trace = every_branch(steps=4)
+    trace.step(99, -1, 4001)
+    trace.step(100, 999.5, 3000.5)
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    [doubt] = report.doubts
+    assert "2 of 6 step marks overlap" in doubt
+
+
+def test_steps_that_overlap_end_where_the_next_begins_and_are_a_doubt(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for event in trace.events:
+        if event["name"].startswith("ProfilerStep") and not event["name"].endswith("#3"):
+            event["dur"] *= 1.7
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    [doubt] = report.doubts
+    assert "3 of 4 step marks overlap" in doubt
+
+
+def test_a_mark_within_another_is_no_step_of_its_own(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    for number in range(4):
+        trace.step(50 + number, 1000.0 * number + 100, 1000.0 * number + 900)
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert any("4 of 8 step marks overlap" in doubt for doubt in report.doubts)
+
+
 def test_steps_without_length_are_none(tmp_path: Path) -> None:
     trace = every_branch(steps=4)
     for event in trace.events:
@@ -121,6 +152,7 @@ def test_work_that_was_launched_and_not_recorded_is_no_verdict_on_the_cpu(tmp_pa
     report = checked(tmp_path, trace.document())
     assert report.diagnosis.bottleneck == "none"
     assert "was not recorded" in report.diagnosis.sentence
+    assert "python-overhead" not in [finding.check for finding in report.diagnosis.findings]
     waiting = TraceBuilder()
     for number in range(4):
         at = 1000.0 * number
@@ -128,6 +160,104 @@ def test_work_that_was_launched_and_not_recorded_is_no_verdict_on_the_cpu(tmp_pa
         waiting.slice("user_annotation", LOADER, at, at + 800)
         waiting.call("cudaLaunchKernel", at + 810, at + 820)
     assert checked(tmp_path, waiting.document()).diagnosis.bottleneck == "data_loader"
+
+
+def launching(kernels: int, launch: str = "cudaLaunchKernel") -> TraceBuilder:
+    """Four steps of twenty launches, a copy, and the kernels of the first so many in each."""
+    trace = TraceBuilder()
+    for number in range(4):
+        at = 1000.0 * number
+        trace.step(number, at, at + 1000)
+        trace.copy(
+            "HtoD (Pageable -> Device)", at + 5, at + 25, trace.call("cudaMemcpyAsync", at, at + 5)
+        )
+        for launched in range(20):
+            start = at + 30 + 48 * launched
+            trace.operator("aten::mm", start, start + 20)
+            call = trace.call(launch, start + 5, start + 10)
+            if launched < kernels:
+                trace.kernel("ampere_sgemm_128x64_nn", start + 12, start + 20, call)
+    return trace
+
+
+@pytest.mark.parametrize("launch", ["cudaLaunchKernel", "cudaGraphLaunch", "hipLaunchKernel"])
+@pytest.mark.parametrize("kernels", [0, 1])
+def test_a_copy_beside_kernels_that_were_not_recorded_makes_no_verdict(
+    launch: str, kernels: int, tmp_path: Path
+) -> None:
+    """One copy made the trace one of a GPU, which waited for the host all the time."""
+    report = checked(tmp_path, launching(kernels, launch).document())
+    assert report.diagnosis.bottleneck == "none"
+    assert f"{80 - 4 * kernels} of 80 kernel launches" in report.diagnosis.sentence
+    assert any("GPU time is unknown" in doubt for doubt in report.doubts)
+    answers = {one.question: one.answer for one in report.diagnosis.path}
+    assert answers["Is CPU execution high?"] == "not measured"
+
+
+def test_kernels_that_name_no_launch_are_recorded_all_the_same(tmp_path: Path) -> None:
+    trace = launching(20)
+    for event in trace.events:
+        event.get("args", {}).pop("correlation", None)
+    report = checked(tmp_path, trace.document())
+    assert report.diagnosis.bottleneck == "cpu"
+
+
+def cut_before_device_events(trace: TraceBuilder, kept: float, **metadata: Any) -> str:
+    """The text of a trace as the profiler orders it, the host first, cut in its GPU events."""
+    device = ("kernel", "gpu_memcpy", "gpu_memset")
+    trace.events = [event for event in trace.events if event["ph"] == "X"]
+    trace.events.sort(key=lambda event: event["cat"] in device)
+    held = [event["cat"] in device for event in trace.events]
+    events = trace.events[: held.index(True) + int(kept * sum(held)) + 1]
+    text = json.dumps({**metadata, "traceEvents": events})
+    return text[: -len(json.dumps(events[-1])) // 2]
+
+
+def test_a_file_that_was_cut_in_its_gpu_events_is_no_verdict_on_the_host(tmp_path: Path) -> None:
+    trace = launching(20)
+    device = [event for event in trace.events if event.get("cat") == "kernel"]
+    rest = [event for event in trace.events if event not in device]
+    trace.events = rest + device[::2] + device[1::2]
+    report = checked(tmp_path, cut_before_device_events(trace, 0.4))
+    assert any("cut off" in doubt for doubt in report.doubts)
+    assert report.diagnosis.bottleneck == "none"
+    assert "part of the file that is missing" in report.diagnosis.sentence
+
+
+def test_calls_that_were_lost_with_their_kernels_are_missed(tmp_path: Path) -> None:
+    """Buffers of calls and of kernels are written by turns: a cut loses both of a time."""
+    trace = launching(20)
+    steps = [e for e in trace.events if e.get("cat") in ("user_annotation", "cpu_op")]
+    rest = [e for e in trace.events if e not in steps]
+    lost = [e for e in rest if (e["ts"] - trace.base) % 1000 > 400]
+    trace.events = steps + [e for e in rest if e not in lost] + lost
+    text = json.dumps(trace.document())
+    report = checked(tmp_path, text[: text.index(json.dumps(lost[0])) + 40])
+    assert report.diagnosis.bottleneck == "none"
+    assert "60% of what the steps launched" in report.diagnosis.sentence
+
+
+def test_a_cut_that_leaves_whole_steps_leaves_their_diagnosis(tmp_path: Path) -> None:
+    report = checked(tmp_path, launching(20).text().decode()[:-300])
+    assert any("cut off" in doubt for doubt in report.doubts)
+    assert report.diagnosis.bottleneck == "cpu"
+
+
+def test_a_file_that_was_cut_before_any_gpu_event_is_no_verdict_on_the_cpu(tmp_path: Path) -> None:
+    report = checked(tmp_path, cut_before_device_events(launching(20), 0.0))
+    assert report.diagnosis.bottleneck == "none"
+    assert "before its GPU events" in report.diagnosis.sentence
+    assert not any("nothing ran on a GPU" in doubt for doubt in report.doubts)
+    trace = launching(20)
+    trace.events = [e for e in trace.events if e.get("cat") != "cuda_runtime"]
+    text = cut_before_device_events(trace, 0.0, deviceProperties=[{"id": 0, "name": "A100"}])
+    report = checked(tmp_path, text)
+    assert "before its GPU events" in report.diagnosis.sentence
+    trace = launching(0)
+    trace.events = [e for e in trace.events if e.get("cat") in ("user_annotation", "cpu_op")]
+    report = checked(tmp_path, trace.text().decode()[:-300])
+    assert any("cut off" in doubt for doubt in report.doubts)
+    assert report.diagnosis.bottleneck == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -189,13 +319,29 @@ def test_that_no_event_names_its_launch_is_a_doubt(tmp_path: Path) -> None:
     assert any("names the call that launched it" in doubt for doubt in report.doubts)
 
 
-def test_kernels_without_a_duration_are_a_doubt_about_the_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["negative", "missing", "null", "nan", "text"])
+def test_kernels_without_a_duration_are_a_doubt_about_the_gpu(how: str, tmp_path: Path) -> None:
+    """Kernels that lacked it took no time, so that the host was blamed, without a word."""
     trace = every_branch(steps=4)
     for event in trace.events:
         if event.get("cat") == "kernel":
-            event["dur"] *= -1
+            odd = {"negative": -event.pop("dur"), "null": None, "nan": float("nan"), "text": "?"}
+            event |= {} if how == "missing" else {"dur": odd[how]}
     report = checked(tmp_path, trace.document())
     assert any("8 of 16 GPU events" in doubt for doubt in report.doubts)
+    assert any("8 events have a duration that cannot be" in doubt for doubt in report.doubts)
+
+
+def test_host_events_without_a_duration_are_instants_and_many_are_a_doubt(tmp_path: Path) -> None:
+    trace = every_branch(steps=4)
+    calls = [event for event in trace.events if event.get("cat") == "cuda_runtime"]
+    for event in calls:
+        del event["dur"]
+    report = checked(tmp_path, trace.document())
+    assert any(f"{len(calls)} of" in d and "count as instants" in d for d in report.doubts)
+    few = every_branch(steps=40)
+    del next(event for event in few.events if event.get("cat") == "cuda_runtime")["dur"]
+    assert not checked(tmp_path, few.document()).doubts
 
 
 def test_start_up_is_not_taken_for_training_where_steps_are_unknown(tmp_path: Path) -> None:

@@ -160,6 +160,34 @@ def test_device_time_goes_to_the_operator_that_launched_it() -> None:
     assert by_name["aten::add"].device_s == 0.0
 
 
+def test_what_looks_rows_up_computes_but_is_told_apart() -> None:
+    """An embedding bag takes most of the step, and 16-bit units would do nothing for it."""
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.operator("aten::embedding_bag", 0, 400)  # a wrapper
+    trace.operator("aten::_embedding_bag", 5, 395)
+    trace.operator("aten::addmm", 400, 500)
+    trace.operator("aten::index_select", 500, 560)
+    trace.operator("aten::index_select", 560, 570)  # a small one
+    trace.operator("aten::embedding_dense_backward", 600, 700)
+    found = statistics(trace)
+    assert found.compute_s == pytest.approx((390 + 100 + 60 + 100) * 1e-6)
+    assert found.gather_s == pytest.approx((390 + 60 + 100) * 1e-6)
+
+
+def test_on_a_gpu_the_kernels_of_a_look_up_are_told_apart() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    for number, name in enumerate(("aten::embedding", "aten::mm")):
+        at = 10 + number * 100
+        trace.operator(name, at, at + 50)
+        call = trace.call("cudaLaunchKernel", at + 10, at + 20)
+        trace.kernel(f"kernel_{number}", 200 + number * 300, 400 + number * 300, call)
+    found = statistics(trace)
+    assert found.has_device
+    assert found.gather_s == pytest.approx(200e-6)
+
+
 def test_a_small_operator_that_lost_its_cpu_does_not_compute() -> None:
     trace = TraceBuilder()
     trace.step(0, 0, 10_000)
@@ -171,3 +199,28 @@ def test_a_small_operator_that_lost_its_cpu_does_not_compute() -> None:
     found = statistics(trace)
     assert found.compute_s == pytest.approx((20 * 70 + 300) * 1e-6, rel=0.05)
     assert found.small_operator_s == pytest.approx((19 * 2 + 250) * 1e-6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "name, shapes, large",
+    [
+        ("aten::mm", [[16, 32], [32, 128]], False),
+        ("aten::mm", [[256, 512], [512, 512]], True),
+        ("aten::_log_softmax", [[64, 4], [], []], False),
+        ("aten::mul", [[1000, 1], [1, 1000]], True),
+        ("aten::linalg_eigh", [[30, 30]], True),  # elements do not tell
+        ("aten::randn", [[], [], []], True),
+        ("aten::_foreach_add_", [[[2], [2]], []], True),
+    ],
+)
+def test_what_has_next_to_nothing_to_do_is_not_large(
+    name: str, shapes: list[list[int]], large: bool
+) -> None:
+    """Its threads waited for a core that another program had, every time."""
+    builder = TraceBuilder()
+    builder.step(0, 0, 1000)
+    for start in (0, 200, 400, 600):
+        builder.operator(name, start, start + 150, shapes)
+    found = statistics(builder)
+    assert found.compute_s == pytest.approx(600e-6 if large else 0.0)
+    assert found.small_operator_s == pytest.approx(0.0 if large else 600e-6)

@@ -158,6 +158,39 @@ def test_what_is_no_trace_is_refused_in_one_sentence(data: bytes) -> None:
     assert str(caught.value).count(". ") == 0
 
 
+REFUSED = {
+    "a list of lists": ([[1, 2], [3]], "no event that can be read"),
+    "begin and end": ([{"ph": "B", "cat": "cpu_op", "name": "a"}, {"ph": "E"}], "begin and end"),
+    "no category": ([{"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}] * 9, '("cat")'),
+    "an empty window": (
+        [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 1, "dur": 9}],
+        "a later window without work overwrites",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_why_a_trace_is_refused_fits_what_it_is(kind: str) -> None:
+    events, why = REFUSED[kind]
+    for document in (events, {"traceEvents": events}):
+        with pytest.raises(UsageError) as caught:
+            read(json.dumps(document).encode())
+        assert why in str(caught.value)
+        assert "cut off" not in str(caught.value)
+        assert str(caught.value).count(". ") == 0
+
+
+def test_a_duration_beyond_floats_is_none() -> None:
+    builder = every_branch()
+    builder.operator("aten::endless", 100, 137)
+    text = builder.text().replace(b'"dur": 37,', b'"dur": 1e400,')
+    assert b"1e400" in text
+    trace = read(text)
+    assert any("1 events have a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert not trace.cut_off
+    assert_every_branch(trace)
+
+
 def test_a_truncated_file_is_read_as_far_as_it_goes() -> None:
     builder = every_branch(steps=4)
     data = builder.text()
@@ -182,6 +215,13 @@ def test_an_object_cut_after_its_events_lacks_nothing() -> None:
     trace = read(data[: data.rindex(b"]") + 1])
     assert trace.doubts == []
     assert_every_branch(trace)
+
+
+def test_a_gzip_that_is_damaged_from_its_start_is_not_called_empty() -> None:
+    packed = bytearray(gzip.compress(every_branch().text()))
+    packed[10] ^= 0xFF
+    with pytest.raises(UsageError, match="damaged inside its compression"):
+        read(bytes(packed))
 
 
 def test_a_truncated_gzip_is_read_as_far_as_it_goes() -> None:
@@ -246,8 +286,23 @@ def test_durations_that_overflowed_count_as_instants() -> None:
     builder = every_branch()
     builder.kernel("overflowed", 100, 100 + 18446744073709551.0)
     builder.operator("aten::negative", 100, 40)
+    builder.operator("aten::words", 100, 140)
+    builder.events[-1]["dur"] = "for ever"
     trace = read(builder.text())
-    assert any("2 events have a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert any("3 events have a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert_every_branch(trace)
+
+
+def test_a_whole_number_that_no_float_holds_is_no_duration() -> None:
+    """Four hundred digits ended in an OverflowError."""
+    builder = every_branch()
+    builder.operator("aten::endless", 100, 140)
+    builder.events[-1]["dur"] = 10**400
+    builder.operator("aten::never", 100, 140)
+    builder.events[-1]["ts"] = 10**400
+    trace = read(builder.text())
+    assert any("1 events have a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert any("1 events have no time" in doubt for doubt in trace.doubts)
     assert_every_branch(trace)
 
 

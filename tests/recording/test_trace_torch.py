@@ -98,7 +98,8 @@ def test_the_step_adds_up(recorded: tuple) -> None:
     )
     shares = found.shares
     assert shares.data_loader == pytest.approx(loading / STEPS * 1e-6 / found.step_s, abs=0.01)
-    assert shares.data_loader + shares.cpu == pytest.approx(1.0)
+    assert shares.data_loader + shares.cpu + shares.other == pytest.approx(1.0)
+    assert shares.other * found.step_s <= found.python_s
     parts = (found.compute_s, found.small_operator_s, found.python_s)
     assert all(part > 0 for part in parts)
     assert sum(parts) + shares.data_loader * found.step_s <= found.step_s

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from observed_programs import observe, recorder_of, recording_of
 
 from torchdoctor.checks import work_outside_model
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.shares import shares, with_inline_preparation
-from torchdoctor.records import Environment, Recording, Workload
+from torchdoctor.records import Recording
 from torchdoctor.records.preparation import inline_preparation, unseen_forward_share
 
 pytestmark = pytest.mark.slow
@@ -111,23 +109,7 @@ for _ in range(150):
 
 
 def observed(program: str, tmp_path: Path) -> Recording:
-    script = tmp_path / "program" / "train.py"
-    script.parent.mkdir()
-    script.write_text(SETUP + program)
-    workload = Workload(
-        command=[sys.executable, "train.py"], cwd=str(script.parent), script=str(script)
-    )
-    recorder = Recorder(
-        workload, tmp_path / "run", Sandbox.choose("none", tmp_path, workload), 0, None, 300.0
-    )
-    seen = recorder.observe(None, enough_s=60.0, most_s=300.0)
-    assert [text for one in seen.processes for text in one.probe_errors] == []
-    found = Recording(
-        workload=workload,
-        environment=Environment(),
-        steps=seen.steps,
-        processes=seen.processes,
-    )
+    found = recording_of(observe(recorder_of(SETUP + program, tmp_path)))
     known = shares(found.steps, None, unseen_forward_share(found))
     return with_inline_preparation(replace(found, shares=known))
 

@@ -85,3 +85,8 @@ def test_what_was_tried_goes_before_what_was_replayed() -> None:
     found = with_measured(replayed, trials)
     assert found["data_loader"] == Ceiling(speedup=trials[0].speedup, source="experiment")
     assert found["cpu"] is None and set(found) == set(BRANCHES)
+
+
+def test_what_was_not_tried_at_all_takes_no_section() -> None:
+    untried = tried(1, 1, 1, "not-tried", speedup=None, reason="The budget left no time for it.")
+    assert ceiling_lines(untried) == []

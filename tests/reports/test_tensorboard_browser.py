@@ -98,13 +98,10 @@ def test_text_is_the_report_without_leftovers_of_markdown(
     browser.open(f"{address}/#text")
     verdict = " ".join(wording.verdict(report).split())
     browser.wait(lambda: verdict in browser.texts("p"))
+    wanted = {row.speedup for group in trial_groups(report) for row in group.rows}
+    wanted |= {row.question for row in path_rows(report)}
+    browser.wait(lambda: wanted <= set(browser.texts("td")))  # text after text is loaded
     browser.picture("text")
-    shown_cells = browser.texts("td")
-    for group in trial_groups(report):
-        for row in group.rows:
-            assert row.speedup in shown_cells
-    for row in path_rows(report):
-        assert row.question in shown_cells
     outside_code = browser.texts("td, li, p, h3")
     for leftover in ("\\", "**", "`", "&lt;", "&#", "|", "#"):
         assert not [x for x in outside_code if leftover in x], leftover

@@ -5,12 +5,31 @@ import io
 import os
 import shlex
 import sys
+from dataclasses import replace
 
 import pytest
-from samples import between, diagnosed_only, interrupted, loader_bound, refused_heavy
+from samples import (
+    between,
+    diagnosed_only,
+    interrupted,
+    loader_bound,
+    nothing_found,
+    refused_heavy,
+)
 
-from torchdoctor.records import Location, Recommendation
+from torchdoctor.records import (
+    Diagnosis,
+    Environment,
+    Interval,
+    Location,
+    ProgramFailure,
+    Recommendation,
+    Report,
+    Trial,
+    WorkloadRecord,
+)
 from torchdoctor.reports import figures, html, markdown, terminal, wording
+from torchdoctor.reports.failure import program_failed
 
 
 @pytest.mark.parametrize(
@@ -48,6 +67,60 @@ def test_a_gain_that_is_not_proven_is_never_called_faster(interval) -> None:
     alone = dataclasses.replace(whole, trials=[trial], recommendation=Recommendation())
     assert "runs" not in wording.gain(alone)
     assert "\nFaster" not in terminal.render(alone)
+
+
+def test_an_impossible_speedup_says_what_of_it_can_be_the_fixs() -> None:
+    whole = loader_bound()
+    best = whole.recommendation.fixes[:1]
+    recommended = dataclasses.replace(
+        whole.recommendation, fixes=best, speedup=between(5.55, 2.99, 10.3), at_most=4.43
+    )
+    report = dataclasses.replace(whole, recommendation=recommended)
+    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+        assert " ".join(text.split()).count("of which 4.43x at most can be the fix") == 2, text
+    several = dataclasses.replace(recommended, fixes=whole.recommendation.fixes[:1] * 2)
+    assert "the fixes'" in wording.gain(dataclasses.replace(whole, recommendation=several))
+
+
+def test_an_open_speedup_that_cannot_be_is_not_the_headline() -> None:
+    whole = loader_bound()
+    open_ = dataclasses.replace(
+        whole.trials[0], verdict="unclear", speedup=between(1.21, 0.01, 99.0), at_most=1.05, pairs=1
+    )
+    alone = dataclasses.replace(whole, trials=[open_], recommendation=Recommendation())
+    assert wording.gain(alone) == "No fix is decided yet. More time may decide it (--budget)."
+    other = dataclasses.replace(open_, fix="other", at_most=None, speedup=between(1.1, 0.9, 1.3))
+    both = dataclasses.replace(alone, trials=[open_, other])
+    assert "other" in wording.gain(both) and open_.fix not in wording.gain(both)
+
+
+TORCHRUN = """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "train.py", line 9, in <module>
+[rank0]: ValueError: bad label
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+====================
+  exitcode  : 1 (pid: 12)
+====================
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        (TORCHRUN, "It says: [rank0]: ValueError: bad label"),
+        ("Traceback:\nmy.lib.OwnError\nwarning: leaked semaphores\n", "It says: my.lib.OwnError"),
+        ("epoch 1\nplanned end\n", "It says: planned end"),
+        ("", "the report is of the steps before."),
+    ],
+)
+def test_a_failed_program_is_said_with_the_line_that_tells_why(output: str, shown: str) -> None:
+    failed = ProgramFailure(exit_code=1, steps=40, output_tail=output)
+    report = dataclasses.replace(loader_bound(), failure=failed)
+    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+        top = " ".join(text.partition("Why")[0].split()).replace("\\", "")
+        assert shown in top and "failed after 40 training steps (exit code 1)" in top
+    assert output.strip() in str(program_failed(failed))
 
 
 def test_a_fix_that_changes_training_is_not_put_forward() -> None:
@@ -128,3 +201,37 @@ def test_how_steps_were_found_is_a_sentence_with_paths_as_the_user_knows_them() 
     found = wording.how_steps_were_found(report)
     assert found == "There is no DataLoader, so it is one step of SGD at a.py:5."
     assert found in " ".join(terminal.render(report).split())
+
+
+def test_a_gain_whose_training_is_unknown_is_not_sold_in_the_headline() -> None:
+    """The table says "not recommended": the first sentence must not say otherwise."""
+    unknown = Trial(
+        fix="loader-workers",
+        verdict="faster",
+        numerics="not-comparable",
+        speedup=between(2.27, 1.48, 3.48),
+        pairs=4,
+    )
+    said = wording.gain(dataclasses.replace(nothing_found(), trials=[unknown]))
+    assert "not known yet whether training stays the same" in said
+    assert "not recommended" in said
+    assert not said.startswith("With")
+
+
+def test_one_pair_is_no_headline() -> None:
+    """The noise of one pair of launches is larger than most gains."""
+
+    def unclear(fix: str, pairs: int, estimate: float, low: float) -> Trial:
+        found = Interval(estimate=estimate, low=low, high=9.9)
+        return Trial(fix=fix, verdict="unclear", pairs=pairs, speedup=found, numerics="identical")
+
+    once = unclear("mixed-precision", 1, 2.55, 0.9)
+    often = unclear("loader-workers", 7, 1.57, 0.95)
+    report = Report(
+        workload=WorkloadRecord(command=["train.py"], cwd="/w"),
+        environment=Environment(),
+        diagnosis=Diagnosis(bottleneck="cpu"),
+    )
+    said = wording.gain(replace(report, trials=[once, often]))
+    assert "loader-workers looked 1.57x faster in 7 pairs" in said
+    assert "2.55" not in wording.gain(replace(report, trials=[once]))

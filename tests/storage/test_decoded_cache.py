@@ -121,6 +121,73 @@ def test_one_that_counts_its_calls_is_found_out(tmp_path, probed):
     assert fix["state"] == "refused"
 
 
+IN_PARTS = """
+from torch.utils.data import ConcatDataset, StackDataset, Subset, random_split
+SAME
+same = Same()
+parts = random_split(same, [0.5, 0.5], torch.Generator().manual_seed(1))
+train(WRAPPED, shuffle=True)
+import sys; print(Same.made, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wrapped",
+    [
+        "Subset(Subset(same, range(12)), [*range(12)][::-1])",
+        "ConcatDataset(parts)",
+        "StackDataset(x=parts[0], y=parts[1])",
+        "parts[0]",
+    ],
+)
+def test_a_part_of_a_data_set_is_kept_as_well(tmp_path, probed, wrapped):
+    program = IN_PARTS.replace("SAME", SAME.partition("train(")[0]).replace("WRAPPED", wrapped)
+    if "Stack" in wrapped:
+        program = program.replace("train(", "whole(").replace("SAME", "")
+        program = program.replace("same = ", STACKED, 1)
+    _, _, fix = _both(tmp_path, probed, program)
+    assert fix["state"] == "applied", fix["reason"]
+    assert fix["details"]["answered"] > 0
+
+
+STACKED = """
+def whole(dataset, **options):
+    for epoch in range(4):
+        for pair in DataLoader(dataset, batch_size=3, **options):
+            print(epoch, pair)
+            model(pair["x"] + pair["y"]).sum().backward()
+same = """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["torch", "rarely", "own generator", "by epoch"])
+def test_a_part_of_a_data_set_that_augments_is_never_kept(tmp_path, probed, how):
+    whole = "torch.utils.data.Subset(whole, range(1, 12))"
+    program = augmented(how).replace("train(Augmented()", f"whole = Augmented()\ntrain({whole}")
+    program = program.replace("train(", "begin(")
+    program = "def begin(part, **options):\n    part.set_epoch = part.dataset.set_epoch\n" + (
+        f"    train(part, **options)\n{program}"
+    )
+    *_, fix = _both(tmp_path, probed, program)
+    assert fix["state"] == "refused"
+    assert "answered" not in fix["details"]
+
+
+@pytest.mark.slow
+def test_a_part_of_a_data_set_that_makes_whole_batches_is_left_alone(tmp_path, probed):
+    program = """
+class Batches(Base):
+    def __getitem__(self, index):
+        raise NotImplementedError
+    def __getitems__(self, indices):
+        return [torch.full((3,), float(index)) for index in indices]
+train(torch.utils.data.Subset(torch.utils.data.Subset(Batches(), range(9)), range(8)))
+"""
+    *_, fix = _both(tmp_path, probed, program)
+    assert "whole batches" in fix["reason"]
+
+
 KINDS = """
 import sys
 from PIL import Image

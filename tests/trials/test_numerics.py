@@ -15,6 +15,7 @@ from torchdoctor.records import (
     Workload,
 )
 from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
+from torchdoctor.trials.samples import Preparation
 
 KINDS = ("mlp", "cnn", "lm")
 SAME_DATA = [f"x{n}:y{n % 10}" for n in range(64)]
@@ -154,6 +155,24 @@ def test_augmentation_seeded_otherwise_is_seed_noise_and_said():
     found = compare_training([trial], reference, "within rounding")
     assert found.classification == "within-seed-noise"
     assert "labels in the same order, inputs differ" in found.reason
+
+
+def test_inputs_that_differ_in_workers_though_none_are_drawn_at_random_are_a_change():
+    """A dataset that counts in itself: workers count in copies."""
+    runs = [launch(losses("cnn", augment=1), SAME_DATA)] * 2
+    seeds = [launch(losses("cnn", augment=1, seed=a)) for a in (2, 3)]
+    reference = Untouched(baselines=runs, seeds=seeds, warmup_steps=10)
+    trial = launch(losses("cnn", augment=9), [f.replace("x", "z") for f in SAME_DATA])
+    how = Preparation(draws_random=False, elsewhere=True)
+    found = compare_training([trial], reference, "within rounding", how)
+    assert found.classification == "changed" and found.harmful
+    assert "samples are no function of their index" in found.reason
+    assert "augmentation" not in found.reason
+    drawn = Preparation(draws_random=True, elsewhere=True)
+    found = compare_training([trial], reference, "within rounding", drawn)
+    assert found.classification == "within-seed-noise"
+    same = [launch(losses("cnn", augment=1), SAME_DATA)]
+    assert compare_training(same, reference, how=how).classification == "identical"
 
 
 def test_repeated_samples_are_harmful_whatever_the_losses_say():

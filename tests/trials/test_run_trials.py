@@ -1,17 +1,23 @@
 import dataclasses
 import math
+import random
 
 import msgspec
 import pytest
 from simulated_program import TYPICAL, Simulated, observed, try_all
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TorchdoctorError
-from torchdoctor.records import Candidate
+from torchdoctor.records import Candidate, LaunchTiming
+from torchdoctor.trials import compare
+from torchdoctor.trials.bounds import beyond_belief
+from torchdoctor.trials.evidence import Measured
 from torchdoctor.trials.ladder import Ladder
-from torchdoctor.trials.launches import FixFacts
-from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.launches import Arm, FixFacts, Launcher
+from torchdoctor.trials.numerics import Numerics
+from torchdoctor.trials.outcome import TrialResults, reason
+from torchdoctor.trials.rounds import BASELINE, Slot
 from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.schedule import NO_TIME, Budget
 
 NAMES = ["workers n=2", "fused", "tf32", "null-a", "null-b", "workers n=4", "null-c"]
 GAINS = {"workers n=2": 2.0, "workers n=4": 2.5, "fused": 1.2}
@@ -163,14 +169,59 @@ def test_an_impossible_gain_gets_more_pairs_and_is_a_doubt():
     assert row(results, "fused").pairs == 12
     assert "more than the time that it works on allows" in row(results, "fused").reason
     assert any("1.10x is the most" in doubt for doubt in results.doubts)
+    assert results.recommendation.at_most == row(results, "fused").at_most == 1.1
     possible = bounded(Simulated(gains={"fused": 1.5}), bound=1.6)
     assert row(possible, "fused").pairs == 6 and not possible.doubts
+    assert possible.recommendation.at_most is None
+
+
+def test_a_loss_beyond_the_share_it_works_on_is_noise_until_it_is_proven():
+    two = {"budget_s": 25.0}
+    results = bounded(Simulated(gains={"fused": 0.57}), bound=1.017, **two)
+    found = row(results, "fused")
+    assert (found.pairs, found.verdict) == (2, "unclear") and found.speedup.high < 1
+    assert "more than all that it works on takes" in found.reason
+    assert any("1.7 % of the step" in doubt for doubt in results.doubts)
+    # It may cost as much as what it works on, within a few pairs too.
+    slower = bounded(Simulated(gains={"fused": 0.57}), bound=4.0, **two)
+    assert row(slower, "fused").verdict == "slower" and not slower.doubts
+
+
+@pytest.mark.parametrize(
+    ("loss", "pairs", "verdict"), [(0.57, 6, "slower"), (0.57, 2, "unclear"), (0.92, 6, "unclear")]
+)
+def test_a_fix_may_cost_more_than_it_works_on_where_the_interval_says_so(loss, pairs, verdict):
+    differences = [math.log(loss) + d for d in (0.02, -0.02) * (pairs // 2)]
+    arm = Arm(key="fused", candidate=Candidate(fix="fused", bound=1.017))
+    numerics = Numerics(classification="identical", reason="")
+    one = Measured(
+        arm=arm, differences=differences, other=[], phase="confirm", numerics=numerics, by="mean"
+    )
+    assert compare.verdict(differences) == "slower"
+    assert beyond_belief(one, "slower") == (verdict == "unclear")
+
+
+def test_fixes_together_gain_no_more_than_what_all_of_them_work_on():
+    gains = {"a": 1.5, "b": 1.3}
+    for bounds, expected in (((1.25, 1.25), 1 / 0.6), ((1.25, 3.0), None), ((1.25, None), None)):
+        program = Simulated(gains=gains)
+        results = run_trials(
+            program,
+            [Candidate(fix=f, ceiling=2.0, bound=b) for f, b in zip("ab", bounds, strict=True)],
+            {"a": FixFacts(), "b": FixFacts()},
+            budget=Budget(None, program.clock),
+            steps=observed(),
+            expected_launch_s=program.launch_s,
+        )
+        assert [fix for fix, _ in recommended(results)] == ["a", "b"]
+        assert results.recommendation.at_most == (expected and pytest.approx(expected))
 
 
 def test_an_impossible_gain_of_few_pairs_is_not_recommended():
     few = {"budget_s": 25.0}  # two pairs
     results = bounded(Simulated(gains={"fused": 1.5}), bound=1.1, **few)
-    assert row(results, "fused").pairs == 2 and row(results, "fused").verdict == "faster"
+    found = row(results, "fused")
+    assert (found.pairs, found.verdict, found.at_most) == (2, "unclear", 1.1)
     assert recommended(results) == []
     assert any("1.10x is the most" in doubt for doubt in results.doubts)
     possible = bounded(Simulated(gains={"fused": 1.5}), bound=1.6, **few)
@@ -258,12 +309,36 @@ def test_a_launch_slower_than_all_before_it_overruns_by_itself_only():
     assert all(at + 45.0 <= 100.0 for at in again)
 
 
+def test_one_slow_launch_does_not_leave_the_rest_of_the_budget_unused():
+    """Somebody else's load makes one launch of many long; the next is planned by the others."""
+    program = Simulated(gains=GAINS)
+    launcher = Launcher(program, Budget(None), order=random.Random(0))
+    for ended_s in (5.0, 60.0, 5.0, 5.5):
+        timing = LaunchTiming(ended="measured", step_s=[0.01])
+        slot = Slot(arm=BASELINE, timing=timing, began_s=0.0, ended_s=ended_s, phase="screen")
+        launcher.baseline.slots.append(slot)
+    assert launcher.expected_s(launcher.baseline) == 5.5
+
+
+@pytest.mark.parametrize(
+    ("differences", "said"),
+    [([-0.2, -0.1], "did not look faster"), ([0.2, -0.1], "the budget left no time for more")],
+)
+def test_what_was_dropped_early_is_not_said_to_have_lacked_time(differences, said):
+    same = Numerics(classification="identical", reason="")
+    one = Measured(
+        arm=Arm(key="a"), differences=differences, other=[], phase="confirm", numerics=same,
+        by="mean",
+    )  # fmt: skip
+    assert said in reason(one, "unclear", 1, NO_TIME)
+
+
 def test_a_cost_that_is_announced_is_planned_for():
     program = Simulated(setup_s={"compile": 40.0}, gains={"compile": 1.5})
     facts = {"compile": FixFacts(setup_s=40.0)}
     results = try_all(program, ["b", "compile"], 30.0, facts=facts)
     assert all(name != "compile" for name, _ in program.launched)
-    assert row(results, "compile").reason == "not tried: the budget ended"
+    assert "the budget has no room" in row(results, "compile").reason
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 9, 10, 18, 19, 20, 33, 46, 54, 55])
@@ -425,6 +500,16 @@ def test_other_seeds_are_launched_only_where_they_can_tell():
     assert len(recommended(results)) == 2
 
 
+def test_a_doubted_fix_is_recommended_only_where_training_was_seen_the_same():
+    """Such as workers for a dataset that changes itself."""
+    for losses, expected in (([None] * 40, False), ([1.0 / n for n in range(1, 41)], True)):
+        program = Simulated(gains={"a": 1.5}, losses=lambda fixes, seed, own=losses: list(own))
+        results = try_all(program, ["a"], facts={"a": FixFacts(doubted=True)})
+        assert bool(recommended(results)) == expected
+        if not expected:
+            assert "whether training changed is not known" in row(results, "a").reason
+
+
 def test_losses_that_cannot_be_compared_are_a_doubt_and_bar_lower_precision():
     for keeps, expected in (("exactly", True), ("lower precision", False)):
         program = Simulated(gains={"a": 1.5}, losses=lambda fixes, seed: [None] * 40)
@@ -470,7 +555,7 @@ def test_progress_tells_what_is_tried_and_the_best_so_far():
     program = Simulated(gains=GAINS)
     try_all(program, NAMES, 400.0, progress=events.append)
     assert {e.phase for e in events} == {"screen", "confirm", "stack"}
-    assert any(e.message == "workers n=4 + fused" for e in events)
+    assert any(e.message == "workers (n=4) + fused" for e in events)
     assert events[-1].launches_done == len(program.launched)
     counted = [e for e in events if e.number is not None]
     assert {e.phase for e in counted} == {"screen", "confirm", "stack"}
@@ -480,7 +565,7 @@ def test_progress_tells_what_is_tried_and_the_best_so_far():
     assert stack == sorted(stack) and max(stack) - min(stack) < len(stack) / 2
     assert all(e.left_s is None or 0 <= e.left_s <= 400.0 for e in events)
     assert counted[-1].left_s is not None
-    assert events[-1].best.startswith("workers n=4 2.") and events[-1].budget_s == 400.0
+    assert events[-1].best.startswith("workers (n=4) 2.") and events[-1].budget_s == 400.0
     elapsed = [e.elapsed_s for e in events]
     assert elapsed == sorted(elapsed)
 
@@ -499,18 +584,18 @@ def test_the_order_within_rounds_is_random_but_repeatable():
 @pytest.mark.parametrize("noise", [TYPICAL, (0.03, 0.03, 0.15)], ids=["typical", "noisy"])
 @pytest.mark.parametrize("budget_s", [None, 150.0])
 def test_null_candidates_are_rarely_recommended(noise, budget_s):
-    runs, false = 100, 0
+    runs, false = 60, 0
     for seed in range(runs):
         program = Simulated(noise=noise, seed=7000 + seed)
         results = try_all(program, [f"null-{i}" for i in range(8)], budget_s, seed=seed)
         false += bool(results.recommendation.fixes)
-    assert false / runs <= 0.06
+    assert false <= 4
 
 
 @pytest.mark.slow
 def test_the_recommended_interval_covers_the_truth():
     runs, held, gains = 0, 0, {"a": 1.5, "b": 1.2}
-    for seed in range(120):
+    for seed in range(80):
         program = Simulated(noise=TYPICAL, seed=9000 + seed, gains=gains)
         results = try_all(program, ["null-a", "a", "null-b", "b"], None, seed=seed)
         truth = math.prod(gains.get(fix, 1.0) for fix, _ in recommended(results))
@@ -518,7 +603,7 @@ def test_the_recommended_interval_covers_the_truth():
             runs += 1
             speedup = results.recommendation.speedup
             held += speedup.low <= truth <= speedup.high
-    assert runs > 110 and held / runs >= 0.92
+    assert runs > 73 and held / runs >= 0.92
 
 
 def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
@@ -579,3 +664,13 @@ def test_no_other_setting_is_tried_where_none_helps() -> None:
     ladder = Ladder(setting="n", least=1, most=64, today=0)
     try_all(program, ["workers n=2", "workers n=4"], facts={"workers": FixFacts(ladder=ladder)})
     assert {name for name, _ in program.launched} == {"", "workers n=2", "workers n=4"}
+
+
+def test_what_takes_too_long_leaves_the_time_to_those_after_it():
+    """A compilation that no longer fits must not end a run with half of its budget unused."""
+    program = Simulated(gains={"c": 1.4}, setup_s={"compile": 200.0})
+    facts = {"compile": FixFacts(setup_s=200.0)}
+    results = try_all(program, ["a", "compile", "c"], 110.0, facts=facts)
+    check(results)
+    assert row(results, "compile").pairs == 0
+    assert recommended(results) == [("c", {})]

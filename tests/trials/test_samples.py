@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from torchdoctor.trials.samples import compare_samples
+from torchdoctor.trials.samples import Preparation, compare_samples
 
 
 def prints(numbers, inputs="x", labels=10):
@@ -47,7 +47,34 @@ def test_augmentation_seeded_otherwise_keeps_the_labels():
     augmented = [f.replace("x", "other") for f in BASE]
     found = compare_samples(augmented, [BASE])
     assert found.state == "labels-same"
+    assert found.sentence == "labels in the same order, inputs differ"
+
+
+@pytest.mark.parametrize(
+    ("draws", "state", "said"),
+    [
+        (True, "labels-same", "(random augmentation in workers is seeded differently)"),
+        (None, "labels-same", "(random augmentation, or state that the dataset keeps, differs"),
+        (False, "stateful", "samples are no function of their index"),
+    ],
+)
+def test_other_inputs_of_workers_are_augmentation_only_where_random_numbers_are_drawn(
+    draws, state, said
+):
+    other = [f.replace("x", "other") for f in BASE]
+    found = compare_samples(other, [BASE], how=Preparation(draws_random=draws, elsewhere=True))
+    assert found.state == state
     assert "labels in the same order, inputs differ" in found.sentence
+    assert said in found.sentence
+    assert ("augmentation" in found.sentence) == (draws is not False)
+
+
+def test_inputs_of_a_fix_that_leaves_the_loader_alone_say_nothing_of_the_dataset():
+    """Another rounding of the inputs is no state, though nothing is drawn."""
+    other = [f.replace("x", "other") for f in BASE]
+    assert compare_samples(other, [BASE], how=Preparation(draws_random=False)).state == (
+        "labels-same"
+    )
 
 
 def test_equal_labels_that_say_nothing_do_not_excuse_other_inputs():
@@ -79,7 +106,7 @@ def test_an_order_given_up_on_purpose_may_bring_later_samples_first():
     """Batch 9, which took long, comes after the window; batch 10 came in its place."""
     later = BASE[:64] + prints(range(20_000, 20_008)) + BASE[72:]
     assert compare_samples(later, [BASE]).state == "corrupt"
-    found = compare_samples(later, [BASE], reorders=True)
+    found = compare_samples(later, [BASE], how=Preparation(reorders=True))
     assert found.state == "reordered" and "72 of the first 80" in found.sentence
     repeated = BASE[:64] + BASE[:8] + BASE[72:]
-    assert compare_samples(repeated, [BASE], reorders=True).state == "corrupt"
+    assert compare_samples(repeated, [BASE], how=Preparation(reorders=True)).state == "corrupt"

@@ -34,9 +34,12 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """The training loader's number; None where its wait is no question, or none drives the loop."""
+    """The training loader's number; None where its wait is no question, or none drives the loop.
+
+    A batch is answered once something was learned from the one before, which must be seen.
+    """
     steps = recording.steps
-    if steps is None or steps.boundary.kind != "loader":
+    if steps is None or steps.boundary.kind != "loader" or steps.boundary.learned_by == "batch":
         return None
     if (share(recording) or 0.0) < LEAST_SHARE:
         return None

@@ -29,10 +29,16 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """None where no model was seen to train: nothing could be skipped."""
+    """None where no model was seen to train, or none by backward passes: nothing could be skipped.
+
+    An iteration that begins by what is left out would never begin.
+    """
     from torchdoctor.records.lookup import training_models
 
-    return {} if training_models(recording) and recording.steps is not None else None
+    steps = recording.steps
+    if steps is None or steps.boundary.learned_by != "backward":
+        return None
+    return {} if training_models(recording) else None
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:

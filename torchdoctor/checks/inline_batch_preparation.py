@@ -5,6 +5,12 @@ What it means
 A function such as `get_batch()` reads and transforms the next batch while the model waits:
 the same illness as a DataLoader without workers, only that no DataLoader shows it.
 
+What to do
+----------
+Move it into a Dataset and let a DataLoader's workers prepare batches while the model computes; or
+make it cheap: index once with an array of indices instead of element by element, keep the data as
+one tensor (on the device, where it fits), convert types once before the loop.
+
 How it is measured
 ------------------
 Host time between the end of one step and the first forward of the next, outside any loader.
@@ -20,7 +26,6 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 from __future__ import annotations
 
 import re
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,9 +47,11 @@ def look(recording: Recording) -> list[Finding]:
     if found is None or found.share < THRESHOLD:
         return []
     evidence = [
-        _where(found.top),
+        _where(recording, found.top),
         f"{found.share:.0%} of each step passes on the host between the end of a step and the "
         "next forward, with no DataLoader at work.",
+        "A Dataset behind DataLoader workers prepares batches meanwhile; indexing in bulk, instead "
+        "of sample by sample, costs less in any case.",
     ]
     return [
         Finding(
@@ -57,17 +64,19 @@ def look(recording: Recording) -> list[Finding]:
     ]
 
 
-def _where(top: StackSample | None) -> str:
+def _where(recording: Recording, top: StackSample | None) -> str:
+    from torchdoctor.records.lookup import place
+
     if top is None:
         return "Batches are prepared in the loop itself, one after the other with the model."
-    place = f"{PurePath(top.location.file).name}:{top.location.line}"
+    at = place(recording, top.location, "")
     if _WAITS.search(top.leaf):
-        return f"The loop waits at {place} for another thread or process ({top.leaf})."
+        return f"The loop waits at {at} for another thread or process ({top.leaf})."
     function = top.location.function
     named = function if function and function != "<module>" else "the script's own loop"
     return (
         "Batches are prepared in the loop itself, one after the other with the model: most often "
-        f"in {named} at {place} ({top.leaf})."
+        f"in {named} at {at} ({top.leaf})."
     )
 
 

@@ -31,6 +31,7 @@ def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for a loader that computes."""
     from torchdoctor.records import Finding
     from torchdoctor.records.lookup import data_wait_share, loader_cpu_share, training_loaders
+    from torchdoctor.records.preparing_line import preparing_line
 
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
     loaders = training_loaders(recording)
@@ -39,13 +40,15 @@ def look(recording: Recording) -> list[Finding]:
     loader = loaders[0]
     evidence = [
         f"Fetching a batch is {busy:.0%} CPU time, with num_workers={loader.num_workers} and "
-        f"{recording.environment.usable_cpus:g} usable CPUs.",
+        f"{recording.environment.cpus:g} usable CPUs.",
     ]
     if loader.sample_time_s is not None:
         evidence.append(
             f"One sample took {loader.sample_time_s * 1e3:.2f} ms to prepare, of the first "
             "batches of the observed launch."
         )
+    if (line := preparing_line(recording)) is not None:
+        evidence.append(line)
     return [
         Finding(
             check="loader-cpu-bound",

@@ -8,7 +8,8 @@ of Volta and Turing multiply float16. Autocast uses them and keeps the parameter
 How it is measured
 ------------------
 float32 parameters, no autocast around the forward, hardware that is known to have 16-bit matrix
-units, and large operators that take a good part of the step.
+units, and large operators that take a good part of the step. Operators that only look rows up or
+scatter them (embedding, index_select) do not count: those units do nothing for them.
 
 Not to be confused with
 -----------------------
@@ -32,9 +33,9 @@ def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
     from torchdoctor.records.hardware import low_precision
-    from torchdoctor.records.lookup import compute_share, training_models
+    from torchdoctor.records.lookup import arithmetic_share, training_models
 
-    share = compute_share(recording)
+    share = arithmetic_share(recording)
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
     if not models or share is None or share < THRESHOLD or not _known(recording):
         return []
@@ -100,5 +101,12 @@ QUIET = [
         "processes": [
             {"pid": 1, "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}]}
         ],
-    }
+    },
+    {
+        "environment": {"cpu_features": ["amx_bf16"]},
+        "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08, "gather_s": 0.06},
+        "processes": [
+            {"pid": 1, "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}]}
+        ],
+    },
 ]

@@ -30,7 +30,7 @@ def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
 
-    busy, usable = recording.sensors.other_load_cpus, recording.environment.usable_cpus
+    busy, usable = recording.sensors.other_load_cpus, recording.environment.cpus
     if busy is None or busy < THRESHOLD * max(usable, 1.0):
         return []
     return [

@@ -7,12 +7,14 @@ that takes longer than their arithmetic.
 
 How it is measured
 ------------------
-From the profiler's trace: host time outside any operator, plus time inside operators under 50
-microseconds, over the step. The profiler itself makes both longer, so this is an upper bound.
+From the profiler's trace: host time outside any operator in stretches under half a millisecond,
+plus time inside operators under 50 microseconds, over the step. The profiler itself makes both
+longer, so this is an upper bound.
 
 Not to be confused with
 -----------------------
-Waiting for data, which is counted elsewhere.
+Waiting for data, which is counted elsewhere; longer stretches without any operator, in which the
+program does something of its own or sleeps (outside-operators, work-outside-model).
 """
 
 from __future__ import annotations

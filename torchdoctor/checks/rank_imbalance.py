@@ -9,7 +9,8 @@ every GPU of the job.
 How it is measured
 ------------------
 From the traces of several ranks: the step without the exposed time in collectives, of the slowest
-rank against the mean of all.
+rank against the mean of all. What it takes longer for (kernels, waiting for data, the host and
+copies) is its difference from the other ranks.
 
 Not to be confused with
 -----------------------
@@ -18,6 +19,7 @@ Communication that is slow by itself: then all ranks wait alike, and none of the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,8 +47,8 @@ def look(recording: Recording) -> list[Finding]:
         f"Rank {slowest.rank} works {_own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
         f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
     ]
-    if slowest.data_loader_s >= 0.2 * _own_s(slowest):
-        evidence.append(f"{slowest.data_loader_s * 1e3:.1f} ms of that it waits for data.")
+    others = [one for one in ranks if one is not slowest]
+    evidence.append(f"Each step it takes longer than the others: {_difference(slowest, others)}.")
     if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
         evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
     return [
@@ -59,10 +61,26 @@ def look(recording: Recording) -> list[Finding]:
     ]
 
 
+def _difference(slowest: RankTime, others: list[RankTime]) -> str:
+    """Of its own time, what is more than the others' on average, the most first."""
+    more = {
+        what: part(slowest) - sum(map(part, others)) / len(others) for what, part in _PARTS.items()
+    }
+    least = _SAID * sum(more.values())
+    told = [what for what in sorted(more, key=lambda what: -more[what]) if more[what] >= least]
+    return ", ".join(f"{what} +{more[what] * 1e3:.3g} ms" for what in told)
+
+
 def _own_s(one: RankTime) -> float:
     return one.step_s - (one.communication_exposed_s or 0.0)
 
 
+_SAID = 0.01  # of the difference
+_PARTS: dict[str, Callable[[RankTime], float]] = {
+    "kernels": lambda one: one.kernel_s,
+    "waiting for data": lambda one: one.data_loader_s,
+    "host and copies": lambda one: _own_s(one) - one.kernel_s - one.data_loader_s,
+}
 _EVEN = {"path": "t", "step_s": 0.1, "communication_exposed_s": 0.02}
 FIRES = [
     {

@@ -44,13 +44,20 @@ def look(recording: Recording) -> list[Finding]:
             check="step-outliers",
             share_of_step=share,
             evidence=[
-                f"One step in a hundred takes {steps.p99_s * 1e3:.0f} ms or more, the median "
-                f"{steps.median_s * 1e3:.1f} ms (observed launch)."
+                f"One step in a hundred takes {_time(steps.p99_s)} or more, the median "
+                f"{_time(steps.median_s)} (observed launch)."
             ],
             location=None,
             severity="advice",
         )
     ]
+
+
+def _time(seconds: float) -> str:
+    """Three digits in the unit that shows them."""
+    if seconds >= 1.0:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
 FIRES = [{"steps": {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2}}]

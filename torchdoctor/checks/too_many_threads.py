@@ -31,7 +31,7 @@ def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
 
-    flags, usable = recording.main.flags, recording.environment.usable_cpus
+    flags, usable = recording.main.flags, recording.environment.cpus
     if flags.num_threads is None or recording.steps is None or recording.has_gpu:
         return []
     trainers = recording.steps.trainers

@@ -20,89 +20,72 @@ Batches prepared in the loop (inline-batch-preparation), and Python inside the m
 
 from __future__ import annotations
 
-import re
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording, StackSample
+    from torchdoctor.records import Finding, Recording
+    from torchdoctor.records.samples import Place
 
 UNDER = "other"
 THRESHOLD = 0.10
 THRESHOLD_SOURCE = "torchdoctor: a tenth of the step is worth a look"
 
-_PHASES = ("after_step", "before_forward", "after_backward", "other")
-# Between forward and backward the loss is computed, in operators that no frame of Python shows.
-_LOSS = re.compile(r"loss|criterion|entropy|backward|\bmse\b")
 _NAMED = 3
+_SHOWN = 50  # characters of a line
 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding at the function that takes most of it."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.preparation import computes_unseen, preparing_rows
+    from torchdoctor.records.outside import outside_rows
+    from torchdoctor.records.preparation import updates_by_hand
+    from torchdoctor.records.samples import by_function
 
     outside = recording.shares.other
-    preparing = preparing_rows(recording)
-    rows = [
-        row
-        for row in recording.main.stacks
-        if _counts(row) and row not in preparing and not computes_unseen(recording, row)
-    ]
+    rows = outside_rows(recording)
     samples = sum(row.count for row in recording.main.stacks)
     if outside is None or outside < THRESHOLD or not rows:
         return []
     share = min(sum(row.count for row in rows) / samples, outside)
     if share < THRESHOLD:
         return []
-    functions: dict[tuple[str, str], list[StackSample]] = {}
-    for row in rows:
-        functions.setdefault((row.location.file, row.location.function or ""), []).append(row)
-    ranked = sorted(functions.values(), key=_count, reverse=True)
+    ranked = by_function(rows)
+    evidence = [
+        f"{share:.0%} of each step passes outside data loading and the model.",
+        f"There it was in {_named(recording, ranked)}.",
+    ]
+    if any(updates_by_hand(recording, row) for row in ranked[0].rows):
+        evidence.append(
+            "No optimizer steps: where this is the update of the weights, torch.optim makes it in "
+            "a few operators for all of them (foreach=True, fused=True)."
+        )
     return [
         Finding(
             check="work-outside-model",
             share_of_step=share,
-            evidence=[
-                f"{share:.0%} of each step passes outside data loading and the model.",
-                f"There it was in {_named(ranked)}.",
-            ],
-            location=_top(ranked[0]).location,
+            evidence=evidence,
+            location=ranked[0].top.location,
             severity="high" if share >= 0.3 else "moderate",
         )
     ]
 
 
-def _counts(row: StackSample) -> bool:
-    if row.phase not in _PHASES:
-        return False
-    if row.phase == "other" and _LOSS.search(row.text):
-        return False
-    return "zero_grad" not in row.leaf and "zero_grad" not in row.text
-
-
-def _count(rows: list[StackSample]) -> int:
-    return sum(row.count for row in rows)
-
-
-def _top(rows: list[StackSample]) -> StackSample:
-    return max(rows, key=lambda row: row.count)
-
-
-def _named(ranked: list[list[StackSample]]) -> str:
+def _named(recording: Recording, ranked: list[Place]) -> str:
     """ "accuracy at train.py:12 (83%), ..."; the script's own lines without a name."""
-    total = sum(_count(rows) for rows in ranked)
+    from torchdoctor.records.lookup import place
+
+    total = sum(one.count for one in ranked)
     parts = []
-    for rows in ranked[:_NAMED]:
-        place = _top(rows).location
-        line = f"{PurePath(place.file).name}:{place.line}"
-        known = place.function and place.function != "<module>"
-        name = f"{place.function} at {line}" if known else line
-        parts.append(f"{name} ({_count(rows) / total:.0%})")
+    for one in ranked[:_NAMED]:
+        at = one.top.location
+        line = place(recording, at, "")
+        name = f"{at.function} at {line}" if at.function not in (None, "", "<module>") else line
+        text = f": {shown}" if (shown := one.top.text[:_SHOWN].strip()) else ""
+        parts.append(f"{name} ({one.count / total:.0%}{text})")
     return ", ".join(parts)
 
 
-_ROW = {
+_ROW: dict[str, Any] = {
     "location": {"file": "/w/train.py", "line": 12, "function": "accuracy"},
     "phase": "after_step",
     "count": 30,
@@ -112,9 +95,28 @@ _ROW = {
 _MODEL = {**_ROW, "phase": "backward", "count": 70, "text": "loss.backward()"}
 _LOADED = {"data_loader": 0.02, "cpu": 0.68, "other": 0.3}
 _STEPS = {"boundary": {"kind": "loader"}, "steps": 9, "mean_s": 0.01, "median_s": 0.01}
-FIRES = [{"shares": _LOADED, "steps": _STEPS, "processes": [{"pid": 1, "stacks": [_ROW, _MODEL]}]}]
+_BELOW = {**_ROW["location"], "line": 13}
+_UPDATE = {**_ROW, "location": _BELOW, "phase": "after_backward", "text": "p -= 0.01 * g"}
+_TRANSFORM = {
+    **_ROW,
+    "phase": "other",
+    "leaf": "torch/_functorch/apis.py wrapper",
+    "text": "f(w, x)",
+}
+FIRES = [
+    {"shares": _LOADED, "steps": _STEPS, "processes": [{"pid": 1, "stacks": rows}]}
+    for rows in ([_ROW, _MODEL], [_UPDATE, _MODEL])
+]
 QUIET = [
+    {
+        "steps": _STEPS,
+        "shares": _LOADED,
+        "processes": [
+            {"pid": 1, "stacks": [{**_ROW, "leaf": "lib/python3.11/threading.py join"}, _MODEL]}
+        ],
+    },
     {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_MODEL]}]},
+    {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_TRANSFORM, _MODEL]}]},
     {
         "shares": {"data_loader": 0.02, "cpu": 0.95, "other": 0.03},
         "processes": [{"pid": 1, "stacks": [_ROW, _MODEL]}],

@@ -31,7 +31,7 @@ def look(recording: Recording) -> list[Finding]:
     from torchdoctor.records import Finding
     from torchdoctor.records.lookup import training_loaders
 
-    usable, loaders = recording.environment.usable_cpus, training_loaders(recording)
+    usable, loaders = recording.environment.cpus, training_loaders(recording)
     busy = recording.sensors.workers_cpus
     if not loaders or loaders[0].num_workers <= THRESHOLD * usable:
         return []

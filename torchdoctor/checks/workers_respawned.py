@@ -30,23 +30,28 @@ THRESHOLD_SOURCE = "torchdoctor: what a trial can tell from noise on most machin
 def look(recording: Recording) -> list[Finding]:
     """A finding where starting workers is a share of the step."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.records.lookup import place, respawn_share, training_loaders
 
-    steps, loaders = recording.steps, training_loaders(recording)
-    if steps is None or steps.mean_s <= 0 or not loaders:
+    share, loaders = respawn_share(recording), training_loaders(recording)
+    if share is None or share < THRESHOLD:
         return []
     loader = loaders[0]
-    share = (steps.loader_start_s + steps.first_batch_s) / steps.mean_s
-    respawned = loader.num_workers > 0 and not loader.persistent_workers
-    if not respawned or share < THRESHOLD or sum(x.iterators for x in loaders) < 2:
-        return []
+    where = place(recording, loader.location, "where it is made")
+    if len(loaders) > 1:
+        remedy = (
+            f"It is constructed {len(loaders)} times ({where}): construct it once before the "
+            "loop, with persistent_workers=True."
+        )
+    else:
+        remedy = f"persistent_workers=True keeps them ({where})."
     return [
         Finding(
             check="workers-respawned",
             share_of_step=share,
             evidence=[
                 f"{loader.num_workers} workers are started for each epoch: {share:.0%} of the "
-                "mean step goes into starting them and waiting for their first batch."
+                "mean step goes into starting them and waiting for their first batch.",
+                remedy,
             ],
             location=loader.location,
             severity="high" if share >= 0.2 else "moderate",

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from torchdoctor.errors import UsageError
 
+SEEDS = 2**32 - 1  # the largest that NumPy takes
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_WRITTEN = (".json", ".gz", ".html", ".htm", ".md", ".xml", ".sarif", ".txt")
 
 
 def parse_duration(text: str) -> float:
@@ -24,11 +26,13 @@ def parse_duration(text: str) -> float:
 
 
 def ids(text: str | None) -> list[str] | None:
-    """Ids from "a, b"; None where nothing was given."""
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
-
-
-_WRITTEN = (".json", ".gz", ".html", ".htm", ".md", ".xml", ".sarif", ".txt")
+    """Ids from "a, b"; None where the option was not given; UsageError where it names nothing."""
+    if text is None:
+        return None
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    if not found:
+        raise UsageError("--fixes and --skip take ids: torchdoctor explain --all lists them.")
+    return found
 
 
 def check_writable(path: Path | None) -> None:
@@ -38,6 +42,5 @@ def check_writable(path: Path | None) -> None:
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise UsageError(f"Cannot write {path}: name a file in a folder that exists.")
-    written = path.suffix.lower() in _WRITTEN
-    if path.is_file() and path.stat().st_size and not written:
+    if path.is_file() and path.stat().st_size and path.suffix.lower() not in _WRITTEN:
         raise UsageError(f"{path} exists and looks like no report: name another file to write.")

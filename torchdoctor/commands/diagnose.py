@@ -51,6 +51,12 @@ def diagnose(
     write(report, json, html)
     show(report)
     hand_to_tensorboard(report, tensorboard)
+    if tensorboard is not None and "-" in traces:
+        typer.echo(
+            f"{tensorboard} holds no copy of the trace: it came from the standard input. Save it "
+            "to a file and name that one.",
+            err=True,
+        )
     if annotate is not None:
         typer.echo(f"To see it: open {annotate} in https://ui.perfetto.dev", err=True)
 

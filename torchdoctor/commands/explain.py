@@ -16,8 +16,11 @@ def explain(
 ) -> None:
     """Print a check's or fix's page: what, why, when not, risk, sources."""
     from torchdoctor import catalogue
+    from torchdoctor.errors import UsageError
     from torchdoctor.reports.wrapping import fill, reflow, width
 
+    if id is not None and (tree or all):
+        raise UsageError(f"Give '{id}', or --tree, or --all: one of them.")
     if tree:
         for line in catalogue.tree().splitlines():
             typer.echo(fill(line, _TREE_HANGS, width()))

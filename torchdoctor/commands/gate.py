@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.commands.arguments import check_writable, parse_duration
+from torchdoctor.commands.arguments import SEEDS, check_writable, parse_duration
 from torchdoctor.errors import UsageError
 
 HELP = (
@@ -41,7 +41,9 @@ def gate(
     steps: Annotated[int | None, typer.Option(min=5, help="Measured steps per launch.")] = None,
     warmup: Annotated[int | None, typer.Option(min=0, help="Warm-up steps per launch.")] = None,
     step_on: Annotated[str | None, typer.Option(help="What a step is, as for run.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed for a program that sets none.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=SEEDS, help="Seed for a program that sets none.")
+    ] = 0,
     python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
     no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="As for run.")] = False,
     in_turns: Annotated[

@@ -31,7 +31,8 @@ def patch(
     else:
         one = edit_of(report, fix)
         diff, said = one.edit, remarks_on(report, one)
-    sys.stdout.write(diff or "")
+    # As the files are: the terminal's encoding may lack what stands in them.
+    sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
     sys.stdout.flush()
     for line in said:
         typer.echo(line, err=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.commands.arguments import check_writable, ids, parse_duration
+from torchdoctor.commands.arguments import SEEDS, check_writable, ids, parse_duration
 from torchdoctor.commands.output import check_tensorboard, hand_to_tensorboard, show, write
 
 HELP = (
@@ -55,7 +55,10 @@ def run(
         str, typer.Option(help="Longest time to wait for the first training steps.")
     ] = "10m",
     seed: Annotated[
-        int, typer.Option(help="Seed for a program that sets none, so that runs compare.")
+        int,
+        typer.Option(
+            min=0, max=SEEDS, help="Seed for a program that sets none, so that runs compare."
+        ),
     ] = 0,
     python: Annotated[
         str | None, typer.Option(help="The Python that runs the script (default: the active one).")
@@ -69,6 +72,7 @@ def run(
     """Observe, diagnose, try fixes, rank."""
     from torchdoctor.checkup import checkup
     from torchdoctor.recording.launch import workload_of
+    from torchdoctor.reports.failure import program_failed
     from torchdoctor.reports.progress import Progress
     from torchdoctor.run_settings import RunSettings
 
@@ -97,3 +101,5 @@ def run(
     hand_to_tensorboard(report, tensorboard)
     if report.interrupted:
         raise typer.Exit(130)
+    if report.failure is not None:
+        raise program_failed(report.failure)

@@ -6,7 +6,7 @@ from torchdoctor import __version__
 from torchdoctor.comparison.findings import findings
 from torchdoctor.comparison.sentence import not_the_same, sentence
 from torchdoctor.comparison.step_parts import figures, operators, parts
-from torchdoctor.comparison.step_times import sides, verdict
+from torchdoctor.comparison.step_times import other_load, sides, verdict
 from torchdoctor.comparison.surroundings import another_workload, doubts, environment, workload
 from torchdoctor.records import Report
 from torchdoctor.records.comparison import Comparison
@@ -26,7 +26,8 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     first, second, interval = sides(a, b, names)
     both = (first, second)
     ratio = second.step_s / first.step_s
-    answer = verdict(ratio, interval, a, b)
+    load = other_load(a, b)
+    answer = verdict(ratio, interval, a, b, load)
     parts_are, changed = parts(a, b, both)
     found = findings(a, b, both)
     differences = environment(a, b)
@@ -43,7 +44,7 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
         verdict=answer,
         sentence=not_the_same(reasons, both)
         if reasons
-        else sentence(answer, both, interval, changed, found),
+        else sentence(answer, both, interval, changed, found, load),
         ratio=ratio,
         speedup=interval,
         figures=figures(a, b, both),

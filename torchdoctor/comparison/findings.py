@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor import catalogue
-from torchdoctor.comparison.step_times import is_trace
+from torchdoctor.comparison.step_times import is_trace, parts_s
 from torchdoctor.records import Finding, Report
 from torchdoctor.records.comparison import ComparedSide, FindingChange
 from torchdoctor.reports.figures import place, relative
@@ -80,7 +80,7 @@ def _change(
 
 
 def _seconds(one: Finding | None, side: ComparedSide) -> float | None:
-    return None if one is None or one.share_of_step is None else one.share_of_step * side.step_s
+    return None if one is None or one.share_of_step is None else one.share_of_step * parts_s(side)
 
 
 def _matters(
@@ -92,7 +92,7 @@ def _matters(
     if change.a_s is None or change.b_s is None:
         return (change.a_s is None) != (change.b_s is None) or old.severity != new.severity
     difference = abs(change.b_s - change.a_s)
-    shorter_s = min(side.step_s for side in sides)
+    shorter_s = min(parts_s(side) for side in sides)
     return difference > max(_SMALL_CHANGE * shorter_s, _OF_ITSELF * change.a_s)
 
 

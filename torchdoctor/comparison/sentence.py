@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from torchdoctor.comparison.step_times import parts_s
 from torchdoctor.comparison.surroundings import OTHER_BATCH
 from torchdoctor.records import Interval
 from torchdoctor.records.comparison import ComparedSide, FindingChange, PartChange
@@ -18,8 +19,9 @@ def sentence(
     interval: Interval | None,
     parts: list[PartChange],
     findings: list[FindingChange],
+    load: str | None = None,
 ) -> str:
-    """What changed, where, and what was found there."""
+    """What changed, where, and what was found there. `load`: of the machine, where it changed."""
     a, b = sides
     times = _from_to(seconds(a.step_s), seconds(b.step_s))
     if verdict == "same":
@@ -29,16 +31,22 @@ def sentence(
         bounds = ""
         if interval is not None and says_something(interval):
             bounds = f", 95 % interval of the speed-up {speedup(interval)}"
-        return f"No difference is proven: the launches vary too much ({times}{bounds})."
+        why = load or "the launches vary too much"
+        return f"No difference is proven: {why} ({times}{bounds})."
     change_s = b.step_s - a.step_s
     head = f"B is {_times(b.step_s / a.step_s)} per step ({times})"
+    if interval is None and {a.kind, b.kind} == {"run"}:
+        head = f"B looked {_times(b.step_s / a.step_s)} per step in one launch of each ({times})"
+    observed_s = parts_s(b) - parts_s(a)
     part = _largest(parts, change_s)
-    if part is None or part.change_s is None:
-        return head + "."
+    if part is None or part.change_s is None or observed_s * change_s <= 0:
+        return head + "."  # the observed launches do not show the change
     # What came explains a slower step, what went a faster one.
     kind = "new" if change_s > 0 else "gone"
     news = _news(findings, lambda one: one.change == kind and one.branch == part.name)
-    return f"{head}, {_much(part.change_s / change_s)} {part.name} ({signed(part.change_s)}){news}."
+    return (
+        f"{head}, {_much(part.change_s / observed_s)} {part.name} ({signed(part.change_s)}){news}."
+    )
 
 
 def not_the_same(reasons: Sequence[str], sides: tuple[ComparedSide, ComparedSide]) -> str:

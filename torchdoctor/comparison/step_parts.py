@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchdoctor.comparison.step_times import parts_s
 from torchdoctor.records import Operator, Report, Shares, StepStatistics, TraceStatistics
 from torchdoctor.records.comparison import (
     ComparedFigure,
@@ -57,8 +58,8 @@ def _part(
     new: float | None,
     sides: tuple[ComparedSide, ComparedSide],
 ) -> PartChange:
-    a_s = None if old is None else old * sides[0].step_s
-    b_s = None if new is None else new * sides[1].step_s
+    a_s = None if old is None else old * parts_s(sides[0])
+    b_s = None if new is None else new * parts_s(sides[1])
     change = None if a_s is None or b_s is None else b_s - a_s
     return PartChange(name=name, a_s=a_s, b_s=b_s, change_s=change)
 

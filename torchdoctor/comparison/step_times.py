@@ -12,6 +12,7 @@ from torchdoctor.records.comparison import ComparedSide
 from torchdoctor.reports.figures import seconds
 from torchdoctor.trials.compare import SMALLEST_DELTA, delta, welch_interval
 
+OTHER_LOAD = 0.2  # of the usable CPUs: a difference that can make a program slower by itself
 _PER_STEP = (2 / 3, 3 / 2)  # launch time / step time: within this the launch's is a step's
 
 
@@ -41,6 +42,11 @@ def sides(
     return _by_launches(a, b, found[0], found[1])
 
 
+def parts_s(side: ComparedSide) -> float:
+    """The step time that shares are of: that of the launch which they were observed in."""
+    return side.parts_s or side.step_s
+
+
 def samples_per_step(report: Report) -> float | None:
     """Samples that one step trains on; None: not known."""
     if report.steps is not None and report.steps.samples_per_step:
@@ -49,7 +55,7 @@ def samples_per_step(report: Report) -> float | None:
     return rate * time.deciding if time is not None and rate else None
 
 
-def verdict(ratio: float, interval: Interval | None, a: Report, b: Report) -> str:
+def verdict(ratio: float, interval: Interval | None, a: Report, b: Report, load: str | None) -> str:
     """ "slower", "faster", "same" or "unclear" of B.
 
     Args:
@@ -57,19 +63,36 @@ def verdict(ratio: float, interval: Interval | None, a: Report, b: Report) -> st
         interval: the speed-up of B with its interval, where there is one.
         a: for its noise floor.
         b: as a.
+        load: from `other_load`.
     """
     least = max(delta(a.noise_floor), delta(b.noise_floor))
     if interval is None:
         # Without several launches only the size of the change speaks.
         if max(ratio, 1 / ratio) < 1 + SMALLEST_DELTA:
             return "same"
+        if load is not None:
+            return "unclear"
         return "slower" if ratio > 1 else "faster"
     within = 1 / (1 + least) <= interval.low and interval.high <= 1 + least
     if within or a.baseline.launches_s == b.baseline.launches_s:
         return "same"
+    if load is not None:
+        return "unclear"
     if interval.high < 1:
         return "slower"
     return "faster" if interval.low > 1 else "unclear"
+
+
+def other_load(a: Report, b: Report) -> str | None:
+    """Where other programs used much more of the machine in one of two runs, how much in each.
+
+    Launches of one run agree with each other under a steady load, so no interval shows it.
+    """
+    usable = min(a.environment.usable_cpus or 0.0, b.environment.usable_cpus or 0.0)
+    old, new = a.sensors.other_load_cpus, b.sensors.other_load_cpus
+    if not usable or old is None or new is None or abs(old - new) < OTHER_LOAD * usable:
+        return None
+    return f"other programs kept {old:.1f} of {usable:g} CPUs busy in A and {new:.1f} in B"
 
 
 def _time(report: Report, name: str, profiled: bool) -> StepTime:
@@ -84,23 +107,26 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
     else:
         time = report.baseline.step_time_s  # type: ignore[assignment]
     if time is None or not (math.isfinite(time.median) and time.median > 0):
-        raise Inconclusive(
-            f"{name} holds no step time, so the two cannot be compared. A trace "
-            "has one where torch.profiler had a `schedule` and profiler.step() was called."
+        why = (
+            "A trace has one where torch.profiler had a `schedule` and profiler.step() was called."
+            if is_trace(report)
+            else "Its run ended before steps were measured: run it again."
         )
+        raise Inconclusive(f"{name} holds no step time, so the two cannot be compared. {why}")
     return time
 
 
 def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> ComparedSide:
     counted = f"{time.steps} step{'s' * (time.steps != 1)}"
-    median = f", median {seconds(time.median)}" if by_mean else ""
+    median = f" (median {seconds(time.median)})" if by_mean else ""
     return ComparedSide(
         name=name,
         kind="trace" if is_trace(report) else "run",
         step_s=(time.mean or time.median) if by_mean else time.median,
         low_s=time.p10,
         high_s=time.p90,
-        basis=f"{'mean' if by_mean else 'median'} and 10 to 90 % of {counted}{median}",
+        basis=f"{'mean' if by_mean else 'median'} of {counted}{median}, spread their 10 to 90 %",
+        parts_s=time.mean or time.median,  # shares are of whole times, so of the mean
         samples_per_step=samples_per_step(report),
         command=report.workload.command,
         created=report.created,
@@ -139,7 +165,7 @@ def _launched(side: ComparedSide, times: list[float], samples: float) -> Compare
         step_s=geometric_mean(times) * samples,
         low_s=min(times) * samples,
         high_s=max(times) * samples,
-        basis=f"mean and range of {len(times)} launches",
+        basis=f"mean of {len(times)} launches, spread their range",
     )
 
 

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import PurePath
 
-from torchdoctor.comparison.step_times import is_trace, same_batch
+from torchdoctor.comparison.step_times import is_trace, parts_s, same_batch
 from torchdoctor.records import Environment, Interval, Report
 from torchdoctor.records.comparison import ComparedSide, Difference
+from torchdoctor.reports.figures import seconds
 
 OTHER_BATCH = "another batch size"
+_OTHERWISE = 1.2  # times as long: its milliseconds do not add up to the step that is compared
 _MACHINE = ("GPU", "CPU", "usable CPUs")  # another of these is another machine
 
 
@@ -119,6 +121,7 @@ def doubts(
         )
     if interval is None and not any(traces):
         said.append("Not both hold launches that can be compared: no interval can be given.")
+    said += _observed_otherwise(sides)
     if any(traces):
         said.append("A trace is one recording: no interval can be given.")
         if _overlap(*sides):
@@ -126,6 +129,16 @@ def doubts(
     if len(a.ranks) != len(b.ranks):
         said.append(f"{_ranks(a)} against {_ranks(b)}: collectives and steps differ by that alone.")
     return said
+
+
+def _observed_otherwise(sides: tuple[ComparedSide, ComparedSide]) -> list[str]:
+    """Where the launch that says what takes the time is not like those that are compared."""
+    return [
+        f"{label}'s parts and findings are of the launch that was observed, whose steps took "
+        f"{seconds(parts_s(side))} on average; what is compared took {seconds(side.step_s)}."
+        for label, side in zip("AB", sides, strict=True)
+        if not 1 / _OTHERWISE < parts_s(side) / side.step_s < _OTHERWISE
+    ]
 
 
 def _ranks(report: Report) -> str:

@@ -32,8 +32,27 @@ class KeywordEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DropKeywordEdit:
+    """Take one argument away from a call, where it is given.
+
+    Not where its value is computed from the value of `unless`, another argument of the call:
+    `persistent_workers=args.workers > 0`. `position`: where it stands when it is given by position.
+    """
+
+    file: str
+    line: int
+    callee: str
+    keyword: str
+    position: int | None = None
+    unless: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StatementEdit:
-    """Insert one statement after the imports at the head of a module."""
+    """Insert one statement after the imports at the head of a module.
+
+    Where the module sets the same itself, at its top level and once, that is changed instead.
+    """
 
     file: str
     statement: str
@@ -129,6 +148,7 @@ class OnDeviceEdit:
 class DetachEdit:
     """What the statement at `line` adds to `name`, or appends to it, without its graph.
 
+    Not where a backward pass of the same function goes through `name`, or what comes of it.
     With `from_item`: `total += loss.item()` -> `total += loss.detach()`, where nothing in that
     function needs a Python number of it.
     """
@@ -159,8 +179,31 @@ class RemoveEdit:
     callee: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class SinglePrecisionEdit:
+    """The calls of `callee` at `line` give float32 where they gave float64.
+
+    `.double()` -> `.float()`, `torch.float64` -> `torch.float32` among the arguments,
+    `torch.from_numpy(x)` -> `torch.from_numpy(x).float()`.
+    """
+
+    file: str
+    line: int
+    callee: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCastEdit:
+    """`x, y = x.float(), y.float()` as the first statement of the loop that begins at `line`."""
+
+    file: str
+    line: int
+    names: tuple[str, ...]
+
+
 Edit = (
     KeywordEdit
+    | DropKeywordEdit
     | StatementEdit
     | DecoratorEdit
     | WithEdit
@@ -172,4 +215,6 @@ Edit = (
     | DetachEdit
     | NonBlockingEdit
     | RemoveEdit
+    | SinglePrecisionEdit
+    | BatchCastEdit
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit
 from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.records import LoaderFacts, Location, Recording
 from torchdoctor.records.lookup import place, training_loaders
@@ -12,6 +12,13 @@ from torchdoctor.records.lookup import place, training_loaders
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
 # DataLoader's arguments that may be given by position, which a keyword would then repeat.
 _POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
+# What torch refuses without workers, and where it stands.
+_OF_WORKERS = {
+    "persistent_workers": None,
+    "prefetch_factor": None,
+    "timeout": 9,
+    "multiprocessing_context": 11,
+}
 
 
 def loader_call(recording: Recording, **keywords: Any) -> str:
@@ -65,6 +72,25 @@ def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
         return []
     callee = _written(recording, loaders[0]).cls.rpartition(".")[2]
     return call_edits(recording, loader_location(recording), callee, keywords)
+
+
+def without_workers(recording: Recording) -> list[Edit]:
+    """`loader_edits` for num_workers=0: what torch refuses beside it is taken away."""
+    found = loader_edits(recording, num_workers=0)
+    dropped: list[Edit] = [
+        DropKeywordEdit(
+            file=edit.file,
+            line=edit.line,
+            callee=edit.callee,
+            keyword=name,
+            position=position,
+            unless="num_workers",
+        )
+        for edit in found
+        if isinstance(edit, KeywordEdit)
+        for name, position in _OF_WORKERS.items()
+    ]
+    return [*found, *dropped]
 
 
 def call_edits(

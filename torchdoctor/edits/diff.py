@@ -103,10 +103,21 @@ def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:
     except ValueError:
         name = path.as_posix().lstrip("/")
     lines = difflib.unified_diff(
-        before.splitlines(keepends=True),
-        after.splitlines(keepends=True),
-        f"a/{name}",
-        f"b/{name}",
+        _lines(before), _lines(after), _header_name(f"a/{name}"), _header_name(f"b/{name}")
     )
     ended = [x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines]
     return "".join(ended)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as git counts them: a form feed or U+2028 ends none."""
+    return [f"{line}\n" for line in text.split("\n")[:-1]] + [x for x in text.split("\n")[-1:] if x]
+
+
+def _header_name(name: str) -> str:
+    """A name as git writes it into a diff: quoted where it would not be read as it stands."""
+    data = os.fsencode(name)
+    if name.isprintable() and not set(name) & {'"', "\\"}:
+        return f"{name}\t" if " " in name else name  # the tab ends the name for `patch`
+    plain = bytes(range(0x20, 0x7F)).translate(None, b'"\\')
+    return '"' + "".join(chr(x) if x in plain else f"\\{x:03o}" for x in data) + '"'

@@ -1,4 +1,4 @@
-"""Where an argument's value comes from: an option of the command line, or a constant.
+"""Where an argument's value comes from: an option of the command line, or else a constant.
 
 `num_workers=args.workers` is not overwritten, which would leave `--workers` without effect: the
 option's default is changed, or, where the command gives the option, the command.
@@ -6,36 +6,28 @@ option's default is changed, or, where the command gives the option, the command
 
 from __future__ import annotations
 
-import builtins
-import keyword
 import re
 from collections.abc import Sequence
 
 import libcst as cst
 
 from torchdoctor.edits import KeywordEdit
-from torchdoctor.edits.syntax import Ranges, collect, covers, imported, last_name, replaced
+from torchdoctor.edits.constants import constant_changed
+from torchdoctor.edits.origins import Names, set_elsewhere
+from torchdoctor.edits.syntax import collect, last_name, replaced
 
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
-_STRING = re.compile(r"""(['"]).*?\1""")
 _CONVERTS = ("int", "float")
-
-
-def is_computed(module: cst.Module, value: cst.BaseExpression) -> bool:
-    """Whether a value depends on a variable of the program, not only on literals and libraries."""
-    names = set(_NAME.findall(_STRING.sub("", module.code_for_node(value))))
-    known = {*dir(builtins), *keyword.kwlist, *imported(module)}
-    return not names <= known
+_PARSE = ("parse_args", "parse_known_args")
 
 
 def at_its_source(
-    module: cst.Module, ranges: Ranges, value: cst.BaseExpression, edit: KeywordEdit
+    module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit
 ) -> cst.Module | None:
     """The option's default or the constant changed; None where it is neither, for certain."""
     value = _unwrapped(value)
     if isinstance(value, cst.Name):
-        return _constant_changed(module, ranges, value, edit)
-    option = _option(module, value)
+        return constant_changed(module, value, edit)
+    option = _option(module, value, edit.value)
     if option is None:
         return None
     if _given(option, edit.command) is not None:
@@ -48,7 +40,7 @@ def command_instead(
     module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit
 ) -> list[str] | None:
     """The command with the option's new value, where the command gives the option."""
-    option = _option(module, _unwrapped(value))
+    option = _option(module, _unwrapped(value), edit.value)
     given = _given(option, edit.command) if option is not None else None
     if given is None:
         return None
@@ -68,23 +60,50 @@ def _unwrapped(value: cst.BaseExpression) -> cst.BaseExpression:
     return value
 
 
-def _option(module: cst.Module, value: cst.BaseExpression) -> cst.Call | None:
-    """The one `add_argument` that sets `args.workers`, where nothing else sets it anew."""
-    if not isinstance(value, cst.Attribute):
+def _option(module: cst.Module, value: cst.BaseExpression, new: str) -> cst.Call | None:
+    """The one `add_argument` that sets `args.workers`, where nothing else sets it.
+
+    None where `args` may be anything else than what `parse_args()` returned, or where the option
+    does not take the new value.
+    """
+    if not isinstance(value, cst.Attribute) or not isinstance(value.value, cst.Name):
         return None
     name = value.attr.value
+    made = [x for x in collect(module).calls if last_name(x.func) == "add_argument"]
+    found = [x for x in made if _dest(x) == name]
+    if len(found) != 1 or not _takes(module, found[0], new) or _of_another_parser(module, found[0]):
+        return None
+    if set_elsewhere(module, name) or not Names(module).is_parsed(value.value):
+        return None
+    return found[0]
+
+
+def _takes(module: cst.Module, option: cst.Call, value: str) -> bool:
+    """Whether an option's `choices` hold a value; not known of those that are computed."""
+    given = [x.value for x in option.args if x.keyword is not None and x.keyword.value == "choices"]
+    if not given:
+        return True
+    if not isinstance(given[0], (cst.List, cst.Tuple, cst.Set)):
+        return False
+    return value in [module.code_for_node(x.value).strip() for x in given[0].elements]
+
+
+def _of_another_parser(module: cst.Module, option: cst.Call) -> bool:
+    """Whether the option's parser and the one that parses go by different names."""
     seen = collect(module)
-    found = [x for x in seen.calls if last_name(x.func) == "add_argument" and _dest(x) == name]
+    parsers = set()
     for assign in seen.assigns:
-        targets = [last_name(one.target) for one in assign.targets if _is_attribute(one.target)]
-        # `args.batch = args.batch // ranks` goes on from the option.
-        if name in targets and f".{name}" not in module.code_for_node(assign.value):
-            return None
-    return found[0] if len(found) == 1 else None
+        made = last_name(assign.value.func) if isinstance(assign.value, cst.Call) else ""
+        if made.endswith("ArgumentParser"):
+            parsers |= {last_name(one.target) for one in assign.targets}
+    owner = _owner(option)
+    parsing = {_owner(x) for x in seen.calls if last_name(x.func) in _PARSE} & parsers
+    return owner in parsers and bool(parsing) and parsing != {owner}
 
 
-def _is_attribute(node: cst.BaseExpression) -> bool:
-    return isinstance(node, cst.Attribute)
+def _owner(call: cst.Call) -> str:
+    """ "parser" of `parser.parse_args()`."""
+    return last_name(call.func.value) if isinstance(call.func, cst.Attribute) else ""
 
 
 def _names(call: cst.Call) -> list[str]:
@@ -138,33 +157,3 @@ def _default_changed(module: cst.Module, option: cst.Call, value: str) -> cst.Mo
         text = re.sub(rf"(default\W{{0,3}}){re.escape(said)}(?![\w.])", rf"\g<1>{value}", text)
         changed[told] = changed[told].with_changes(value=cst.parse_expression(text))
     return replaced(module, option, option.with_changes(args=changed))
-
-
-def _constant_changed(
-    module: cst.Module, ranges: Ranges, value: cst.Name, edit: KeywordEdit
-) -> cst.Module | None:
-    """`WORKERS = 0` above, where nothing but that line gives the name a value."""
-    seen = collect(module)
-    if any(last_name(call.func) in ("exec", "globals") for call in seen.calls):
-        return None  # a file of settings may overrule every name
-    around = [x for x in seen.functions if covers(ranges, x, edit.line)]
-    for function in around:
-        parameters = collect(function.params).parameters
-        if any(one.name.value == value.value for one in parameters):
-            return None
-    if sum(last_name(target) == value.value for target in seen.targets) != 1:
-        return None
-    bodies = [module.body, *(function.body.body for function in around)]
-    for body in bodies:
-        for line in body:
-            assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-            if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
-                continue
-            literal = isinstance(assign.value, (cst.Integer, cst.Name, cst.Float))
-            if last_name(assign.targets[0].target) != value.value or not literal:
-                continue
-            if is_computed(module, assign.value):
-                return None
-            new = assign.with_changes(value=cst.parse_expression(edit.value))
-            return replaced(module, assign, new)
-    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,11 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 
 from torchdoctor.edits import (
     AsTensorEdit,
+    BatchCastEdit,
     BeforeLoopEdit,
     DecoratorEdit,
     DetachEdit,
+    DropKeywordEdit,
     Edit,
     InputEdit,
     KeywordEdit,
@@ -22,13 +24,18 @@ from torchdoctor.edits import (
     OnDeviceEdit,
     RemoveEdit,
     ScaledStepEdit,
+    SinglePrecisionEdit,
     StatementEdit,
     WithEdit,
 )
+from torchdoctor.edits.arguments import without
 from torchdoctor.edits.blocks import before_loop, with_context, with_input, without_statement
+from torchdoctor.edits.constants import is_computed
 from torchdoctor.edits.copies import non_blocking
-from torchdoctor.edits.options import at_its_source, command_instead, is_computed
+from torchdoctor.edits.options import at_its_source, command_instead
+from torchdoctor.edits.precision import cast_batch, single_precision
 from torchdoctor.edits.scaled_step import scaled_step
+from torchdoctor.edits.statements import with_statement
 from torchdoctor.edits.syntax import (
     Ranges,
     collect,
@@ -36,12 +43,12 @@ from torchdoctor.edits.syntax import (
     imports,
     last_name,
     replaced,
-    same_statement,
 )
 from torchdoctor.edits.tensors import as_tensor, detached, on_device
 
 # A function that calls one of these trains: gradients must stay on in it.
 _TRAINS = frozenset({"backward", "step", "grad", "manual_backward"})
+_MARK = "\ufeff"  # of a file's byte order
 _OFF = ("torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.inference_mode")
 
 
@@ -59,14 +66,16 @@ def edited(source: str, edit: Edit) -> str | None:
     module = wrapper.module
     changed: cst.Module | None
     if isinstance(edit, StatementEdit):
-        changed = _with_statement(module, edit.statement)
+        changed = with_statement(module, edit.statement)
     else:
         changed = _at_line(module, wrapper.resolve(PositionProvider), edit)
     if changed is None:
         return None
     code = changed.code
+    if source.startswith(_MARK) and not code.startswith(_MARK):
+        code = _MARK + code  # LibCST drops it
     try:
-        compile(code, "<edited>", "exec")
+        compile(code.removeprefix(_MARK), "<edited>", "exec")
     except (SyntaxError, ValueError):
         return None
     return code
@@ -75,6 +84,7 @@ def edited(source: str, edit: Edit) -> str | None:
 def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | None:
     by_kind: dict[type[Edit], Callable[[cst.Module, Ranges, Any], cst.Module | None]] = {
         KeywordEdit: _with_keyword,
+        DropKeywordEdit: _without_keyword,
         DecoratorEdit: _with_decorator,
         WithEdit: with_context,
         BeforeLoopEdit: before_loop,
@@ -85,6 +95,8 @@ def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | Non
         ScaledStepEdit: scaled_step,
         NonBlockingEdit: non_blocking,
         RemoveEdit: without_statement,
+        SinglePrecisionEdit: single_precision,
+        BatchCastEdit: cast_batch,
     }
     return by_kind[type(edit)](module, ranges, edit)
 
@@ -105,7 +117,7 @@ def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.
         return None
     present = _present(call, edit)
     if present is not None and is_computed(module, call.args[present].value):
-        return at_its_source(module, ranges, call.args[present].value, edit)
+        return at_its_source(module, call.args[present].value, edit)
     needed = _present(call, replace(edit, keyword=edit.needs or "", position=None))
     if needed is not None and is_computed(module, call.args[needed].value):
         edit = replace(edit, value=_guarded(module.code_for_node(call.args[needed].value), edit))
@@ -113,12 +125,34 @@ def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.
     return None if changed is None else replaced(module, call, changed)
 
 
+def _without_keyword(
+    module: cst.Module, ranges: Ranges, edit: DropKeywordEdit
+) -> cst.Module | None:
+    call = _call_of(module, ranges, edit)
+    if call is None or any(argument.star for argument in call.args):
+        return None
+    present = _present(call, edit)
+    if present is None:
+        return module
+    argument = call.args[present]
+    if argument.keyword is None:
+        return None  # those behind it would move up
+    other = _present(call, replace(edit, keyword=edit.unless or "", position=None))
+    if other is not None and is_computed(module, call.args[other].value):
+        computed = re.escape(module.code_for_node(call.args[other].value))
+        if re.search(rf"(?<!\w){computed}(?!\w)", module.code_for_node(argument.value)):
+            return module
+    return replaced(module, call, call.with_changes(args=without(call.args, present)))
+
+
 def _guarded(needed: str, edit: KeywordEdit) -> str:
     """`persistent_workers=args.workers > 0`: the program still runs with `--workers 0`."""
     return f"{needed} > 0" if edit.value == "True" else f"{edit.value} if {needed} > 0 else None"
 
 
-def _call_of(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Call | None:
+def _call_of(
+    module: cst.Module, ranges: Ranges, edit: KeywordEdit | DropKeywordEdit
+) -> cst.Call | None:
     covering = [
         call
         for call in collect(module).calls
@@ -129,7 +163,7 @@ def _call_of(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Call 
     return chosen[0] if len(chosen) == 1 else None
 
 
-def _present(call: cst.Call, edit: KeywordEdit) -> int | None:
+def _present(call: cst.Call, edit: KeywordEdit | DropKeywordEdit) -> int | None:
     """Index of the argument where the call has it already."""
     for number, argument in enumerate(call.args):
         named = argument.keyword is not None and argument.keyword.value == edit.keyword
@@ -232,33 +266,6 @@ def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
                 last_line=space.last_line,
             )
     return None
-
-
-def _with_statement(module: cst.Module, statement: str) -> cst.Module | None:
-    added = cst.ensure_type(cst.parse_statement(statement), cst.SimpleStatementLine)
-    body = list(module.body)
-    if any(same_statement(line, added) for line in body):
-        return module
-    after = _head_imports(body)
-    made = re.match(r"\w+ = ", statement)  # what is assigned to an attribute begins with its owner
-    name = statement[made.end() if made else 0 :].split(".", 1)[0]
-    if after is None or not imports(body[: after + 1], name):
-        return None
-    added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
-    return module.with_changes(body=[*body[: after + 1], added, *body[after + 1 :]])
-
-
-def _head_imports(body: Sequence[cst.CSTNode]) -> int | None:
-    """Index of the last import before the first function or class; None where there is none."""
-    found = None
-    for number, line in enumerate(body):
-        if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
-            break
-        if isinstance(line, cst.SimpleStatementLine) and isinstance(
-            line.body[0], (cst.Import, cst.ImportFrom)
-        ):
-            found = number
-    return found
 
 
 def _with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:

@@ -28,6 +28,8 @@ class _Collect(cst.CSTVisitor):
         self.assigns: list[cst.Assign] = []
         self.parameters: list[cst.Param] = []
         self.expressions: list[cst.BaseExpression] = []  # that are statements
+        self.returns: list[cst.Return] = []
+        self.augmented: list[cst.AugAssign] = []
 
     def visit_Call(self, node: cst.Call) -> None:  # noqa: N802
         self.calls.append(node)
@@ -79,7 +81,11 @@ class _Collect(cst.CSTVisitor):
     def visit_Expr(self, node: cst.Expr) -> None:  # noqa: N802
         self.expressions.append(node.value)
 
+    def visit_Return(self, node: cst.Return) -> None:  # noqa: N802
+        self.returns.append(node)
+
     def visit_AugAssign(self, node: cst.AugAssign) -> None:  # noqa: N802
+        self.augmented.append(node)
         self._target(node.target)
 
     def visit_NamedExpr(self, node: cst.NamedExpr) -> None:  # noqa: N802

@@ -20,6 +20,7 @@ from torchdoctor.edits.syntax import (
 )
 
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
+_BACKWARD = frozenset({"backward", "manual_backward", "grad"})
 _KEEPS = ("append", "appendleft")
 _SHOWS = frozenset({"print", "write", "info", "debug", "set_postfix", "set_description"})
 
@@ -119,6 +120,8 @@ def _detached_line(
     code = module.code_for_node(value)
     if code.endswith((".detach()", ".item()")):
         return module
+    if _learned_from(module, _scope(module, ranges, line), edit.name):
+        return None
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):
         return None
     simple = isinstance(value, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)) or value.lpar
@@ -175,12 +178,35 @@ def _only_shown(
     """Whether a name is only set to numbers, added to, and formatted for people to read."""
     if not name.isidentifier() or not imports(module.body, "torch"):
         return False
+    uses = _Uses(name)
+    _scope(module, ranges, line).visit(uses)
+    return all(_harmless(path) for path in uses.found)
+
+
+def _scope(
+    module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine
+) -> cst.Module | cst.FunctionDef:
+    """The innermost function around a statement, or the module."""
     at = ranges[line].start.line
     scopes = [f for f in collect(module).functions if covers(ranges, f, at)]
-    scope = max(scopes, key=lambda f: ranges[f].start.line, default=module)
-    uses = _Uses(name)
-    scope.visit(uses)
-    return all(_harmless(path) for path in uses.found)
+    return max(scopes, key=lambda f: ranges[f].start.line, default=module)
+
+
+def _learned_from(module: cst.Module, scope: cst.Module | cst.FunctionDef, name: str) -> bool:
+    """Whether a backward pass goes through a name, or through what is computed from it."""
+    seen = collect(scope)
+    known, size = {name}, 0
+    while len(known) > size:
+        size = len(known)
+        mentions = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, known))})(?!\w)")
+        for one in seen.assigns:
+            if mentions.search(module.code_for_node(one.value)):
+                known |= {module.code_for_node(x.target).strip() for x in one.targets}
+        for more in seen.augmented:
+            if mentions.search(module.code_for_node(more.value)):
+                known.add(module.code_for_node(more.target).strip())
+    backward = [x for x in seen.calls if last_name(x.func) in _BACKWARD]
+    return any(mentions.search(module.code_for_node(x)) for x in backward)
 
 
 def _harmless(path: Sequence[cst.CSTNode]) -> bool:

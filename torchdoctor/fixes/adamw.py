@@ -16,7 +16,7 @@ The best weight decay is another one, usually larger (0.01 to 0.1). The step tak
 
 Make it permanent
 -----------------
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(..., weight_decay=0.01)
 
 Sources
 -------

@@ -33,7 +33,6 @@ Sources
 
 from __future__ import annotations
 
-import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +69,9 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     from torchdoctor.records.lookup import training_loaders
 
     environment = recording.environment
-    cpus = max(math.floor(environment.usable_cpus), 1)
+    cpus = environment.whole_cpus
     # Two hyper-threads share the units that an operator keeps busy.
-    cores = max(min(cpus, environment.cpu_cores), 1)
+    cores = max(min(cpus, environment.cpu_cores or 1), 1)
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
     numbers = [cores]
     if workers:
@@ -151,6 +150,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
                 keyword="int",
                 value=number,
                 position=0,
+                command=tuple(recording.workload.command),
             )
         ]
     script = recording.workload.script

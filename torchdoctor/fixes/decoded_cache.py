@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from torchdoctor.edits import Edit
     from torchdoctor.records import LoaderFacts, Location, Recording, TraceStatistics
 
+OFFERED_UNTRIED = False  # only a run sees whether samples differ between epochs
 TREATS = ("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample")
 KEEPS_RESULTS = "exactly"
 PHASES = ("data_wait_s", "loader_start_s")
@@ -95,6 +96,14 @@ def refuses(recording: Recording) -> str | None:
             f"the memory ({limit / 1e9:.2f} GB)."
         )
     return None
+
+
+def doubt(recording: Recording) -> str | None:
+    """What the dataset changes in itself, which a sample from memory does not."""
+    from torchdoctor.records.lookup import changes_itself
+
+    said = changes_itself(recording)
+    return None if said is None else f"{said}: a sample that comes from a cache would not do it."
 
 
 def by_hand(recording: Recording) -> bool:
@@ -171,7 +180,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             return
         if isinstance(dataset, torch.utils.data.IterableDataset) or id(dataset) in chosen:
             return
-        if hasattr(dataset, "__getitems__"):
+        cache = program.sample_cache(limit // max(workers, 1), on_use, on_off)
+        if cache.makes_whole_batches(dataset):
             program.set_reason("The data set makes whole batches at once (__getitems__).")
             return
         if workers and not arguments["persistent_workers"]:
@@ -183,7 +193,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         except TypeError:
             program.set_reason("The data set is a list or the like: there is nothing to save.")
             return
-        cache = program.sample_cache(limit // max(workers, 1), on_use, on_off)
         chosen[key] = alive, cache
         if workers:
             program.applied(in_workers=workers)  # what happens there is not seen from here

@@ -21,7 +21,7 @@ supported: a model with `Embedding(sparse=True)` fails in the trial.
 
 Make it permanent
 -----------------
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(..., fused=True)   # or the class that you use
 
 Sources
 -------

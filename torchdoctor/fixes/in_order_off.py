@@ -20,7 +20,7 @@ its workers are mixed otherwise. `prefetch-factor` evens out smaller differences
 
 Make it permanent
 -----------------
-    loader = DataLoader(dataset, batch_size=64, num_workers=4, in_order=False)
+    loader = DataLoader(..., in_order=False)
 
 Sources
 -------

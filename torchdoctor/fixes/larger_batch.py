@@ -30,8 +30,8 @@ other statistics.
 
 Make it permanent
 -----------------
-    loader = DataLoader(dataset, batch_size=128)          # was 64
-    optimizer = torch.optim.SGD(parameters, lr=0.2)       # was 0.1
+    loader = DataLoader(..., batch_size=128)          # twice yours: here it was 64
+    optimizer = torch.optim.SGD(..., lr=0.2)          # raised with it: here it was 0.1
 
 Sources
 -------

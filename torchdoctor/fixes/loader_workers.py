@@ -12,21 +12,32 @@ Why it helps
 Preparation and computation overlap, so a step takes as long as the slower of the two and no
 longer their sum. Where preparing a batch needs the processor, more workers than free cores only
 get in each other's way. Where it waits for a disk or a network, far more workers than cores can
-pay, because a waiting worker needs no core.
+pay, because a waiting worker needs no core. Where samples are cheaper than handing them over, or
+than starting the workers again for each epoch, none at all may be fastest: 0 is tried there.
 
 Risks
 -----
 The samples and their order stay the same, but random augmentation draws its numbers in the
 workers: other ones than before, and seeded by `torch` per worker, not by NumPy's global state. An
-IterableDataset must shard itself by `get_worker_info()`, or every worker yields every sample: this
-fix refuses one that does not. Each worker holds a copy of whatever Python objects it touches, and
-batches travel through shared memory, which containers limit (`--shm-size`). Where workers are
-spawned (Windows, macOS), the script needs `if __name__ == "__main__":` and a dataset that can be
-pickled.
+IterableDataset must shard itself by `get_worker_info()`, or every worker yields every sample: one
+that does not gets one worker at most, which repeats nothing. Each worker holds a copy of whatever
+Python objects it touches, and what a dataset changes in itself while it prepares a sample (a count
+of how often each was seen) changes in that copy alone: where such a line is found, the fix is shown
+only if it was measured to train the same. Batches travel through shared memory, which containers
+limit (`--shm-size`). Where workers are spawned (Windows, macOS), the script needs
+`if __name__ == "__main__":` and a dataset that can be pickled.
 
 Make it permanent
 -----------------
-    loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4)
+    loader = DataLoader(..., num_workers=4)
+
+In an IterableDataset, for more than one:
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for row in itertools.islice(self.rows(), first, None, step):  # cheap to step over
+            yield self.prepare(row)
 
 Sources
 -------
@@ -50,16 +61,26 @@ TREATS = (
     "loader-cpu-bound",
     "loader-io-bound",
     "worker-count",
+    "workers-respawned",
     "slow-sample",
 )
 KEEPS_RESULTS = "within rounding"
 PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"
+PREPARES_ELSEWHERE = True
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 _MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
 _IOWAIT = 0.2
+_STARTED_AGAIN = 0.03  # share of the step
 _MOST_SETTINGS = 4
+_SHARDING = """\
+# More than one would each yield every sample again, unless the data set shares them out:
+def __iter__(self):
+    worker = torch.utils.data.get_worker_info()
+    first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+    for row in itertools.islice(self.rows(), first, None, step):  # cheap to step over
+        yield self.prepare(row)"""
 
 
 def refuses(recording: Recording) -> str | None:
@@ -70,18 +91,47 @@ def refuses(recording: Recording) -> str | None:
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to start."
     loader = loaders[0]
-    if loader.iterable and loader.shards_by_worker is not True:
+    if loader.num_workers and not _shards(loader):
         how = "does not shard" if loader.shards_by_worker is False else "was not seen to shard"
         return (
             f"{loader.dataset_cls or 'The dataset'} is an IterableDataset that {how} itself by "
-            "worker, so each worker would yield every sample again."
+            "worker, so each worker would yield every sample again: share them out by "
+            "torch.utils.data.get_worker_info() in its __iter__."
         )
     if any("cuda" in shape for shape in loader.batch_shapes):
         return "The batches already lie on the GPU, where worker processes cannot make them."
     share = data_wait_share(recording)
-    if share is not None and share < _NOTHING_TO_GAIN:
+    if share is not None and share < _NOTHING_TO_GAIN and not _started_again(recording):
         return f"The step waits for data only {100 * share:.1f} % of its time."
     return None
+
+
+def doubt(recording: Recording) -> str | None:
+    """What the dataset changes in itself, which workers do each for themselves."""
+    from torchdoctor.records.lookup import changes_itself, training_loaders
+
+    loaders = training_loaders(recording)
+    said = changes_itself(recording)
+    if said is None or loaders[0].num_workers:
+        return None
+    return (
+        f"{said}: each worker would change a copy of its own, and the main process would not see "
+        "it."
+    )
+
+
+def note(recording: Recording) -> str | None:
+    """A cache in the dataset becomes one for each worker."""
+    from torchdoctor.records.lookup import place, training_loaders
+
+    loaders = training_loaders(recording)
+    caches = [one for one in loaders[0].dataset_writes if one.cache] if loaders else []
+    if not caches or loaders[0].num_workers:
+        return None
+    return (
+        f"each worker fills a cache of its own ({place(recording, caches[0].location, '')}, "
+        f"{caches[0].name}), which it loses when an epoch ends unless workers are persistent"
+    )
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
@@ -107,14 +157,16 @@ def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[s
     workers = settings.get("num_workers", 0)
     if recording.has_gpu or not threads or _waits(recording, training_loaders(recording)[0]):
         return {}
-    cpus = max(math.floor(recording.environment.usable_cpus), 1)
+    cpus = recording.environment.whole_cpus
     free = max(cpus - workers, 1)
     return {"cpu-threads": {"num_threads": free}} if free < min(threads, cpus) else {}
 
 
 def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     """At most four numbers of workers worth trying, most promising first, without today's."""
-    cpus = max(math.floor(recording.environment.usable_cpus), 1)
+    if not _shards(loader):
+        return [1]  # which repeats nothing
+    cpus = recording.environment.whole_cpus
     waiting = _waits(recording, loader)
     if waiting:
         ladder = [n for n in (2, 4, 8, 16, 32, 64) if n <= max(8 * cpus, 16)]
@@ -124,7 +176,29 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     aim = _enough(recording, loader)
     aim = min(max(aim, ladder[0]), ladder[-1] if waiting else max(cpus, 1))
     ladder.sort(key=lambda n: (round(abs(math.log2(n / aim)), 3), -n))
-    return ladder[:_MOST_SETTINGS]
+    return [*([0] if _may_do_without(recording, loader) else []), *ladder][:_MOST_SETTINGS]
+
+
+def _shards(loader: LoaderFacts) -> bool:
+    """Whether several workers yield each sample once."""
+    return not loader.iterable or loader.shards_by_worker is True
+
+
+def _started_again(recording: Recording) -> bool:
+    from torchdoctor.records.lookup import respawn_share
+
+    return (respawn_share(recording) or 0.0) >= _STARTED_AGAIN
+
+
+def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
+    """Whether the training process may make its batches in less time than it waits for workers."""
+    steps, busy = recording.steps, recording.sensors.workers_cpus
+    if not loader.num_workers or steps is None or busy is None:
+        return False
+    waits_s = steps.data_wait_s + steps.loader_start_s
+    return busy * steps.mean_s < waits_s and (
+        _started_again(recording) or not _waits(recording, loader)
+    )
 
 
 def ladder(recording: Recording) -> dict[str, Any]:
@@ -132,7 +206,9 @@ def ladder(recording: Recording) -> dict[str, Any]:
     from torchdoctor.records.lookup import training_loaders
 
     loader = training_loaders(recording)[0]
-    cpus = max(math.floor(recording.environment.usable_cpus), 1)
+    cpus = recording.environment.whole_cpus
+    if not _shards(loader):
+        return {"setting": "num_workers", "least": 1, "most": 1, "today": loader.num_workers}
     most = max(8 * cpus, 16) if _waits(recording, loader) else 2 * cpus
     return {"setting": "num_workers", "least": 1, "most": most, "today": loader.num_workers}
 
@@ -174,12 +250,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
                 return
         elif ident != only:
             return
-        tensors = getattr(dataset, "tensors", None)
+        tensors = getattr(program.innermost(dataset), "tensors", None)
         if isinstance(tensors, (tuple, list)) and any(
             getattr(getattr(t, "device", None), "type", "cpu") == "cuda" for t in tensors
         ):
             program.refuse("The dataset's tensors lie on the GPU: workers cannot share them.")
         arguments["num_workers"] = wanted
+        if not wanted:  # torch refuses these without workers
+            arguments.update(persistent_workers=False, prefetch_factor=None, timeout=0)
+            arguments["multiprocessing_context"] = None
         program.applied(num_workers=wanted)
 
     program.set_reason("No DataLoader that it could change was made.")
@@ -193,17 +272,36 @@ def location(recording: Recording) -> Location | None:
     return loader_location(recording)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where."""
-    from torchdoctor.edits.calls import loader_call
+def advice(recording: Recording) -> str:
+    """For traces, which do not say how many cores the machine has, nor what the dataset does."""
+    return (
+        "loader = DataLoader(..., num_workers=4)\n"
+        "# 4 is only where to start: the trace does not hold the machine's cores. Workers that "
+        "compute pay up to the cores that the model leaves free, workers that wait for files "
+        "beyond. `torchdoctor run` tries several."
+    )
 
-    return loader_call(recording, num_workers=settings["num_workers"])
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The argument to set, and where; of an IterableDataset also what more workers need."""
+    from torchdoctor.edits.calls import loader_call
+    from torchdoctor.records.lookup import training_loaders
+
+    call = loader_call(recording, num_workers=settings["num_workers"])
+    if not _shards(training_loaders(recording)[0]):
+        return f"{call}\n{_SHARDING}"
+    if settings["num_workers"]:
+        return call
+    of_workers = "persistent_workers, prefetch_factor, timeout and multiprocessing_context"
+    return f"{call}\n# without {of_workers}, where it has them"
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the place is not known."""
-    from torchdoctor.edits.calls import loader_edits
+    from torchdoctor.edits.calls import loader_edits, without_workers
 
+    if not settings["num_workers"]:
+        return without_workers(recording)
     return loader_edits(recording, num_workers=settings["num_workers"])
 
 

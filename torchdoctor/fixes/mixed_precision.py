@@ -87,7 +87,7 @@ def refuses(recording: Recording) -> str | None:
     if any(name in m.dtypes for m in models for name in _LOW):
         return "The model's own parameters are already in 16 bits."
     if models and all(m.dtypes == ["float64"] for m in models):
-        return "The model computes in float64, which autocast leaves alone."
+        return "The model computes in float64, which autocast leaves alone (see single-precision)."
     if reason := _hardware(recording):
         return reason
     return _unscalable(recording) if low_precision(recording) == "float16" else None

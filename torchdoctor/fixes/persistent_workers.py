@@ -23,7 +23,7 @@ between epochs.
 
 Make it permanent
 -----------------
-    loader = DataLoader(dataset, batch_size=64, num_workers=4, persistent_workers=True)
+    loader = DataLoader(..., persistent_workers=True)
 
 Sources
 -------
@@ -37,17 +37,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.records import Location, Recording, TraceStatistics
 
 TREATS = ("workers-respawned", "data-wait")
 KEEPS_RESULTS = "within rounding"
 PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"
+PREPARES_ELSEWHERE = True
 
 
 def refuses(recording: Recording) -> str | None:
     """Why keeping workers alive cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import data_wait_share, training_loaders
+    from torchdoctor.records.lookup import data_wait_share, place, training_loaders
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -56,7 +57,11 @@ def refuses(recording: Recording) -> str | None:
     if loader.persistent_workers:
         return "The loader's workers already are persistent."
     if len(loaders) > 1:
-        return "The loader is constructed anew each epoch, and its workers end with it."
+        where = place(recording, loader.location, "where it is made")
+        return (
+            "The loader is constructed anew each epoch, and its workers end with it: construct it "
+            f"once before the loop, with persistent_workers=True ({where})."
+        )
     if loader.iterators <= 1:
         return "The loader was iterated once in the observed run: no workers were started again."
     if loader.num_workers == 0:
@@ -74,6 +79,21 @@ def includes(recording: Recording) -> tuple[str, ...]:
 
     loaders = training_loaders(recording)
     return ("loader-workers",) if loaders and not loaders[0].num_workers else ()
+
+
+def doubt(recording: Recording) -> str | None:
+    """What the dataset changes in itself, which persistent workers would not forget."""
+    from torchdoctor.fixes import loader_workers
+    from torchdoctor.records.lookup import changes_itself, training_loaders
+
+    loaders = training_loaders(recording)
+    said = changes_itself(recording)
+    if said is None or not loaders[0].num_workers:
+        return loader_workers.doubt(recording)
+    return (
+        f"{said}: persistent workers would keep their changed copies, where now each epoch begins "
+        "with the main process's."
+    )
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
@@ -125,6 +145,11 @@ def location(recording: Recording) -> Location | None:
     from torchdoctor.edits.calls import loader_location
 
     return loader_location(recording)
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say that epochs restart workers, or that there are any."""
+    return False
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

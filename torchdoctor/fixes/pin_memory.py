@@ -22,7 +22,7 @@ be swapped out, and pinning takes a thread of the training process.
 
 Make it permanent
 -----------------
-    loader = DataLoader(dataset, batch_size=64, num_workers=4, pin_memory=True)
+    loader = DataLoader(..., pin_memory=True)
     for x, y in loader:
         x = x.to(device, non_blocking=True)
         y = y.to(device, non_blocking=True)

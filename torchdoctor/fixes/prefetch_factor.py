@@ -19,7 +19,7 @@ None for the result: the same batches in the same order. Memory: up to `prefetch
 
 Make it permanent
 -----------------
-    loader = DataLoader(dataset, batch_size=64, num_workers=4, prefetch_factor=4)
+    loader = DataLoader(..., prefetch_factor=4)
 
 Sources
 -------
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.records import Location, Recording, TraceStatistics
 
 TREATS = ("data-wait", "slow-sample", "worker-imbalance")
 KEEPS_RESULTS = "exactly"
@@ -101,6 +101,11 @@ def location(recording: Recording) -> Location | None:
     from torchdoctor.edits.calls import loader_location
 
     return loader_location(recording)
+
+
+def suits(trace: TraceStatistics) -> bool:
+    """A trace does not say whether the loader has workers, and only those prepare ahead."""
+    return False
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

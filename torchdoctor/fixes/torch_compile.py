@@ -242,18 +242,21 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     asked = trainer_call(recording, {"compile": True})
     if asked is not None:
         return asked
-    options = _written(settings)
     where = "  # before the training loop, after moving the model to its device"
+    first, *rest = _statement(settings, recording, "model", "block").splitlines()
+    return "\n".join([first + where, *rest])
+
+
+def _statement(settings: dict[str, Any], recording: Recording, model: str, block: str) -> str:
+    """What compiles the model of this name; `block` goes through its repeated blocks."""
+    options = _written(settings)
     if settings.get("blocks"):
         return (
-            f"for block in model.modules():{where}\n"
-            f'    if type(block).__name__ == "{settings["blocks"]}":\n'
-            f"        block.compile({options})"
+            f"for {block} in {model}.modules():\n"
+            f'    if type({block}).__name__ == "{settings["blocks"]}":\n'
+            f"        {block}.compile({options})"
         )
-    call = f"model.compile({options})"
-    if _is_plain(recording):
-        call = _plainly("model", options)
-    return f"{call}{where}"
+    return _plainly(model, options) if _is_plain(recording) else f"{model}.compile({options})"
 
 
 def _plainly(model: str, options: str) -> str:
@@ -275,17 +278,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the model has no name outside the loop."""
     from torchdoctor.edits.training import before_training
 
-    options = _written(settings)
-    statement = f"{{model}}.compile({options})"
-    if settings.get("blocks"):
-        statement = (
-            "for repeated_block in {model}.modules():\n"
-            f'    if type(repeated_block).__name__ == "{settings["blocks"]}":\n'
-            f"        repeated_block.compile({options})"
-        )
-    elif _is_plain(recording):
-        statement = _plainly("{model}", options)
-    return before_training(recording, statement)
+    return before_training(recording, _statement(settings, recording, "{model}", "repeated_block"))
 
 
 EXAMPLE = """

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from torchdoctor.trials.compare import half_width, p_value, t_quantile
+from torchdoctor.records import Interval
+from torchdoctor.trials.compare import half_width, p_value, t_quantile, visible
 
 # Pairs at which it is decided; each but the last leaves the alternative of going on.
 LOOKS = (5, 7, 10, 14, 20, 28, 40, 56, 80)
@@ -56,6 +57,47 @@ def blind_spot(differences: Sequence[float]) -> float | None:
 def is_blind(blind: float | None, tolerance: float | None) -> bool:
     """Whether a pass rests on too little: it could have missed clearly more than is accepted."""
     return blind is not None and blind > (1.0 + _NARROW) * (tolerance or 0.0) + 1e-3
+
+
+def state(verdict: str, ratio: Interval | None, tolerance: float | None) -> str:
+    """The word for the step time's row: "ok" only where the pairs could have seen the tolerance.
+
+    Args:
+        verdict: of the rule.
+        ratio: new / reference with its interval; None: fewer than two pairs.
+        tolerance: accepted slow-down, as a share.
+
+    Returns:
+        "worse", "ok", "not measured"; of a pass that proves little "perhaps slower" (no change lies
+        outside the interval, and more than is accepted within it) or "not seen well enough".
+    """
+    if verdict == "slower":
+        return "worse"
+    if verdict != "not slower":
+        return "not measured"
+    if ratio is None:
+        return "ok"
+    if ratio.low > 1.0 and ratio.high > 1.0 + (tolerance or 0.0):
+        return "perhaps slower"
+    return "not seen well enough" if is_blind(ratio.high - 1.0, tolerance) else "ok"
+
+
+def pairs_for(differences: Sequence[float], slowdown: float) -> int | None:
+    """Pairs that prove a slow-down of that size four times in five; None: more than a gate makes.
+
+    Args:
+        differences: of the pairs so far, two or more: how much one pair varies.
+        slowdown: as a share, above 0.
+    """
+    for pairs in range(FEWEST_PAIRS, LOOKS[-1] + 1):
+        if shows(differences, pairs) <= slowdown:
+            return pairs
+    return None
+
+
+def shows(differences: Sequence[float], pairs: int) -> float:
+    """The smallest slow-down that so many pairs prove four times in five, as a share."""
+    return visible(stdev(differences), pairs, FAIL_FINAL)
 
 
 def against_stored(

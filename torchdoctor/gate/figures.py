@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean, median
 
-from torchdoctor.gate.decision import grown, is_blind
+from torchdoctor.gate.decision import FAIL_FINAL, grown, state
 from torchdoctor.gate.pairs import Estimator, Pairs
 from torchdoctor.records import Interval, StepStatistics
 from torchdoctor.records.gate import GateMetric
@@ -13,6 +13,7 @@ from torchdoctor.trials.compare import as_interval, half_width, usable
 
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
 DEFAULT_TOLERANCES = {"step_time": 0.02, "samples_per_s": 0.02, "peak_memory": 0.10}
+_SAYS_NOTHING = 20.0  # an upper end like this, of two or three pairs, is no figure
 METRICS = ("step_time", "samples_per_s", "peak_memory", "data_loader_share")
 
 
@@ -38,7 +39,8 @@ def metrics(
     differences, ratio = pairs.differences(how), None
     if len(differences) > 1:
         ratio = as_interval(fmean(differences), half_width(differences))
-    state = {"slower": "worse", "not slower": "ok"}.get(verdict, "not measured")
+    accepted = tolerances.get("step_time")
+    said = state(verdict, ratio, accepted)
     rows = [
         GateMetric(
             name="step_time",
@@ -46,8 +48,8 @@ def metrics(
             new=_geometric(now),
             unit="s/step" if pairs.per_step else "s/sample",
             ratio=ratio,
-            tolerance=tolerances.get("step_time"),
-            verdict=state,
+            tolerance=accepted,
+            verdict=said,
         )
     ]
     if not pairs.per_step:
@@ -58,7 +60,7 @@ def metrics(
                 new=_inverse(_geometric(now)),
                 unit="samples/s",
                 ratio=_inverted(ratio),
-                verdict=state,
+                verdict=said,
             )
         )
     return [*rows, _memory(pairs, tolerances), _waiting(observed, tolerances)]
@@ -101,8 +103,10 @@ def sentence(
     rows: Sequence[GateMetric],
     verdict: str,
     reference: str,
-    doubts: Sequence[str],
-    blind: float | None = None,
+    *,
+    why: str = "",
+    p: float | None = None,
+    decides: str = "",
 ) -> str:
     """The verdict in words.
 
@@ -110,37 +114,51 @@ def sentence(
         rows: of the table, step time first.
         verdict: of the gate.
         reference: what to call it.
-        doubts: of an undecided gate the last one is its reason.
-        blind: the largest slow-down that is not ruled out, as a share.
+        why: an undecided gate is undecided; a sentence.
+        p: two-sided, of no difference.
+        decides: what would decide a pass that proves little; a sentence.
     """
     time = rows[0]
-    figure = ""
-    if time.ratio is not None:
+    figure, unseen = "", 0.0
+    if time.ratio is not None and time.ratio.high < _SAYS_NOTHING:
         figure = (
             f"{time.ratio.estimate:.3f} times the step time "
             f"(95 % interval {time.ratio.low:.3f} to {time.ratio.high:.3f})"
         )
+    if time.ratio is not None:
+        unseen = max(time.ratio.high - 1.0, 0.0)
     if verdict == "inconclusive":
-        why = f": {doubts[-1]}" if doubts else "."
-        return f"Not decided against {reference}{why}" + (f" So far: {figure}." if figure else "")
+        reason = f": {why}" if why else "."
+        return f"Not decided against {reference}{reason}" + (
+            f" So far: {figure}." if figure else ""
+        )
     worse = [row.name for row in rows if row.verdict == "worse"]
     if worse:
         named = ", ".join(name.replace("_", " ") for name in worse)
         return f"Worse than {reference} in {named}: {figure}."
-    unseen = "" if blind is None else f"{100 * blind:.{0 if blind > 0.1 else 1}f} %"
-    if is_blind(blind, time.tolerance):
-        if time.ratio is not None and time.ratio.low > 1.0:
-            return (
-                f"Perhaps slower than {reference}, but too little was measured in this time to say "
-                f"so with less than one false alarm in a hundred: {figure}."
-            )
-        return (
-            f"No slow-down against {reference} is proven, but one of up to {unseen} would not have "
-            f"been seen in this time: {figure}."
+    if time.verdict == "perhaps slower":
+        bound = "" if p is None else f" (p = {p:.2g}, and a gate fails below {FAIL_FINAL:g})"
+        return " ".join(
+            filter(None, [f"{figure} of {reference}, which is not proven{bound}.", decides])
         )
-    known = f" A slow-down of more than {unseen} is ruled out." if blind else ""
-    known = " Any slow-down is ruled out." if blind == 0.0 else known
+    if time.verdict == "not seen well enough":
+        return " ".join(
+            filter(
+                None,
+                [
+                    f"No slow-down against {reference} is proven, but one of up to "
+                    f"{_percent(unseen)} would not have been seen in this time: {figure}.",
+                    decides,
+                ],
+            )
+        )
+    known = f"A slow-down of more than {_percent(unseen)}" if unseen else "Any slow-down"
+    known = f" {known} is ruled out." if figure else ""
     return f"Not slower than {reference} beyond the tolerance: {figure}.{known}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{0 if share > 0.1 else 1}f} %"
 
 
 def _geometric(values: Sequence[float]) -> float | None:

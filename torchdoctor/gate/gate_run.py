@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
+from statistics import fmean
 
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look
 from torchdoctor.gate.figures import metrics, sentence
 from torchdoctor.gate.launches import PairLauncher, Side
+from torchdoctor.gate.more_time import decides, too_few_pairs
 from torchdoctor.gate.pairs import Estimator, estimator
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.versions import Reference
@@ -29,7 +31,7 @@ from torchdoctor.records.gate import GateReport
 from torchdoctor.trials.compare import p_value
 
 _OBSERVE_S = 5.0
-_FEWEST_MEASURED = 2  # pairs, however small the budget
+_SHARED = 0.8  # of the time left, among the pairs that are needed
 
 
 class GateRun:
@@ -58,6 +60,8 @@ class GateRun:
         self._created = datetime.now(timezone.utc)
         self._order = random.Random(settings.seed)
         self._doubts: list[str] = []
+        self._why = ""  # it is not decided
+        self._spent_s, self._pair_s = 0.0, 0.0  # before the first pair, and by each
 
     def run(self) -> GateReport:
         """Measure until decided; what was measured counts when it is interrupted."""
@@ -80,7 +84,7 @@ class GateRun:
                 verdict = self._decide(launcher, how)
             except KeyboardInterrupt:
                 interrupted = True
-                self._doubts.append("It was interrupted: only what was measured until then.")
+                self._why = "It was interrupted: only what was measured until then."
             self._doubts += [*launcher.doubts, *(d for x in sides for d in x.recorder.doubts)]
             found = environment(self._workload.python)
             report = self._report(sides, launcher, how, verdict, reference.commit)
@@ -165,24 +169,29 @@ class GateRun:
     def _decide(self, launcher: PairLauncher, how: Estimator) -> str:
         """Pair after pair until the rule has decided or the time is up."""
         tolerance = self._settings.tolerances["step_time"]
-        measured, began = 0, time.monotonic()
+        took: list[float] = []
+        self._spent_s = time.monotonic() - self._began
+        self._pair_s = launcher.pair_s
         while True:
             found = launcher.pairs.differences(how)
             verdict = look(found, tolerance)
             if verdict != "more":
                 return verdict
-            expected = (time.monotonic() - began) / measured if measured else 0.0
-            if measured >= _FEWEST_MEASURED and expected > self._left():
+            # Pairs filled their share of the time, and the first started cold: while
+            # some are needed, what counts is how short one can be.
+            needed = len(found) < FEWEST_PAIRS
+            short_s = min([*took, launcher.shortest_pair_s]) if needed else min(took[1:] or took)
+            if short_s > self._left():
                 break
             # The machine may have become slower than it was: still five pairs, of fewer blocks.
-            share_s = self._left() / max(FEWEST_PAIRS - len(found), 1)
-            launcher.measure(time.monotonic() + share_s)
-            measured += 1
+            # Blocks that have begun end later than that, so it is not all of their share.
+            share_s = _SHARED * self._left() / max(FEWEST_PAIRS - len(found), 1)
+            begun = time.monotonic()
+            launcher.measure(begun + share_s)
+            took.append(time.monotonic() - begun)
+            self._pair_s = fmean(took)
         if len(found) < FEWEST_PAIRS:
-            self._doubts.append(
-                f"The time was up after {len(found)} pairs of launches, and {FEWEST_PAIRS} are "
-                "needed: give it more with --budget, or less to do with --steps."
-            )
+            self._why = too_few_pairs(len(found), self._spent_s, self._pair_s)
             return "inconclusive"
         return look(found, tolerance, final=True)
 
@@ -214,7 +223,9 @@ class GateRun:
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
         name, found = f"{self._ref} ({commit[:10]})", pairs.differences(how)
-        blind = blind_spot(found)
+        p = p_value(found) if len(found) > 1 else None
+        tolerance = self._settings.tolerances["step_time"]
+        further = decides(found, tolerance, rows[0].verdict, self._spent_s, self._pair_s)
         return GateReport(
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
@@ -222,12 +233,12 @@ class GateRun:
             environment=Environment(),
             reference=name,
             verdict=verdict,
-            sentence=sentence(rows, verdict, name, self._doubts, blind),
+            sentence=sentence(rows, verdict, name, why=self._why, p=p, decides=further),
             metrics=rows,
             pairs=len(found),
             per="step" if pairs.per_step else "sample",
-            p_value=p_value(found) if len(found) > 1 else None,
-            blind_spot=blind,
+            p_value=p,
+            blind_spot=blind_spot(found),
             measured="side by side" if launcher.turns is not None else "in turns",
             doubts=list(dict.fromkeys(self._doubts)),
         )

@@ -48,11 +48,28 @@ class PairLauncher:
         order: random.Random,
         say: Callable[[str], None],
     ) -> None:
-        self._sides, self._window, self._order, self._say = sides, window, order, say
+        self.sides, self._window, self._order, self._say = sides, window, order, say
         self.turns = turns
         self.pairs = Pairs()
         self.doubts: list[str] = []
         self._second_half: tuple[Side, Side] | None = None  # of an ABBA of launches in turns
+
+    @property
+    def pair_s(self) -> float:
+        """What a pair is expected to take."""
+        if self.turns is not None:
+            return self.turns.pair_s
+        return sum(self._expected_s(side) for side in self.sides)
+
+    @property
+    def shortest_pair_s(self) -> float:
+        """What a pair takes at least: launches side by side may end after four turns.
+
+        Their warm-up is left out: the observed launch, whose start was cold, overstates it.
+        """
+        if self.turns is not None:
+            return max(side.seen.start_s for side in self.sides) + 4 * self.turns.turn_s
+        return self.pair_s
 
     def measure(self, until_s: float) -> None:
         """One more pair; a launch that failed loses it.
@@ -72,7 +89,7 @@ class PairLauncher:
     def _side_by_side(self, turns: TurnBlocks, until_s: float) -> None:
         self._say(f"both versions side by side, pair {len(self.pairs.blocks) + 1}")
         # The first to warm up has waited longer for its first block, so that goes by lot too.
-        sides = list(self._sides)
+        sides = list(self.sides)
         self._order.shuffle(sides)
         order: list[int] = []
         for _ in range(turns.blocks // 2):
@@ -105,14 +122,14 @@ class PairLauncher:
         if self._second_half is not None:
             order, self._second_half = self._second_half, None
         else:
-            first, second = self._order.sample(self._sides, 2)
+            first, second = self._order.sample(self.sides, 2)
             order, self._second_half = (first, second), (second, first)
         timings = {side.name: self._launch(side) for side in order}
         reference, new = timings["reference"], timings["new"]
         self._add(reference, new)
         if usable(reference) and usable(new):
             self.pairs.blocks.append([(reference, new)])
-        for side in self._sides:
+        for side in self.sides:
             if len(side.failures) > _MOST_FAILED:
                 raise Inconclusive(
                     f"The {side.name} version could not be measured {len(side.failures)} times: "
@@ -121,8 +138,7 @@ class PairLauncher:
 
     def _launch(self, side: Side) -> LaunchTiming:
         self._say(f"the {side.name} version, pair {len(self.pairs.blocks) + 1}")
-        steps = self._window.warmup_steps + self._window.measure_steps
-        expected = side.seen.start_s + side.seen.steps.mean_s * steps
+        expected = self._expected_s(side)
         boundary, trainers = side.seen.found.boundary, side.seen.steps.trainers
         timing = side.recorder.time(
             side.name, boundary, self._window, [], 4 * expected + 120.0, 0, trainers
@@ -132,6 +148,11 @@ class PairLauncher:
         if not usable(timing):
             side.failures.append(timing.reason or timing.ended)
         return timing
+
+    def _expected_s(self, side: Side) -> float:
+        steps = self._window.warmup_steps + self._window.measure_steps
+        measured_s = min(side.seen.steps.mean_s * steps, self._window.max_window_s)
+        return side.seen.start_s + measured_s
 
     def _add(self, reference: LaunchTiming, new: LaunchTiming) -> None:
         self.pairs.reference.append(reference)

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive, UsageError
-from torchdoctor.gate.decision import against_stored
+from torchdoctor.gate.decision import against_stored, state
 from torchdoctor.gate.figures import sentence
 from torchdoctor.gate.pairs import is_per_step
 from torchdoctor.gate.settings import GateSettings
@@ -95,14 +95,15 @@ def gate_against_report(
         raise Inconclusive(f"Only {len(now)} of {LAUNCHES} launches could be measured.")
     tolerance = settings.tolerances["step_time"]
     verdict, ratio, limit = against_stored(launches, now, tolerance)
+    interval = Interval(estimate=ratio, low=ratio / limit, high=ratio * limit)
     row = GateMetric(
         name="step_time",
         reference=geometric_mean(launches),
         new=geometric_mean(now),
         unit="s/step" if per_step else "s/sample",
-        ratio=Interval(estimate=ratio, low=ratio / limit, high=ratio * limit),
+        ratio=interval,
         tolerance=tolerance,
-        verdict="worse" if verdict == "slower" else "ok",
+        verdict=state(verdict, interval, tolerance),
     )
     doubts = [
         "Compared with launches of another time: what else ran on the machine then and now is in "
@@ -115,7 +116,7 @@ def gate_against_report(
         environment=found,
         reference=name,
         verdict=verdict,
-        sentence=sentence([row], verdict, name, doubts, max(ratio * limit - 1.0, 0.0)),
+        sentence=sentence([row], verdict, name),
         metrics=[row],
         blind_spot=max(ratio * limit - 1.0, 0.0),
         measured="stored",

@@ -43,8 +43,12 @@ class Reference:
                 "fetched (CI often fetches the last commit alone)."
             ) from None
         self.folder = Path(tempfile.mkdtemp(prefix="torchdoctor-reference-"))
-        self._check_out()
-        self._check_script()
+        try:
+            self._check_out()
+            self._check_script()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Remove the scratch folder."""
@@ -68,13 +72,9 @@ class Reference:
 
     def _check_out(self) -> None:
         index = str(self.folder / ".torchdoctor-index")
-        try:
-            self._git("read-tree", self.commit, GIT_INDEX_FILE=index)
-            prefix = f"--prefix={self.folder}/"
-            self._git("checkout-index", "--all", "--force", prefix, GIT_INDEX_FILE=index)
-        except BaseException:
-            self.close()
-            raise
+        self._git("read-tree", self.commit, GIT_INDEX_FILE=index)
+        prefix = f"--prefix={self.folder}/"
+        self._git("checkout-index", "--all", "--force", prefix, GIT_INDEX_FILE=index)
         Path(index).unlink(missing_ok=True)
 
     def _check_script(self) -> None:
@@ -84,7 +84,6 @@ class Reference:
             return
         path = script.relative_to(self.root)
         if not (self.folder / path).exists():
-            self.close()
             raise UsageError(f"There is no {path} in {self.ref}: commit it, or name another one.")
 
     def contents(self) -> dict[str, bytes | None]:

@@ -8,6 +8,7 @@ import sys
 from . import (
     backward_hooks,
     copy_hooks,
+    double_calls,
     file_reads,
     flag_hooks,
     gc_pauses,
@@ -49,6 +50,7 @@ def attach(torch, watch):
         ("optimizers", lambda: optimizer_hooks.install(session)),
         ("backward", lambda: backward_hooks.install(session)),
         ("copies", lambda: copy_hooks.install(session)),
+        ("double", lambda: double_calls.install(session)),
         ("gc", lambda: gc_pauses.install(session)),
         ("stacks", lambda: stacks.install(session)),
         ("files", lambda: file_reads.install(session, watch)),

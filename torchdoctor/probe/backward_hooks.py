@@ -7,7 +7,7 @@ import functools
 import os
 from array import array
 
-from . import places, step_log
+from . import gradient_hooks, places, step_log
 
 _SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
 
@@ -70,7 +70,7 @@ class Losses:
 
 
 def install(session):
-    """Wrap `torch.autograd.backward`."""
+    """Wrap `torch.autograd.backward`, and `torch.autograd.grad`."""
     torch = session.torch
     losses = Losses(session)
     session.registries.append(losses)
@@ -161,3 +161,4 @@ def install(session):
         return result
 
     torch.autograd.backward = backward
+    gradient_hooks.install(session, begin, end)

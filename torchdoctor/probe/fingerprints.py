@@ -106,11 +106,12 @@ class Fingerprints:
 def _row_hashes(tensor, samples):
     rows = tensor.detach().reshape(samples, -1)
     width = rows.shape[1]
-    stride = max(width * rows.element_size() // _MOST_BYTES, 1)
     if not rows.dtype.is_floating_point and not rows.dtype.is_complex:
+        stride = max(width * rows.element_size() // _MOST_BYTES, 1)
         rows = rows[:, ::stride].contiguous()
     else:
         # Through float32, so that a row has the same hash whichever way it is stored.
+        stride = max(width * 4 // _MOST_BYTES, 1)
         rows = rows[:, ::stride].float().contiguous()
     array = rows.numpy()
     return ["%08x" % zlib.crc32(array[i].tobytes()) for i in range(samples)]

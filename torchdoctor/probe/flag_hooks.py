@@ -107,6 +107,7 @@ def facts(session):
         "zero_grad_to_zero": flags.zero_grad_to_zero,
         "zero_grad_location": flags.zero_grad_location,
         "backward_location": session.backward_location or None,
+        "gradient_location": session.gradient_location,
         "retain_graph": session.retain_graph,
         "gradcheck_calls": flags.gradcheck_calls,
         "schedulers": flags.schedulers,

@@ -3,7 +3,9 @@
 import inspect
 import weakref
 
+from . import dataset_writes
 from .fingerprints import shapes
+from .nested_datasets import innermost
 
 _MOST_SHAPES = 8
 
@@ -11,15 +13,18 @@ _MOST_SHAPES = 8
 class Known:
     """One loader: what it is, and what its first batches showed."""
 
-    def __init__(self, loader, location):
+    def __init__(self, loader, location, torch, iterators_before, closely=False):
+        self._torch = torch
         self._loader = weakref.ref(loader)
-        self._location = location
+        self._location, self._iterators_before = location, iterators_before
         # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
-        self._described = _describe(loader)
+        self._described = _describe(loader, self._torch)
         self.iterators = self.batches = self.samples = 0
         self.overtaken, self.overtaken_s = 0, 0.0  # `loader_order`
         self._walls, self._cpus, self._sizes = [], [], []
         self._shapes = []
+        self._writes = dataset_writes.of(loader.dataset) if closely else []
+        self.draws_random, self.looked_at = None, 0  # `sample_draws`
         self.lead = None  # where in a batch its size is read, once the first were looked at
 
     def loader(self):
@@ -39,17 +44,22 @@ class Known:
         """The loader as a row of the process facts."""
         loader = self._loader()
         if loader is not None:
-            self._described = _describe(loader)  # a framework may have changed it since
+            self._described = _describe(
+                loader, self._torch
+            )  # a framework may have changed it since
         row = {
             **self._described,
             "ident": ident,
             "location": self._location,
+            "iterators_before": self._iterators_before,
             "iterators": self.iterators,
             "batches": self.batches,
             "samples": self.samples,
             "overtaken": self.overtaken,
             "overtaken_s": self.overtaken_s,
             "batch_shapes": self._shapes,
+            "draws_random": self.draws_random,
+            "dataset_writes": self._writes,
         }
         if row.get("num_workers") == 0 and sum(self._walls) > 0:
             per_sample = sorted(w / n for w, n in zip(self._walls, self._sizes))  # noqa: B905
@@ -58,8 +68,9 @@ class Known:
         return row
 
 
-def _describe(loader):
+def _describe(loader, torch):
     dataset, cls = loader.dataset, type(loader)
+    own = type(innermost(dataset, torch))
     sampler = getattr(loader, "sampler", None)
     iterable = str(getattr(loader, "_dataset_kind", "")) == "1"
     context = getattr(loader, "multiprocessing_context", None)
@@ -74,7 +85,7 @@ def _describe(loader):
         "drop_last": bool(getattr(loader, "drop_last", False)),
         "iterable": iterable,
         "shards_by_worker": _shards(dataset) if iterable else None,
-        "dataset_cls": "%s.%s" % (type(dataset).__module__, type(dataset).__qualname__),
+        "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
         "dataset_length": _length(dataset),
         "sampler_cls": type(sampler).__qualname__ if sampler is not None else "",
         "multiprocessing_context": (

@@ -9,7 +9,7 @@ import inspect
 import time
 import weakref
 
-from . import loader_facts, loader_order, places, step_log
+from . import loader_facts, loader_order, places, sample_draws, step_log
 from .fingerprints import Fingerprints, batch_size, lead_of
 
 _CPU_TIMED = 20  # fetches
@@ -33,7 +33,10 @@ class Loaders:
     def made(self, loader, location):
         """A new loader."""
         self._idents[loader] = len(self.known)
-        self.known.append(loader_facts.Known(loader, location))
+        known = loader_facts.Known(
+            loader, location, self._session.torch, self._iterators, self._session.phases
+        )
+        self.known.append(known)
 
     def of(self, loader):
         """Its number."""
@@ -49,6 +52,8 @@ class Loaders:
         if self.watches_order and getattr(iterator, "_in_order", True):
             iterator._torchdoctor_overtaken = loader_order.Overtaken(known)
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
+        if self._session.phases:
+            sample_draws.watch(self._session, known, iterator)
 
     def fetched(self, known, batch, wall_s, cpu_s):
         """One of the first batches has come.
@@ -167,10 +172,19 @@ def _wrap_next(session, loaders, cls):
     window, add, models = session.window, session.log.add, session.models
     bounds, sparse = window.kind == "loader", session.sparse
 
+    def learned(ident, now):
+        """By the user's word; of a timed launch only the batches of the loader that counts."""
+        if window.kind is None or (bounds and ident & mask == window.ident):
+            if session.phases:
+                add(step_log.LEARNED, ident)
+            session.learning(now)
+
     def end_closely(ident, known, batch, wall_s, cpu_s):
         samples = loaders.fetched(known, batch, wall_s, cpu_s)
-        add(step_log.FETCH_END, ident, samples)
+        now = add(step_log.FETCH_END, ident, samples)
         session.batches += 1
+        if session.batches_learn:
+            learned(ident, now)
         if session.batches <= loaders.fingerprints.most_batches or not session.first_batch_done:
             first(ident & mask, batch, samples)
 
@@ -181,6 +195,8 @@ def _wrap_next(session, loaders, cls):
         except Exception:
             samples = batch_size(batch)
         now = add(step_log.FETCH_END, ident, samples)
+        if session.batches_learn:
+            learned(ident, now)
         if sparse:
             if now > session.facts_due_ns and session.learned:
                 session.learning_due()

@@ -29,9 +29,10 @@ def describe(module):
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
         "location": _forward_location(cls),
         "parameters": len(parameters),
-        "elements": sum(p.numel() for p in parameters if not _is_lazy(p)),
+        "elements": sum(_size(p) for p in parameters),
         "device": str(parameters[0].device) if parameters else "cpu",
         "dtypes": sorted({str(p.dtype).replace("torch.", "") for p in parameters}),
+        "float64_elements": sum(_size(p) for p in parameters if str(p.dtype) == "torch.float64"),
         "modules": len(modules),
         "conv2d": len(convolutions),
         "conv_bias_before_norm": count_biases_before_norm(modules),
@@ -94,6 +95,10 @@ def count_biases_before_norm(modules):
             ):
                 count += 1
     return count
+
+
+def _size(parameter):
+    return 0 if _is_lazy(parameter) else parameter.numel()
 
 
 def _is_lazy(parameter):

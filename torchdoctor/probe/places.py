@@ -45,6 +45,11 @@ def of_frame(frame):
     }
 
 
+def of_line(filename, line, function):
+    """A line of a code object's file as `records.Location`."""
+    return {"file": os.path.abspath(filename), "line": line, "function": function}
+
+
 def users_frame(frame):
     """The innermost frame of the user's own code at or above `frame`; None where there is none."""
     while frame is not None:

@@ -171,6 +171,12 @@ class Program:
         protocol = library_reads.protocol_of(filesystem)
         return None if protocol in library_reads.LOCAL_PROTOCOLS else protocol
 
+    def innermost(self, dataset):
+        """The data set within torch's Subset and the like."""
+        from . import nested_datasets
+
+        return nested_datasets.innermost(dataset, self.torch)
+
     def sample_cache(self, limit_bytes, on_use, on_off):
         """A `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
         from . import sample_cache
@@ -182,6 +188,12 @@ class Program:
         from . import gradient_scaling
 
         return gradient_scaling.GradientScaling(self.torch, self)
+
+    def single_precision(self):
+        """A `SinglePrecision`: float64 models in float32, with all that they are given."""
+        from . import single_precision
+
+        return single_precision.SinglePrecision(self.torch, self)
 
     def compile_log(self):
         """A `CompileLog`: what torch.compile says of its own work from here on."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import random
 import sys
 from typing import Any
+
+from .nested_datasets import leaves, parts_of
+from .random_states import SCALARS, global_states, held_generators, restore, same_states
 
 _ASKED_TWICE = 8  # of the first samples
 _CHECKED_EACH_PASS = 4
 _DEPTH = 4  # of attributes that are searched for a random generator
-_SCALARS = (int, float, complex, bool, str, bytes, type(None))
 
 
 class NotKeptError(Exception):
@@ -37,6 +38,13 @@ class SampleCache:
         """An epoch begins: what is kept may have become wrong."""
         self._to_check = _CHECKED_EACH_PASS
 
+    def makes_whole_batches(self, dataset: Any) -> bool:
+        """Whether a data set makes its samples by the batch, and not each by its index."""
+        parts = parts_of(dataset, self._torch)
+        if parts is not None:
+            return any(map(self.makes_whole_batches, parts))
+        return hasattr(dataset, "__getitems__")
+
     def get(self, dataset: Any, index: Any) -> Any:
         """The sample of an index."""
         if not self.on or type(index) not in (int, str):
@@ -46,7 +54,7 @@ class SampleCache:
                 return self._checked(dataset, index)
             self._on_use()
             return self._copy(self._samples[index])
-        before = self._random() if self._asked_twice < _ASKED_TWICE else None
+        before = global_states(self._torch) if self._asked_twice < _ASKED_TWICE else None
         sample = dataset[index]
         try:
             if before is not None:
@@ -57,11 +65,13 @@ class SampleCache:
         return sample
 
     def _ask_twice(self, dataset: Any, index: Any, sample: Any, before: Any) -> None:
-        if not self._asked_twice and _holds_generator(dataset, self._torch, _DEPTH):
+        if not self._asked_twice and held_generators(
+            leaves(dataset, self._torch), self._torch, _DEPTH
+        ):
             raise NotKeptError("The data set holds a random generator.")
         self._asked_twice += 1
-        after = self._random()
-        if not _same_state(before, after):
+        after = global_states(self._torch)
+        if not same_states(before, after):
             raise NotKeptError(
                 "The data set draws random numbers: its samples may differ each time."
             )
@@ -70,7 +80,7 @@ class SampleCache:
         except Exception as error:
             raise NotKeptError("The data set gives a sample once only.") from error
         finally:
-            self._restore(after)
+            restore(self._torch, after)
         if not self._equal(sample, again):
             raise NotKeptError("The same index gave another sample when it was asked for again.")
 
@@ -92,17 +102,6 @@ class SampleCache:
             self._room -= size
             self._samples[index] = self._copy(sample)
 
-    def _random(self) -> tuple[Any, ...]:
-        numpy = sys.modules.get("numpy")
-        state = numpy.random.get_state() if numpy is not None else None
-        return random.getstate(), state, self._torch.get_rng_state()
-
-    def _restore(self, states: tuple[Any, ...]) -> None:
-        random.setstate(states[0])
-        if states[1] is not None:
-            sys.modules["numpy"].random.set_state(states[1])
-        self._torch.set_rng_state(states[2])
-
     def _size(self, sample: Any) -> int:
         if type(sample) is self._torch.Tensor:
             return int(sample.numel() * sample.element_size()) + 64
@@ -117,7 +116,7 @@ class SampleCache:
     def _copy(self, sample: Any) -> Any:
         """A copy that shares nothing that could be changed; NotKeptError for an unknown type."""
         kind = type(sample)
-        if kind in _SCALARS or _is_numpy(sample, "generic"):
+        if kind in SCALARS or _is_numpy(sample, "generic"):
             return sample
         if kind is self._torch.Tensor:
             if sample.requires_grad or sample.device.type != "cpu" or sample.is_sparse:
@@ -173,30 +172,3 @@ def _is_numpy(value: Any, name: str) -> bool:
 
 def _is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def _same_state(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    same = one[0] == other[0] and bool(one[2].equal(other[2]))
-    if not same or one[1] is None or other[1] is None:
-        return same and one[1] is other[1]
-    pairs = zip(one[1], other[1], strict=True)
-    return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in pairs)
-
-
-def _holds_generator(value: Any, torch: Any, depth: int) -> bool:
-    """Whether something within a data set draws from a random generator of its own."""
-    numpy = sys.modules.get("numpy")
-    kinds = [random.Random, torch.Generator]
-    if numpy is not None:
-        kinds += [numpy.random.Generator, numpy.random.RandomState]
-    if isinstance(value, tuple(kinds)):
-        return True
-    if depth == 0 or isinstance(value, (*_SCALARS, type, torch.Tensor)):
-        return False
-    if isinstance(value, (list, tuple)):
-        held = list(value[:64])
-    elif isinstance(value, dict):
-        held = list(value.values())[:64]
-    else:
-        held = list(getattr(value, "__dict__", {}).values())
-    return any(_holds_generator(one, torch, depth - 1) for one in held)

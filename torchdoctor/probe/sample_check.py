@@ -35,12 +35,15 @@ class SampleCheck:
         """
         loader = self._session.loaders.known[ident].loader()
         dataset = getattr(loader, "dataset", None)
-        if dataset is None or hasattr(dataset, "__getitems__"):
+        if dataset is None:
             return
         if isinstance(dataset, self._session.torch.utils.data.IterableDataset):
             return
+        cache = SampleCache(self._session.torch, _MOST_BYTES, lambda: None, self._off)
+        if cache.makes_whole_batches(dataset):
+            return
         done = threading.Event()
-        arguments = (dataset, done)
+        arguments = (dataset, cache, done)
         # A thread: a data set that waits for ever must not keep the launch from its end.
         threading.Thread(target=self._ask, args=arguments, daemon=True).start()
         done.wait(_MOST_S)
@@ -52,14 +55,13 @@ class SampleCheck:
                 "reason": self._reason,
             }
 
-    def _ask(self, dataset, done):
-        def on_off(reason):
-            self._reason = reason
+    def _off(self, reason):
+        self._reason = reason
 
+    def _ask(self, dataset, cache, done):
         try:
             length = len(dataset)
             places = range(0, length, max(length // _SAMPLES, 1))[:_SAMPLES]
-            cache = SampleCache(self._session.torch, _MOST_BYTES, lambda: None, on_off)
             for index in places:
                 cache.get(dataset, index)
                 if not cache.on:

@@ -36,10 +36,16 @@ class Session:
         # Fetches alone say where an iteration begins and how many samples it has.
         boundary = plan.get("boundary") or {}
         self.sparse = not self.phases and boundary.get("kind") == "loader"
+        # By the user's word, where nothing else shows that something is learned.
+        self.batches_learn = (
+            bool(plan.get("batches_learn")) or boundary.get("learned_by") == "batch"
+        )
         self.explicit_steps = False
         self.retain_graph = 0
         self.backward_location = False
+        self.gradient_location = None  # of the first gradient without a backward
         self.forget = []  # called in a forked child
+        self.when_learning = []  # called once the first backward or optimizer step has ended
         self.log = self._new_log()
         self._start()
 
@@ -146,6 +152,8 @@ class Session:
         """At the first backward or step, and then when facts are due."""
         if self.first_step_s is None:
             self._flush_when_child_ends()
+            for function in self.when_learning:
+                function()
             self.first_step_s = time.perf_counter() - _STARTED_S
             self.write_facts()
         else:
@@ -203,7 +211,7 @@ class Session:
 
     def at_exit(self):
         """A program that ends by itself loses nothing."""
-        if os.getpid() == self.pid and self.on and self.learned:
+        if os.getpid() == self.pid and self.on and (self.learned or self.batches):
             try:
                 self.window.at_exit()
                 self.flush()

@@ -18,10 +18,12 @@ _PHASES = {
     step_log.FETCH_BEGIN: "loader",
     step_log.FORWARD_BEGIN: "forward",
     step_log.BACKWARD_BEGIN: "backward",
+    step_log.GRADIENT_BEGIN: "backward",
     step_log.OPTIMIZER_BEGIN: "optimizer",
     step_log.FETCH_END: "before_forward",
     step_log.OPTIMIZER_END: "after_step",
     step_log.BACKWARD_END: "after_backward",
+    step_log.GRADIENT_END: "after_backward",
     step_log.FORWARD_END: "other",
     step_log.BOUNDARY: "before_forward",
 }

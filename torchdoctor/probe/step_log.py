@@ -33,7 +33,13 @@ BOUNDARY = 18  # value: number of the iteration that begins now
 SWITCH = 19  # in a switching launch, what is on from here; ident = arm, 0: the untouched program
 BLOCK_BEGIN = 20  # after a device synchronisation; ident likewise, value: number of the round
 BLOCK_END = 21
+GRADIENT_BEGIN = 22  # torch.autograd.grad; ident: number in GRADIENT_CALLS
+GRADIENT_END = 23
+LEARNED = 24  # a batch has come of a loader (ident) whose batches are steps by the user's word
 
+# Calls of torch.autograd.grad: those that end a computation, those of an outermost torch.func
+# transform, and those whose result is differentiated again (they are part of a forward).
+GRADIENT_CALLS = ("autograd.grad", "torch.func", "create_graph")
 EXHAUSTED = -1
 UNKNOWN_SIZE = -2
 LOADER_BITS = 20

@@ -36,7 +36,7 @@ class Window:
         plan = session.plan
         boundary = plan.get("boundary")
         self.kind = boundary["kind"] if boundary else None
-        self._ident = boundary["ident"] if boundary else 0
+        self.ident = boundary["ident"] if boundary else 0
         self._every = max(int(boundary.get("every", 1)), 1) if boundary else 1
         self._first = int(plan.get("warmup_steps") or 0)
         self._steps = int(plan.get("measure_steps") or 0)
@@ -65,7 +65,7 @@ class Window:
 
     def event(self, kind, ident):
         """One event that may be a boundary; called by the hooks before they log what begins."""
-        if kind != self.kind or (ident != self._ident and kind in ("loader", "optimizer")):
+        if kind != self.kind or (ident != self.ident and kind in ("loader", "optimizer")):
             return
         session = self._session
         if kind == "loader":
@@ -286,7 +286,7 @@ class Window:
         used = [known.batches for known in session.loaders.known]
         if not any(used):
             return
-        ident = self._ident if self.kind == "loader" else used.index(max(used))
+        ident = self.ident if self.kind == "loader" else used.index(max(used))
         session.registries.append(check)
         check.look(ident)
 

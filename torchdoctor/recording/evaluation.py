@@ -37,9 +37,10 @@ class Units:
 def learning_rows(events: Events) -> np.ndarray:
     """Rows of the events that mean that something was learned: backwards and optimizer steps.
 
-    A log without phases (a timed launch) holds only their ends.
+    A log without phases (a timed launch) holds only their ends. Where there are neither, and the
+    user has said so, batches.
     """
-    begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN)
+    begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.LEARNED)
     return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from torchdoctor.recording.gradient_calls import with_backwards
 from torchdoctor.records import ProcessFacts
 
 _ROW_BYTES = 4 * 8
@@ -26,6 +27,7 @@ class Events:
     ident: np.ndarray
     t_ns: np.ndarray
     value: np.ndarray
+    learned_by: str = "backward"  # see `records.Boundary`
 
     def __len__(self) -> int:
         return len(self.code)
@@ -44,9 +46,14 @@ class Events:
 
 
 def from_rows(rows: np.ndarray) -> Events:
-    """Events of an int64 array of shape (n, 4), sorted by time (equal times keep their order)."""
-    rows = rows[np.argsort(rows[:, 2], kind="stable")]
-    return Events(code=rows[:, 0], ident=rows[:, 1], t_ns=rows[:, 2], value=rows[:, 3])
+    """Events of an int64 array of shape (n, 4), sorted by time (equal times keep their order).
+
+    Where no backward was made, the calls of `torch.autograd.grad` that take its place are backwards
+    in what is returned.
+    """
+    rows, learned_by = with_backwards(rows[np.argsort(rows[:, 2], kind="stable")])
+    code, ident, t_ns, value = rows.T
+    return Events(code=code, ident=ident, t_ns=t_ns, value=value, learned_by=learned_by)
 
 
 def read_events(path: Path) -> Events:

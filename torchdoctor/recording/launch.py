@@ -180,9 +180,10 @@ class _Watch:
                 wall_s = running.elapsed_s
                 # What a program prints while it is being ended is not its own story.
                 said_bytes = output_file.stat().st_size
+                held = self._held(tree)
                 clean = end(running, tree, grace_s=0.0 if ended == "exited" else STOP_GRACE_S)
                 started.read_status()
-                doubts = self._after(tree, clean, before)
+                doubts = self._after(tree, clean, before, held)
                 self.sandbox.discard(started)
         self._refuse(started)
         code = exit_code(started) if ended == "exited" else None
@@ -234,11 +235,17 @@ class _Watch:
         changed = self._snapshot().changed_since(before[0])
         return sorted({*changed, *escaped_writes.named_by_probe(self.channel)[0]})
 
+    def _held(self, tree: processes.Tree) -> set[shared_memory.Segment]:
+        if self.sandbox.mode == "overlay":
+            return set()  # its /dev/shm is its own
+        return shared_memory.mapped(process.pid for process in tree.now())
+
     def _after(
         self,
         tree: processes.Tree,
         clean: bool,
         before: tuple[escaped_writes.Snapshot, set[str]] | None,
+        held: set[shared_memory.Segment],
     ) -> list[str]:
         doubts = []
         if not clean:
@@ -250,7 +257,7 @@ class _Watch:
                 "back by redirection."
             )
         if before is not None and self.sandbox.mode != "overlay":
-            shared_memory.remove_left(before[1], tree.every_pid)
+            shared_memory.remove_left(before[1], tree.every_pid, held)
         return doubts
 
     def _refuse(self, started: Started) -> None:

@@ -39,6 +39,7 @@ def launch_plan(
         "max_window_s": None,
         "redirect": None,
         "watch_files": False,
+        "batches_learn": False,
         "files_read": None,
     }
     if boundary is not None:
@@ -46,6 +47,7 @@ def launch_plan(
             "kind": boundary.kind,
             "ident": boundary.ident,
             "every": boundary.every,
+            "learned_by": boundary.learned_by,
         }
     return {**plan, **more}
 

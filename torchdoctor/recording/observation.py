@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchdoctor.recording.step_finding import StepsFound
-from torchdoctor.records import ProcessFacts, SensorStatistics, StepStatistics, TraceStatistics
+from torchdoctor.records import (
+    ProcessFacts,
+    ProgramFailure,
+    SensorStatistics,
+    StepStatistics,
+    TraceStatistics,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +25,7 @@ class Observation:
     wall_s: float
     start_s: float  # until the first boundary
     doubts: list[str] = field(default_factory=list)
+    failure: ProgramFailure | None = None  # of the program by itself, after enough steps
     interrupted: bool = False  # by Ctrl-C; what was seen until then counts
 
 

@@ -11,8 +11,12 @@ from torchdoctor.recording.launch_ending import how_it_ended
 from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS
 from torchdoctor.recording.step_finding import NoSteps, StepsFound
 from torchdoctor.recording.steps import step_durations
-from torchdoctor.records import ProcessFacts, Workload
+from torchdoctor.records import ProcessFacts, ProgramFailure, Workload
 
+_LONGER = (
+    "Where it had not come to its training yet, give it longer with --budget and --timeout, or a "
+    "smaller data set."
+)
 _OWN_OPTIONS = frozenset(
     f"--{name}"
     for name in (
@@ -45,17 +49,24 @@ def check_usable(
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
-        seen = found.reason if isinstance(found, NoSteps) else f"{steps} were seen"
+        seen, todo = f"{steps} were seen", ""
+        if isinstance(found, NoSteps):
+            seen, todo = found.reason, f" {found.advice}"
         raise TimedOut(
             f"Stopped after {result.wall_s:.0f} s without enough training steps: "
-            f"{seen.rstrip('.')}. Give it longer with --budget and --timeout, or a smaller data "
-            "set."
+            f"{seen.rstrip('.')}.{todo} {_LONGER}"
         )
     if isinstance(found, NoSteps):
-        raise NoStepFound(
-            f"No training step was found: {found.reason} Call torchdoctor.step() at the end of "
-            "each iteration, or choose what counts with --step-on."
-        )
+        raise NoStepFound(f"No training step was found: {found.reason} {found.advice}")
+
+
+def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
+    """How a program failed of which `steps` were enough; None: it did not, or we ended it."""
+    if result.ended != "exited" or not result.exit_code:
+        return None
+    return ProgramFailure(
+        exit_code=result.exit_code, steps=steps, output_tail=result.output_tail.strip()
+    )
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:

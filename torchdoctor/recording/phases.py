@@ -19,6 +19,7 @@ _OTHER = 0
 _BRACKETS = (
     (step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END, 1),
     (step_log.FORWARD_BEGIN, step_log.FORWARD_END, 2),
+    (step_log.GRADIENT_BEGIN, step_log.GRADIENT_END, 3),
     (step_log.BACKWARD_BEGIN, step_log.BACKWARD_END, 3),
     (step_log.LOADER_START_BEGIN, step_log.LOADER_START_END, 4),
     (step_log.FETCH_BEGIN, step_log.FETCH_END, 4),
@@ -89,8 +90,11 @@ def step_numbers(events: Events, edges: np.ndarray) -> np.ndarray:
     return np.searchsorted(edges, np.arange(len(events)), side="right") - 1
 
 
-def before_first_forward(
-    events: Events, edges: np.ndarray, evaluation: np.ndarray | None = None
+def before_forwards(
+    events: Events,
+    edges: np.ndarray,
+    evaluation: np.ndarray | None = None,
+    every_batch: bool = False,
 ) -> np.ndarray:
     """Seconds of host time right before each step's first forward, outside any phase.
 
@@ -103,6 +107,8 @@ def before_first_forward(
         edges: row numbers of the boundaries, as for `phase_seconds`.
         evaluation: bool of shape (n,), stretches of evaluation: not counted, and a forward
             there is no step's first.
+        every_batch: a step may hold several batches (gradient accumulation): the time before each
+            forward that follows a backward counts as well.
 
     Returns:
         float64 of shape (len(edges) - 1,).
@@ -121,10 +127,14 @@ def before_first_forward(
     work_ends = np.union1d(
         events.at(step_log.FORWARD_END, step_log.BACKWARD_END, step_log.OPTIMIZER_END), edges
     )
-    first = np.searchsorted(forwards, edges[:-1])
-    has = first < len(forwards)
-    row = forwards[np.minimum(first, len(forwards) - 1)] if len(forwards) else first
-    has &= row < edges[1:]
-    start = work_ends[np.maximum(np.searchsorted(work_ends, row) - 1, 0)]
-    result[has] = (total[row] - total[start])[has]
+    step = np.searchsorted(edges, forwards, side="right") - 1
+    inside = (step >= 0) & (step < steps)
+    forwards, step = forwards[inside], step[inside]
+    if not len(forwards):
+        return result
+    start = work_ends[np.maximum(np.searchsorted(work_ends, forwards) - 1, 0)]
+    counts = np.append(True, step[1:] != step[:-1])
+    if every_batch:
+        counts |= events.code[start] == step_log.BACKWARD_END
+    np.add.at(result, step[counts], (total[forwards] - total[start])[counts])
     return result

@@ -22,7 +22,12 @@ from torchdoctor.recording.launch_ending import how_it_ended, with_ending
 from torchdoctor.recording.launch_plan import Fix, launch_plan, plan_entries
 from torchdoctor.recording.launch_timing import launch_timing
 from torchdoctor.recording.observation import Observation, Profiled
-from torchdoctor.recording.observation_ending import check_usable, step_start_s, trainers_first
+from torchdoctor.recording.observation_ending import (
+    check_usable,
+    own_failure,
+    step_start_s,
+    trainers_first,
+)
 from torchdoctor.recording.observation_watch import ObservationWatch
 from torchdoctor.recording.run_folder import writing
 from torchdoctor.recording.sandbox import Contents, Sandbox
@@ -39,7 +44,6 @@ from torchdoctor.recording.window import Window
 from torchdoctor.records import (
     Boundary,
     LaunchTiming,
-    ProcessFacts,
     StorageFacts,
     SwitchedLaunch,
     Workload,
@@ -108,7 +112,10 @@ class Recorder:
             ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
         """
         folder = self._new_folder("observe")
-        plan = self._plan(folder, "observe", sample_stacks=True, watch_files=True)
+        told = step_on == "loader"  # by the user: batches are steps
+        plan = self._plan(
+            folder, "observe", sample_stacks=True, watch_files=True, batches_learn=told
+        )
         wait_s = min(self.timeout_s, budget_s)
         watch = ObservationWatch(step_on, enough_s, most_s, wait_s)
         sensors = Sensors()
@@ -136,22 +143,17 @@ class Recorder:
                 "Only one training step was seen before the program ended; give it more data "
                 "or steps, or say with --step-on what a step is."
             ) from None
-        if ended and result.exit_code:
-            doubts.append(
-                f"The program ended by itself with exit code {result.exit_code} after "
-                f"{steps.total_steps_seen} steps."
-            )
         begin, end = window_ns(trainers[0], found, steps)
         first = step_start_s(trainers[0], found, result)
         return Observation(
             found=found,
             steps=steps,
-            processes=trainers_first(facts, found.trainers)
-            or [ProcessFacts(pid=found.trainers[0])],
+            processes=trainers_first(facts, found.trainers),
             sensors=columns.statistics(begin, end, main_pid=found.trainers[0]),
             wall_s=result.wall_s,
             start_s=first,
             doubts=doubts,
+            failure=own_failure(result, steps.total_steps_seen),
             interrupted=interrupted,
         )
 

@@ -29,6 +29,8 @@ def new_run_folder(output: Path | None, cwd: str, created: datetime) -> Path:
             number += 1
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if output is None:  # recordings are nothing to commit
+            (folder.parent / ".gitignore").write_text("*\n")
         if any(folder.iterdir()):
             raise UsageError(f"The folder {folder} is not empty: name a new one with --output.")
         probe = folder / ".writable"

@@ -6,12 +6,13 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path("/dev/shm")
 SHOWN_AT_MOST = 100
+Segment = tuple[int, int, int]  # device (major, minor) and inode of its file
 # torch_<pid>_..., files staged by a fix, POSIX semaphores, multiprocessing.shared_memory, NCCL.
 _OURS = re.compile(r"^((torch|torchdoctor-staged)_(?P<pid>\d+)_|sem\.|psm_|nccl-)")
 
@@ -44,18 +45,25 @@ def segments() -> set[str]:
     return found
 
 
-def remove_left(before: set[str], pids: Iterable[int]) -> list[str]:
-    """Remove segments made since `before` by the processes `pids`; returns their names.
+def remove_left(
+    before: set[str], pids: Iterable[int], held: Set[Segment] = frozenset()
+) -> list[str]:
+    """Remove what a launch left there and nobody needs any more; returns the names.
 
-    A segment whose name has no pid is removed only if no living process has it mapped.
+    Args:
+        before: names that were there before it, from `segments`.
+        pids: all of its processes, for names that carry the pid of their maker.
+        held: what its processes had mapped before they were ended, from `mapped`: for names without
+            one (semaphores, multiprocessing.shared_memory). Another program's look the same, and
+            may be mapped by nobody for a while: what is not in `held` stays.
     """
     ours = set(pids)
-    new = {name: _OURS.match(name) for name in segments() - before}
-    named = {name for name, match in new.items() if match and match["pid"]}
-    left = {name for name in named if int(new[name]["pid"]) in ours}  # type: ignore[index]
-    others = {name for name, match in new.items() if match} - named
-    if others:
-        left |= others - _mapped()
+    nameless = held - mapped() if held else held
+    left = []
+    for name in segments() - before:
+        match = _OURS.match(name)
+        if match and (int(match["pid"]) in ours if match["pid"] else _file(name) in nameless):
+            left.append(name)
     for name in left:
         with contextlib.suppress(OSError):
             if (FOLDER / name).is_dir():
@@ -65,13 +73,23 @@ def remove_left(before: set[str], pids: Iterable[int]) -> list[str]:
     return sorted(left)
 
 
-def _mapped() -> set[str]:
-    """Names of segments that some process of this user has mapped."""
-    found: set[str] = set()
-    for process in Path("/proc").glob("[0-9]*"):
+def mapped(pids: Iterable[int] | None = None) -> set[Segment]:
+    """Segments that these processes have mapped; None: all processes of this user.
+
+    By file, not by name: `sem_open` maps a semaphore under a name that it then changes.
+    """
+    found = set()
+    for pid in (path.name for path in Path("/proc").glob("[0-9]*")) if pids is None else pids:
         with contextlib.suppress(OSError):
-            for line in (process / "maps").read_text(errors="replace").splitlines():
-                _, mark, name = line.partition(f"{FOLDER}/")
-                if mark:
-                    found.add(name.split(" (deleted)")[0])
+            for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+                if f"{FOLDER}/" in line:
+                    major, minor = line.split()[3].split(":")
+                    found.add((int(major, 16), int(minor, 16), int(line.split()[4])))
     return found
+
+
+def _file(name: str) -> Segment | None:
+    with contextlib.suppress(OSError):
+        status = (FOLDER / name).stat(follow_symlinks=False)
+        return os.major(status.st_dev), os.minor(status.st_dev), status.st_ino
+    return None

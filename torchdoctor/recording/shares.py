@@ -12,7 +12,10 @@ _WORTH_COUNTING = 0.01
 
 
 def shares(
-    steps: StepStatistics | None, trace: TraceStatistics | None, unseen_forward: float = 0.0
+    steps: StepStatistics | None,
+    trace: TraceStatistics | None,
+    unseen_forward: float = 0.0,
+    outside: float = 0.0,
 ) -> Shares:
     """Where the step's time goes: from the trace on a GPU, else from the step log.
 
@@ -25,6 +28,8 @@ def shares(
         trace: of the profiler window.
         unseen_forward: share of the step in a forward or a loss that no phase of `steps` holds,
             by samples of stacks.
+        outside: share of the step in work of the program's own, by samples of stacks: operators
+            that it calls there are none of the model's.
     """
     if trace is not None and trace.has_device:
         logged = _logged_wait(steps, trace)
@@ -35,7 +40,7 @@ def shares(
         return trace.shares if trace is not None else Shares()
     if steps.mean_s <= 0:
         return Shares()
-    return _host_shares(steps, trace, unseen_forward)
+    return _host_shares(steps, trace, unseen_forward, outside)
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
@@ -95,7 +100,7 @@ def _with_data_share(known: Shares, data: float) -> Shares:
 
 
 def _host_shares(
-    steps: StepStatistics, trace: TraceStatistics | None, unseen_forward: float
+    steps: StepStatistics, trace: TraceStatistics | None, unseen_forward: float, outside: float
 ) -> Shares:
     """Without a GPU: the step log's phases, and from the trace what lies outside of them."""
     data = min(max(steps.data_wait_s / steps.mean_s, 0.0), 1.0)
@@ -108,7 +113,7 @@ def _host_shares(
             # Where steps come in two kinds, the few profiled ones may all be of one.
             step_s = max(trace.step_s, steps.mean_s) if steps.two_modes else trace.step_s
             operators = (trace.compute_s + trace.small_operator_s) / step_s
-            computing = max(computing, operators)
+            computing = max(computing, min(operators, 1.0 - outside))
         communication = trace.shares.communication
     computing = min(computing, 1.0 - data)
     waiting = min(communication or 0.0, computing)

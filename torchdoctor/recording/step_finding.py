@@ -8,14 +8,21 @@ sequence by the probe's own rule (`boundary_rows`) and the best is taken.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from torchdoctor.probe import step_log
 from torchdoctor.recording.evaluation import learning_rows
 from torchdoctor.recording.events import Events
-from torchdoctor.recording.step_words import absence, seen_instead, tally, words
+from torchdoctor.recording.step_words import (
+    MORE_STEPS,
+    absence,
+    advice,
+    seen_instead,
+    tally,
+    words,
+)
 from torchdoctor.records import Boundary, ProcessFacts
 
 STEP_KINDS = ("loader", "optimizer", "backward", "explicit")
@@ -36,9 +43,13 @@ class StepsFound:
 
 @dataclass(frozen=True, kw_only=True)
 class NoSteps:
-    """No training step was found; `reason` says in one sentence what was seen instead."""
+    """No training step was found.
+
+    `reason` says in one sentence what was seen instead, `advice` what can be done.
+    """
 
     reason: str
+    advice: str = MORE_STEPS
 
 
 def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
@@ -81,17 +92,24 @@ def find_boundary(
     """
     trainers = training_processes(events_by_pid, facts_by_pid)
     if not trainers:
-        return NoSteps(reason=seen_instead(events_by_pid, facts_by_pid))
+        return NoSteps(
+            reason=seen_instead(events_by_pid, facts_by_pid), advice=advice(events_by_pid)
+        )
     events = events_by_pid[trainers[0]]
     facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
     if step_on is not None:
         boundary = _of_kind(events, step_on, facts)
         if boundary is None:
-            return NoSteps(reason=f"steps were to be told by {step_on!r}, but {absence(step_on)}.")
+            return NoSteps(
+                reason=f"steps were to be told by {step_on!r}, but {absence(step_on)} "
+                f"({tally(events)}).",
+                advice="Leave --step-on out, so that what was seen counts.",
+            )
         how = f"as asked for with --step-on {step_on}: {words(boundary, events, facts)}"
     else:
         boundary = _decide(events, facts)
         how = words(boundary, events, facts)
+    boundary = replace(boundary, learned_by=events.learned_by)
     complete = len(boundary_rows(events, boundary)) - 1
     if complete < FEWEST_ITERATIONS:
         return NoSteps(

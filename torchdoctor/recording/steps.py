@@ -14,12 +14,13 @@ from torchdoctor.recording.evaluation import (
     cut_units,
     evaluation_mask,
     evaluation_units,
+    learning_rows,
 )
 from torchdoctor.recording.events import Events
 from torchdoctor.recording.optimizer_updates import update_seconds
 from torchdoctor.recording.phases import (
     PHASES,
-    before_first_forward,
+    before_forwards,
     is_open,
     phase_seconds,
     step_numbers,
@@ -28,7 +29,7 @@ from torchdoctor.recording.phases import (
 )
 from torchdoctor.recording.step_cycles import cycle_length, settled_after, shows_slope
 from torchdoctor.recording.step_finding import StepsFound, boundary_rows
-from torchdoctor.records import StepStatistics
+from torchdoctor.records import Boundary, StepStatistics
 from torchdoctor.records.report import TWO_MODES
 
 LEAST_WARMUP = 10
@@ -92,7 +93,7 @@ def step_statistics(
         still_warming=shows_slope(measured),
         program_ended=program_ended,
         total_steps_seen=len(durations),
-        **_phase_means(events, edges),
+        **_phase_means(events, edges, found.boundary),
         **_fetch_figures(events, edges, found),
         **_copy_figures(events, edges),
         update_s=update_seconds(events, edges),
@@ -193,7 +194,7 @@ def _first_step(events: Events, rows: np.ndarray) -> float | None:
     return float(events.t_ns[rows[0]] - events.t_ns[begins[0]]) / 1e9
 
 
-def _phase_means(events: Events, edges: np.ndarray) -> dict[str, Any]:
+def _phase_means(events: Events, edges: np.ndarray, boundary: Boundary) -> dict[str, Any]:
     means = phase_seconds(events, edges).mean(axis=0)
     evaluation = evaluation_mask(events)
     step = step_numbers(events, edges)
@@ -206,8 +207,12 @@ def _phase_means(events: Events, edges: np.ndarray) -> dict[str, Any]:
     figures: dict[str, Any] = {
         f"{name}_s": float(mean) for name, mean in zip(PHASES, means, strict=True)
     }
-    figures["before_forward_s"] = float(before_first_forward(events, edges, evaluation).mean())
+    several = boundary.kind != "loader"
+    gaps = before_forwards(events, edges, evaluation, every_batch=several)
+    figures["before_forward_s"] = float(gaps.mean())
     figures["evaluation_s"] = mean_where(evaluation)
+    inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
+    figures["evaluations"] = len(np.unique(np.searchsorted(learning_rows(events), inside)))
     starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
     figures["loader_start_s"] = mean_where(starting)
     figures["gc_s"] = mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END))

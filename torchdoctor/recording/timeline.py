@@ -8,7 +8,7 @@ gives the reasons.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from torchdoctor.recording.trace_nesting import operator_nesting
 BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
 _STEP = "ProfilerStep#"
 _LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
+_OVERLAP = 0.1  # of a step mark's length, from where on it is said that the next one begins in it
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
 _HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
 
@@ -41,6 +42,11 @@ class Steps:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    @property
+    def host(self) -> Steps:
+        """The annotations' own spans as steps: what the host did in each."""
+        return Steps(self.host_start, self.host_end, self.host_start, self.host_end, self.known)
 
     @property
     def total(self) -> int:
@@ -90,7 +96,29 @@ def find_steps(trace: Trace) -> Steps:
             ended[int(name[row])] = int(end[row])
     if not kept:
         return _whole_trace(trace, step_name)
-    return _with_device_work(trace, start[kept], end[kept])
+    host_start, host_end, doubts = _one_after_the_other(start[kept], end[kept])
+    steps = _with_device_work(trace, host_start, host_end)
+    return replace(steps, doubts=[*doubts, *steps.doubts])
+
+
+def _one_after_the_other(start: Ints, end: Ints) -> tuple[Ints, Ints, list[str]]:
+    """Marks, by their start, without those around several others, each ended by the next."""
+    marks = len(start)
+    beyond = np.append(end, [np.iinfo(np.int64).max] * 2)
+    covering = (beyond[1:-1] <= end) & (beyond[2:] <= end)
+    start, end = start[~covering], end[~covering]
+    inside = np.append(False, end[1:] <= np.maximum.accumulate(end)[:-1])
+    start, end = start[~inside], end[~inside]
+    over = end - np.append(start[1:], end[-1])
+    late = over > _OVERLAP * (end - start)
+    odd = marks - len(start) + int(late.sum())
+    if not odd:
+        return start, end, []
+    doubt = (
+        f"{odd} of {marks} step marks overlap others (several profilers, or a range named like a "
+        "step): a mark around several others is no step, and each other ends where the next begins."
+    )
+    return start, end - np.where(late, over, 0), [doubt]
 
 
 def find_step_thread(trace: Trace) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torchdoctor.errors import NoTrace
+from torchdoctor.recording.timeline import is_step
 from torchdoctor.recording.trace_columns import Columns, Trace
 from torchdoctor.recording.trace_files import BLOCK_BYTES, TraceFile
 from torchdoctor.recording.trace_processes import of_one_process
@@ -39,13 +40,46 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     columns = Columns()
     for slices in file.slices():
         columns.add(slices)
-    if not columns.of_profiler:
-        cut = " before it was cut off" if file.doubts else ""
-        what = f"{name} holds no operator, driver call or GPU work{cut}"
-        raise NoTrace(what, "record at least one step, with ProfilerActivity.CPU")
-    trace = of_one_process(columns.trace(name))
+    of_profiler = columns.of_profiler
+    trace = columns.trace(name)
+    if not of_profiler or _is_empty(trace):
+        raise _nothing_of_torch(file, columns)
+    trace = of_one_process(trace)
     trace.metadata = file.metadata
+    trace.cut_off = bool(file.doubts)
     trace.doubts = [*file.doubts, *trace.doubts]
     if file.damaged:
         trace.doubts.append(f"{file.damaged} events of {name} are damaged and were skipped.")
     return trace
+
+
+def _is_empty(trace: Trace) -> bool:
+    """Whether nothing but marks of steps was recorded."""
+    if len(trace.operators) or len(trace.runtime) or trace.has_device:
+        return False
+    return all(is_step(trace.names[name]) for name in set(trace.annotations.name.tolist()))
+
+
+def _nothing_of_torch(file: TraceFile, columns: Columns) -> NoTrace:
+    """Why there is nothing to diagnose, and what helps."""
+    cut = " before it was cut off" if file.doubts and columns.events else ""
+    what = f"{file.name} holds no operator, driver call or GPU work{cut}"
+    if file.doubts and not columns.events:
+        what = f"{file.name} holds no event that can be read"
+        return NoTrace(what, "pass a file that torch.profiler's export_chrome_trace wrote")
+    if set(columns.unknown) == {"none"}:
+        advice = (
+            'its events lack the category ("cat") that torch.profiler writes, pass its own file'
+        )
+    elif not columns.events and file.halves:
+        advice = (
+            "it holds begin and end events (B, E) where torch.profiler writes complete ones (X), "
+            "pass its own file"
+        )
+    else:
+        advice = (
+            "record at least one step, with ProfilerActivity.CPU, and where the schedule repeats, "
+            "with repeat=1 or a file for each window, as a later window without work overwrites "
+            "the file"
+        )
+    return NoTrace(what, advice)

@@ -24,7 +24,7 @@ from torchdoctor.recording.trace_categories import (
     kind_by_name,
     table_of,
 )
-from torchdoctor.recording.trace_events import Slice, SliceArgs
+from torchdoctor.recording.trace_events import NO_DURATION, Slice, SliceArgs
 from torchdoctor.recording.user_frames import is_users
 
 Ints = NDArray[np.int64]
@@ -32,7 +32,7 @@ Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
-_NOTICED = 0.01  # share of the device's events without a duration from where on it is said
+_NOTICED = 0.01  # share of the device's events, or of all, without a duration: said from there on
 _NO_ARGS = SliceArgs()
 
 
@@ -105,6 +105,7 @@ class Trace:
     device: Table
     spans: Table
     python: Table  # the user's frames of Python, where stacks were recorded
+    cut_off: bool = False  # reading ended before the file did, or the file before its events
     annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
     metadata: dict[str, Any] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
@@ -237,10 +238,12 @@ class Columns:
             doubts.append(f"{self.untimed} events have no time that can be read; left out.")
         longest = self._longest_plausible_us()
         tables: dict[str, Any] = {}
-        overflowed = 0
+        overflowed = instants = 0
         for table in ("operators", "annotations", "runtime", "device", "spans", "python_frames"):
-            tables[table], count = self._join(table, longest)
-            overflowed += count
+            tables[table], count, without = self._join(table, longest)
+            if table == "device":  # nothing that a device runs is an instant
+                count, without = count + without, 0
+            overflowed, instants = overflowed + count, instants + without
             if table == "device" and count > _NOTICED * len(tables[table]):
                 doubts.append(
                     f"{count} of {len(tables[table])} GPU events have no duration that can be: GPU "
@@ -249,8 +252,13 @@ class Columns:
         tables["python"] = tables.pop("python_frames")
         if overflowed:
             doubts.append(
-                f"{overflowed} events have a duration that cannot be (negative, or longer than "
-                "the trace by far); they count as instants."
+                f"{overflowed} events have a duration that cannot be (missing on a device, "
+                "negative, or longer than the trace by far); they count as instants."
+            )
+        if instants > _NOTICED * self.events:
+            doubts.append(
+                f"{instants} of {self.events} events have no duration and count as instants: what "
+                "the host did in them is missing."
             )
         doubts += doubt_about_unknown(self.unknown, self.events)
         if len(tables["device"]):
@@ -274,7 +282,8 @@ class Columns:
         span_ns = max(int(s.max()) for s in starts) - min(int(s.min()) for s in starts)
         return span_ns / 1000.0 + _LONGEST_BEYOND_US
 
-    def _join(self, table: str, longest_us: float) -> tuple[Table, int]:
+    def _join(self, table: str, longest_us: float) -> tuple[Table, int, int]:
+        """A table, how many durations in it cannot be, and how many events have none."""
         parts = self._parts.pop(table, [])
         extra = {
             "operators": ("shapes", "product"),
@@ -287,13 +296,14 @@ class Columns:
             return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
 
         start, dur_us = column("start"), column("dur_us")
-        sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN is unsound too
+        sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN and NO_DURATION are unsound too
+        without = int((dur_us == NO_DURATION).sum())
         dur_us = np.where(sound, dur_us, 0.0)
         end = start + np.rint(dur_us * 1000.0).astype(np.int64)
         joined = Table(
             start, end, column("name"), column("thread"), {name: column(name) for name in extra}
         )
-        return joined, int(len(sound) - sound.sum())
+        return joined, int(len(sound) - sound.sum()) - without, without
 
 
 def _tell_copies(device: Table, names: Iterable[str]) -> None:

@@ -54,7 +54,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
     device = trace.device.where(steps.index(trace.device.start) >= 0)
     kernels = device.where(device["kind"] == KERNEL)
     length = kernels.end - kernels.start
-    host = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
+    host = steps.host
     calls = trace.runtime.where(host.index(trace.runtime.start) >= 0)
     copying = (calls.end - calls.start)[_matching(trace, calls, _COPY_CALL)]
     waiting = (calls.end - calls.start)[_matching(trace, calls, _SYNC_CALL)]

@@ -11,16 +11,21 @@ _OVERLAP_SHARE = 0.01  # of a stream's events; fewer are rounding
 _ROUNDING_NS = 2_000  # the first releases wrote whole microseconds
 
 
-def doubts_about(trace: Trace) -> list[str]:
-    """Sentences for the report; empty where nothing is wrong."""
+def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:
+    """Sentences for the report; empty where nothing is wrong.
+
+    Args:
+        missing: why the device's events are not there, where that is known.
+    """
+    if missing is not None and not trace.has_device:
+        return [missing]
     if not trace.has_device:
         return [
             "The trace has no GPU events: either nothing ran on a GPU or the profiler did not "
             "record it (activities without CUDA); GPU figures are not measured."
         ]
-    return [
-        doubt for doubt in (_silent_graphs(trace), _overlaps(trace), _unlaunched(trace)) if doubt
-    ]
+    of_launches = [missing] if missing else [_silent_graphs(trace), _unlaunched(trace)]
+    return [doubt for doubt in (*of_launches, _overlaps(trace)) if doubt]
 
 
 def _silent_graphs(trace: Trace) -> str | None:

@@ -32,6 +32,7 @@ MOST_DAMAGED = 1000  # then the rest is given up
 
 
 _ABSENT = msgspec.Raw()
+NO_DURATION = -math.inf  # of an event without one: told from those that cannot be, and as unsound
 
 
 class SliceArgs(msgspec.Struct, gc=False):
@@ -50,14 +51,14 @@ class SliceArgs(msgspec.Struct, gc=False):
 
 
 class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event. `ts` and `dur` are microseconds."""
+    """A complete event. `ts` and `dur` are microseconds; NO_DURATION: it has none."""
 
     cat: str = ""
     name: str = ""
     pid: int | str = 0
     tid: int | str = 0
     ts: float = math.nan
-    dur: float = 0.0
+    dur: float = NO_DURATION
     args: SliceArgs | None = None
 
 
@@ -124,6 +125,7 @@ def repair(run: bytes | bytearray) -> bytes:
     """Mends what writers of traces are known to break, without touching the structure."""
     text = bytes(run).translate(_CONTROL_TO_SPACE)
     text = _NOT_A_NUMBER.sub(rb"\1null", text)
+    text = _BEYOND_FLOATS.sub(rb"1e308", text)
     text = _ESCAPE.sub(_valid_escape, text)
     text = _LONE_SURROGATE.sub(_paired, text)
     text = _LAST_COMMA.sub(b"", text)
@@ -195,7 +197,7 @@ def _typed_slice(event: _LooseEvent) -> Slice:
         pid=event.pid if isinstance(event.pid, int) else str(event.pid),
         tid=event.tid if isinstance(event.tid, int) else str(event.tid),
         ts=_number(event.ts, math.nan),
-        dur=_number(event.dur, 0.0),
+        dur=NO_DURATION if event.dur is None else _number(event.dur, math.nan),
         args=SliceArgs(
             correlation=_whole(args.get("correlation")),
             stream=_whole(args.get("stream")),
@@ -214,7 +216,7 @@ def _raw(value: Any) -> msgspec.Raw:
 def _number(value: Any, otherwise: float) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # a whole number that no float holds
         return otherwise
 
 
@@ -235,6 +237,9 @@ def _paired(match: re.Match[bytes]) -> bytes:
 
 
 _NOT_A_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)[-+]?(?:nan|NaN|inf|Infinity)(?=\s*[,}\]])")
+_BEYOND_FLOATS = re.compile(
+    rb"(?<=[:,\[ ])\d[.\d]*[eE]\+?(?:\d{4,}|[4-9]\d\d|3[1-9]\d)(?=\s*[,}\]])"
+)
 # What is escaped already, a pair, or half of one: Python's json writes and reads it, JSON has none.
 _LONE_SURROGATE = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"

@@ -38,6 +38,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
+_BEGINNING = re.compile(rb"\"ph\"\s*:\s*\"[Bb]\"")
 _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 
@@ -62,6 +63,7 @@ class TraceFile:
         self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
         self.doubts: list[str] = []
         self.damaged = 0
+        self.halves = False  # there are events of two halves, a beginning and an end
         self.is_list = False  # the root is a list of events, which has no metadata
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
 
@@ -72,6 +74,8 @@ class TraceFile:
             NoTrace: the bytes are no Kineto trace.
         """
         for run in self.runs():
+            if not run.slices and not self.halves:
+                self.halves = _BEGINNING.search(run.text) is not None
             yield run.slices
 
     def runs(self) -> Iterator[Run]:
@@ -127,7 +131,8 @@ class TraceFile:
             if not started or len(buffer) > _LARGEST_HEAD:
                 break
         if not buffer.strip():
-            raise NoTrace(f"{self.name} is empty", _PASS_A_TRACE)
+            damaged = self.doubts[0].rstrip(".") if self.doubts else f"{self.name} is empty"
+            raise NoTrace(damaged, _PASS_A_TRACE)
         kind = "not a PyTorch profiler trace (JSON with traceEvents, or a list of events)"
         raise NoTrace(f"{self.name} is {kind}", _PASS_A_TRACE)
 

@@ -7,6 +7,7 @@ itself; the outermost working operators are what the user's code asked for and w
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.intervals import Intervals, join, union
+from torchdoctor.recording.intervals import Intervals, join, subtract, union
 from torchdoctor.recording.timeline import Steps, Timeline, launch_rows
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_device import device_time
 from torchdoctor.recording.trace_nesting import Nesting, innermost, nest
+from torchdoctor.recording.trace_work import too_small
 from torchdoctor.records import Operator
 from torchdoctor.records.recording import LISTED_OPERATORS
 
@@ -26,6 +28,10 @@ LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
 _WORKING_SHARE = 0.5
 _WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
 _INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
+_GATHERS = re.compile(
+    r"^aten::_?(embedding|index|gather|scatter|take)"
+)  # no arithmetic to speak of
+_LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
 
 
@@ -36,35 +42,47 @@ class OperatorSummary:
     calls: float | None
     median_us: float | None
     compute_s: float | None
+    gather_s: float | None
     small_s: float | None
     python_s: float
+    outside_s: float
     operators: list[Operator]
 
 
 def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
     """Counts what ran on the host inside the steps."""
     steps, count = timeline.steps, len(timeline.steps)
-    host = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
+    host = steps.host
     table = _true_operators(trace)
     table = table.where(host.index(table.start) >= 0)
-    idle = _python_time(trace, timeline, host, table) / count / 1e9
+    idle, outside = (ns / count / 1e9 for ns in _python_time(trace, timeline, host, table))
     if not len(table):
-        return OperatorSummary(None, None, None, None, idle, [])
+        return OperatorSummary(None, None, None, None, None, idle, outside, [])
     nesting = nest(table)
     working = _outermost_working(table, nesting, steps)
     working &= ~timeline.branches["data_loader"].contain(table.start)
     lengths = (table.end - table.start)[working]
     large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
     large &= _usual_length(table, working) >= LARGE_OPERATOR_NS / _INTERRUPTED
+    large[large] &= ~too_small(trace, table.where(large))
     in_large = union(table.start[large], table.end[large])
     in_all = union(table.start[working], table.end[working])
+    device_ns = _device_time(trace, timeline, table, nesting)
+    gathers = np.array([bool(_GATHERS.match(name)) for name in trace.names], bool)
+    if device_ns is None:
+        rows = large & gathers[table.name]
+        gather_s = _inside(union(table.start[rows], table.end[rows]), host) / count / 1e9
+    else:
+        gather_s = float(device_ns[gathers].sum()) / count / 1e9
     return OperatorSummary(
         calls=len(lengths) / count,
         median_us=float(np.median(lengths)) / 1000 if len(lengths) else None,
         compute_s=_inside(in_large, host) / count / 1e9,
+        gather_s=gather_s,
         small_s=(_inside(in_all, host) - _inside(in_large, host)) / count / 1e9,
         python_s=idle,
-        operators=_top_operators(trace, timeline, table, nesting),
+        outside_s=outside,
+        operators=_top_operators(trace, table, nesting, device_ns, count),
     )
 
 
@@ -73,13 +91,19 @@ def _true_operators(trace: Trace) -> Table:
     return trace.operators.where(~annotation[trace.operators.name])
 
 
-def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> int:
-    """Time of the steps' host spans in no operator, runtime call, loader or collective."""
+def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:
+    """Time of the steps' host spans in no operator, runtime call, loader or collective.
+
+    Returns:
+        All of it, and that of it in long stretches (ns).
+    """
     known = [union(table.start, table.end), timeline.branches["runtime"]]
     known.append(timeline.branches["data_loader"])
     if not trace.has_device:
         known.append(timeline.branches["communication"])
-    return host.total - _inside(join(*known), host)
+    idle = subtract(union(host.start, host.end), join(*known))
+    length = idle.end - idle.start
+    return int(length.sum()), int(length[length >= _LONG_IDLE_NS].sum())
 
 
 def _inside(intervals: Intervals, steps: Steps) -> int:
@@ -121,12 +145,15 @@ def _usual_length(table: Table, working: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 def _top_operators(
-    trace: Trace, timeline: Timeline, table: Table, nesting: Nesting
+    trace: Trace,
+    table: Table,
+    nesting: Nesting,
+    device_ns: NDArray[Any] | None,
+    steps: int,
 ) -> list[Operator]:
-    names, steps = len(trace.names), len(timeline.steps)
+    names = len(trace.names)
     calls = np.bincount(table.name, minlength=names)
     self_ns = np.bincount(table.name, weights=nesting.self_ns, minlength=names)
-    device_ns = _device_time(trace, timeline, table, nesting, names)
     time = self_ns if device_ns is None else np.maximum(self_ns, device_ns)
     ranking = np.argsort(-time, kind="stable")[:LISTED_OPERATORS]
     return [
@@ -143,7 +170,7 @@ def _top_operators(
 
 
 def _device_time(
-    trace: Trace, timeline: Timeline, table: Table, nesting: Nesting, names: int
+    trace: Trace, timeline: Timeline, table: Table, nesting: Nesting
 ) -> NDArray[Any] | None:
     """Device time by the name of the operator that launched it; overlaps count once."""
     device = trace.device
@@ -157,7 +184,7 @@ def _device_time(
     operator = innermost(table, nesting, runtime.thread[call], runtime.start[call])
     inside = operator >= 0
     weights = added[wanted][inside].astype(np.float64)
-    return np.bincount(table.name[operator[inside]], weights=weights, minlength=names)
+    return np.bincount(table.name[operator[inside]], weights=weights, minlength=len(trace.names))
 
 
 def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -> str | None:

@@ -144,6 +144,4 @@ def _environment(trace: Trace) -> Environment:
         torch=text(metadata.get("torch_version")),
         cuda=text(metadata.get("cuda_version")),
         gpus=gpus(trace),
-        usable_cpus=0.0,  # not known
-        cpu_cores=0,
     )

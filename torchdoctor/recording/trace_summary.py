@@ -14,6 +14,7 @@ from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
 from torchdoctor.recording.trace_files import trace_paths
+from torchdoctor.recording.trace_launches import device_missing
 from torchdoctor.recording.trace_operators import summarise_operators
 from torchdoctor.recording.trace_pointwise import pointwise_chains
 from torchdoctor.recording.trace_products import matrix_work
@@ -43,7 +44,8 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
     steps = timeline.steps
     host = summarise_operators(trace, timeline)
     device: dict[str, Any] = {}
-    about = doubts_about(trace)
+    missing = device_missing(trace, steps)
+    about = doubts_about(trace, missing)
     allocated = allocation(trace, timeline)
     if trace.has_device:
         device = asdict(summarise_device(trace, timeline))
@@ -52,13 +54,18 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         steps=len(steps) if steps.known else 0,
         step_s=steps.total / len(steps) / 1e9,
         step_times_s=[float(x) / 1e9 for x in (steps.end - steps.start)] if steps.known else [],
-        shares=device_shares(timeline) if trace.has_device else host_shares(timeline),
+        shares=device_shares(timeline)
+        if trace.has_device
+        else host_shares(timeline, host.outside_s),
         has_device=trace.has_device,
+        device_missing=missing,
         operator_calls_per_step=host.calls,
         operator_median_us=host.median_us,
         compute_s=host.compute_s,
+        gather_s=host.gather_s,
         small_operator_s=host.small_s,
         python_s=host.python_s,
+        outside_s=host.outside_s,
         operators=host.operators,
         runtime_calls=runtime_calls(trace, timeline),
         allocations_per_step=allocated.calls if allocated else None,
@@ -80,20 +87,25 @@ def device_shares(timeline: Timeline) -> Shares:
     return Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
 
 
-def host_shares(timeline: Timeline) -> Shares:
+def host_shares(timeline: Timeline, outside_s: float) -> Shares:
     """The shares of a trace without a GPU: what is not loader or collective runs on the CPU.
 
-    Time in no operator is Python there (`TraceStatistics.python_s`), so nothing is "other".
+    Args:
+        timeline: of the trace.
+        outside_s: per step, in long stretches without any operator: whether the program computed or
+            slept there is not known, so they are "other". The short ones link operators: "cpu".
     """
     total = timeline.steps.total
     if not total:
         return Shares()
     loading, waiting = timeline.share("data_loader") or 0.0, timeline.share("communication") or 0.0
+    rest = max(0.0, 1.0 - loading - waiting)
+    outside = min(rest, outside_s * 1e9 * len(timeline.steps) / total)
     return Shares(
         communication=waiting if len(timeline.collectives) else None,
         data_loader=loading,
-        cpu=max(0.0, 1.0 - loading - waiting),
-        other=0.0,
+        cpu=rest - outside,
+        other=outside,
     )
 
 

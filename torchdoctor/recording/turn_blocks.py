@@ -39,6 +39,11 @@ class TurnBlocks:
     pair_s: float
 
     @property
+    def turn_s(self) -> float:
+        """One turn of one version, with what is handed over."""
+        return (self.block_steps + self.discard_steps) * self.step_s + _HANDOVER_S
+
+    @property
     def block_most_s(self) -> float:
         """A block that takes longer is cut short."""
         return _SLOW * self.block_steps * self.step_s

@@ -4,19 +4,22 @@ Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means 
 never zero. Per-step data are columns in files; these types hold summaries and fit in JSON.
 """
 
-from torchdoctor.records.launches import Block, LaunchTiming, SwitchedLaunch
+from torchdoctor.records.environment import ContainerLimits, Environment, Gpu
+from torchdoctor.records.launches import Block, LaunchTiming, ProgramFailure, SwitchedLaunch
+from torchdoctor.records.padded_product import PaddedProduct
 from torchdoctor.records.pointwise import PointwiseChain, PointwiseChains
 from torchdoctor.records.products import MatrixProduct, MatrixWork, UnevenSize
 from torchdoctor.records.program import (
     AppliedFix,
     Binding,
+    DatasetWrite,
+    DoubleCall,
     Flags,
     KeptGraph,
     LoaderFacts,
     Location,
     ModelFacts,
     OptimizerFacts,
-    PaddedProduct,
     ProcessFacts,
     SampleCheck,
     StackSample,
@@ -25,9 +28,6 @@ from torchdoctor.records.program import (
 )
 from torchdoctor.records.recording import (
     Boundary,
-    ContainerLimits,
-    Environment,
-    Gpu,
     Operator,
     PythonPlace,
     RankTime,
@@ -84,7 +84,9 @@ __all__ = [
     "Candidate",
     "Ceiling",
     "ContainerLimits",
+    "DatasetWrite",
     "Diagnosis",
+    "DoubleCall",
     "Environment",
     "Finding",
     "Flags",
@@ -106,6 +108,7 @@ __all__ = [
     "PointwiseChain",
     "PointwiseChains",
     "ProcessFacts",
+    "ProgramFailure",
     "ProgressEvent",
     "PythonPlace",
     "Question",

@@ -18,6 +18,7 @@ class ComparedSide:
     low_s: float | None = None  # its spread: 10 % to 90 % of the steps, or of the launches all
     high_s: float | None = None
     basis: str = ""  # what step_s and the spread are of, in words
+    parts_s: float | None = None  # mean step of the launch that the parts and findings are of
     samples_per_step: float | None = None
     command: list[str] = field(default_factory=list)
     created: str = ""

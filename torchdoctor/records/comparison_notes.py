@@ -30,6 +30,8 @@ NOTES: dict[str, dict[str, str]] = {
         "low_s": "Where its spread begins.",
         "high_s": "Where its spread ends.",
         "basis": "What step time and spread are of, in words.",
+        "parts_s": "Mean step of the launch that was observed: the seconds of parts and findings are "
+        "of this one.",
         "samples_per_step": "Samples that one step trains on.",
         "command": "What was run; of a trace, what diagnosed it.",
         "created": "When its report was made, ISO 8601 in UTC.",

@@ -32,11 +32,17 @@ NOTES: dict[str, dict[str, str]] = {
         "ranks": "One row for each of several traces, in order of rank.",
         "sensors": "What processor, memory, disk and GPU did meanwhile.",
         "doubts": "Everything that weakens what the report says, one sentence each.",
+        "failure": "How the observed, untouched program failed by itself after enough steps to measure; the report is of the steps before. null: it did not.",
         "interrupted": "The run ended early; the report holds what was measured until then.",
         "run_folder": "Where traces, logs and this file were written.",
         "memory_snapshot": "File of `torch.cuda.memory._dump_snapshot`, of the steps after the "
         "profiler window. null: not on a GPU, or not taken.",
         "reproduce": "Shell commands that repeat the run.",
+    },
+    "ProgramFailure": {
+        "exit_code": "The program's own; negative: killed by that signal.",
+        "steps": "Whole training steps seen before.",
+        "output_tail": "The last that it printed, its own traceback included.",
     },
     "WorkloadRecord": {
         "command": "The command as it was typed, one string for each argument.",
@@ -45,11 +51,11 @@ NOTES: dict[str, dict[str, str]] = {
     },
     "Environment": {
         "torch": "Version of torch in the program.",
-        "python": "Version of Python in the program.",
-        "platform": "Operating system.",
-        "cpu": "The processor's name.",
-        "cpu_cores": "Physical cores of the whole machine.",
-        "usable_cpus": "CPUs that the program may use: affinity and the container's quota heeded.",
+        "python": "Version of Python in the program; null: not known.",
+        "platform": "Operating system; null: not known.",
+        "cpu": "The processor's name; null: not known.",
+        "cpu_cores": "Physical cores of the whole machine; null: not known.",
+        "usable_cpus": "CPUs that the program may use: affinity and the container's quota heeded; null: not known.",
         "cpu_features": "Vector extensions.",
         "memory_bytes": "Memory of the machine.",
         "gpus": "The GPUs that the driver reports.",
@@ -150,7 +156,8 @@ NOTES: dict[str, dict[str, str]] = {
         "fix": "Id of the fix.",
         "settings": "The values it was tried with.",
         "speedup": "Against the untouched program; null where it could not be measured.",
-        "verdict": "faster or slower: the 95 % interval excludes 1; same: no difference worth the name; unclear: too few data; failed; refused.",
+        "at_most": "Where the estimate lies above it: the most that the time of the step which the fix works on allows, as a speed-up; the rest is not the fix's. null: it does not, or that time is not known.",
+        "verdict": "faster or slower: the 95 % interval excludes 1, and a few pairs do not stand against the time of the step that the fix works on; same: no difference worth the name; unclear: too few data; failed; refused.",
         "numerics": "Whether training stayed the same, judged by the losses and the samples.",
         "numerics_reason": "What that judgement rests on.",
         "risk": "0 same result, 1 rounding or order, 2 lower precision, 3 changes training.",
@@ -177,6 +184,7 @@ NOTES: dict[str, dict[str, str]] = {
     "Recommendation": {
         "fixes": "In the order to apply them.",
         "speedup": "All of them together, measured against the untouched program.",
+        "at_most": "Where the estimate lies above it: the most that the time of the step which they work on allows, as a speed-up. null: it does not, or that time is not known.",
         "numerics": "Whether training stayed the same with all of them.",
         "numerics_reason": "What that judgement rests on.",
         "peak_memory_bytes": "Memory at its highest with all of them.",
@@ -194,7 +202,7 @@ NOTES: dict[str, dict[str, str]] = {
         "folder": "The folder that the edit's names are relative to; null: the one that the program was started in.",
         "instruction": "Otherwise what to change, as code.",
         "location": "Where in the source.",
-        "standing": "recommended; or beside the set: confirmed by itself, undecided by its trial, untried for want of time, offered where no run can try it.",
+        "standing": "recommended; or beside the set: confirmed by itself, undecided by its trial, undecided together with the other one (together), untried for want of time, offered where no run can try it.",
         "aim": "speed, or training: advice on training itself, which is not about speed.",
     },
     "Overhead": {
@@ -222,6 +230,7 @@ NOTES: dict[str, dict[str, str]] = {
         "other_s": "The rest, mean of a step.",
         "before_forward_s": "Part of other_s: host time before the forward pass, outside a loader.",
         "evaluation_s": "Part of the phases above: evaluation.",
+        "evaluations": "Evaluation sections in the measured window.",
         "loader_start_s": "Starting an iterator and its workers, mean of a step.",
         "gc_s": "Pauses of Python's garbage collector, mean of a step.",
         "first_batch_s": "Waiting for the first batch of an iterator beyond a usual wait, mean of a step.",
@@ -249,6 +258,8 @@ NOTES: dict[str, dict[str, str]] = {
         "kind": "loader, optimizer, backward or explicit.",
         "ident": "Which loader or optimizer, in order of construction.",
         "every": "An iteration begins at every n-th such event.",
+        "learned_by": "What shows, beside optimizer steps, that something is learned: backward "
+        "passes; where there are none, one kind of calls of torch.autograd.grad; or each batch.",
     },
     "SensorStatistics": {
         "samples": "How often the sensors were read.",
@@ -313,4 +324,8 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
     ),
     ("Environment", "sandbox"): ("overlay", "redirect", "none"),
     ("Boundary", "kind"): ("loader", "optimizer", "backward", "explicit"),
+    ("Boundary", "learned_by"): (
+        *("backward", "autograd.grad", "torch.func", "create_graph"),
+        "batch",
+    ),
 }

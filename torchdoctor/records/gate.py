@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchdoctor.records.recording import Environment
+from torchdoctor.records.environment import Environment
 from torchdoctor.records.report import Interval, WorkloadRecord
 
 
@@ -20,7 +20,7 @@ class GateMetric:
     unit: str = ""
     ratio: Interval | None = None  # with its 95 % interval, where launches were paired
     tolerance: float | None = None  # accepted growth, as a share; None: shown, never fails
-    verdict: str = "not measured"  # ok | worse | not measured
+    verdict: str = "not measured"  # see gate_notes.py
 
 
 @dataclass(frozen=True, kw_only=True)

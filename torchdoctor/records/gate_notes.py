@@ -33,6 +33,8 @@ NOTES: dict[str, dict[str, str]] = {
         "unit": "Of both.",
         "ratio": "New / reference with its 95 % interval; null: not paired.",
         "tolerance": "Accepted growth as a share; null: shown, never fails.",
-        "verdict": "ok, worse or not measured.",
+        "verdict": "ok, worse or not measured; of step time also perhaps slower (the interval "
+        "leaves out no change and holds more than the tolerance, yet nothing is proven) or not seen "
+        "well enough (a slow-down beyond the tolerance could have been missed): both pass.",
     },
 }

@@ -8,6 +8,15 @@ from torchdoctor.records.program import AppliedFix
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProgramFailure:
+    """How the observed, untouched program failed by itself after enough steps were seen."""
+
+    exit_code: int  # its own; negative: killed by that signal
+    steps: int  # whole training steps seen before
+    output_tail: str = ""  # the last that it printed, its traceback included
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchTiming:
     """One timed launch: one sample of a trial. Lists are per iteration of the measured window.
 

@@ -27,21 +27,33 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
     else:
         used = [x for x in loaders if x.batches > 0]
         main = max(used, key=lambda x: x.batches) if used else None
-    if main is None:
-        return []
-    return [main] + [
-        x
-        for x in loaders
-        if x.ident != main.ident
-        and (x.location, x.dataset_length) == (main.location, main.dataset_length)
-        and x.location is not None
-    ]
+    return [] if main is None else [main, *_anew(main, loaders)]
+
+
+def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
+    """Loaders made at the place of one, of as many samples, itself included."""
+    known = (main.location, main.dataset_length)
+    alike = [x for x in loaders if main.location and (x.location, x.dataset_length) == known]
+    return alike or [main]
+
+
+def _anew(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
+    """Those that take the place of one in another epoch; not those made side by side with it."""
+    groups: dict[int, list[LoaderFacts]] = {}
+    for one in sorted(_made_there(main, loaders), key=lambda x: x.ident):
+        known = one.iterators_before
+        groups.setdefault(-1 - one.ident if known is None else known, []).append(one)
+    place = next(group.index(main) for group in groups.values() if main in group)
+    return [group[place] for group in groups.values() if main not in group and place < len(group)]
 
 
 def loader_target(recording: Recording) -> dict[str, int]:
-    """The part of a fix's settings that names the loader: {} stands for every loader."""
-    training = training_loaders(recording)
-    if len(training) == 1 and len(recording.main.loaders) > 1:
+    """The part of a fix's settings that names the loader: {} stands for every loader.
+
+    Of several that one line makes none is named: who changes the line changes them all.
+    """
+    training, loaders = training_loaders(recording), recording.main.loaders
+    if training and len(loaders) > len(_made_there(training[0], loaders)) == 1:
         return {"loader": training[0].ident}
     return {}
 
@@ -57,6 +69,16 @@ def data_wait_share(recording: Recording) -> float | None:
     if steps is None or steps.mean_s <= 0:
         return None
     return steps.data_wait_s / steps.mean_s
+
+
+def respawn_share(recording: Recording) -> float | None:
+    """Share of the step that goes into starting workers again; None where they are not."""
+    steps, loaders = recording.steps, training_loaders(recording)
+    if steps is None or steps.mean_s <= 0 or sum(x.iterators for x in loaders) < 2:
+        return None
+    if not loaders[0].num_workers or loaders[0].persistent_workers:
+        return None
+    return (steps.loader_start_s + steps.first_batch_s) / steps.mean_s
 
 
 def order_wait_share(recording: Recording) -> float | None:
@@ -92,6 +114,19 @@ def place(recording: Recording, location: Location | None, otherwise: str) -> st
     return f"{path}:{location.line}"
 
 
+def changes_itself(recording: Recording) -> str | None:
+    """What the training dataset changes in itself beside a cache of samples; None: nothing seen.
+
+    The beginning of a sentence, with the places.
+    """
+    loaders = training_loaders(recording)
+    writes = [one for one in loaders[0].dataset_writes if not one.cache] if loaders else []
+    if not writes:
+        return None
+    places = "; ".join(f"{place(recording, one.location, '')}, {one.name}" for one in writes[:3])
+    return f"The dataset changes itself where it prepares a sample ({places})"
+
+
 def loader_cpu_share(recording: Recording) -> float | None:
     """How much of the loader's fetching is CPU time, 0 to 1; None where it was not measured.
 
@@ -107,7 +142,7 @@ def loader_cpu_share(recording: Recording) -> float | None:
     busy = recording.sensors.workers_cpus
     if busy is None:
         return None
-    return min(busy / min(loader.num_workers, max(recording.environment.usable_cpus, 1.0)), 1.0)
+    return min(busy / min(loader.num_workers, max(recording.environment.cpus, 1.0)), 1.0)
 
 
 def compute_share(recording: Recording) -> float | None:
@@ -121,6 +156,17 @@ def compute_share(recording: Recording) -> float | None:
     return min(trace.compute_s / trace.step_s, recording.shares.cpu or 1.0)
 
 
+def arithmetic_share(recording: Recording) -> float | None:
+    """`compute_share` without operators that look rows up or scatter them.
+
+    Those move memory: units for matrix products do nothing for them. None: not measured.
+    """
+    share, trace = compute_share(recording), recording.trace
+    if share is None or trace is None or not trace.gather_s or not trace.step_s:
+        return share
+    return max(share - trace.gather_s / trace.step_s, 0.0)
+
+
 def overhead_share(recording: Recording) -> float | None:
     """Share of the step in Python, dispatch and small operators; None: not measured."""
     trace = recording.trace
@@ -128,21 +174,22 @@ def overhead_share(recording: Recording) -> float | None:
         return None
     if not trace.step_s:
         return None
-    share = (trace.python_s + trace.small_operator_s) / trace.step_s
+    share = (trace.linking_s + trace.small_operator_s) / trace.step_s
     if recording.shares.cpu is None:
         return share
     return min(share, recording.shares.cpu + python_between(recording))
 
 
 def python_between(recording: Recording) -> float:
-    """On a GPU: share of the step in Python outside any operator, that no device work hides.
+    """On a GPU: share of the step in Python that links operators, that no device work hides.
 
-    A Kineto trace has no event for it, so it is part of `Shares.other`.
+    A Kineto trace has no event for it, so it is part of `Shares.other`. Long stretches in no
+    operator stay there: the program may as well have slept.
     """
     trace, other = recording.trace, recording.shares.other
     if trace is None or not trace.has_device or not trace.step_s or other is None:
         return 0.0
-    return min(other, (trace.python_s or 0.0) / trace.step_s)
+    return min(other, trace.linking_s / trace.step_s)
 
 
 def updates_one_by_one(optimizer: OptimizerFacts) -> bool:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from torchdoctor.records.program import PaddedProduct
+from torchdoctor.records.padded_product import PaddedProduct
 from torchdoctor.records.recording import Recording
 from torchdoctor.records.report import Interval
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchdoctor.records.lookup import training_loaders, training_models
-from torchdoctor.records.program import StackSample
+from torchdoctor.records.program import Location, StackSample
 from torchdoctor.records.recording import Recording
+from torchdoctor.records.samples import by_line
 
 # Host work before a forward that prepares no batch: innermost frames by file or function.
 _NO_PREPARATION = (
@@ -32,10 +33,20 @@ _NO_PREPARATION_LINE = re.compile(
 )
 # What wraps a call has a frame of its own and says nothing: there too the user's line tells.
 _WRAPPERS = ("torch/_dynamo/", "torch/_compile.py", "torch/_ops.py", "/typing.py", "/contextlib.py")
+# What torch.func does around the function that it differentiates.
+_TRANSFORMS = (
+    *("torch/_functorch/", "utils/_pytree.py", "nn/utils/stateless.py"),
+    "torch/autograd/forward_ad.py",
+)
+# An update of the weights that is written by hand, where no optimizer steps.
+_UPDATE_LINE = re.compile(
+    r"-=.*\*|\.(add|sub|addcmul|addcdiv|lerp)_\(|_foreach_|\blr\b|learning_rate|\bgrad|no_grad"
+)
 _COPY_LINE = re.compile(r"\.(to|cuda)\(")
 # Phases of the samples that fall into `StepStatistics.before_forward_s`, by the boundary: with a
 # loader the gap begins at the end of a fetch, without one at the end of the step.
 _BETWEEN = ("before_forward", "after_step", "after_backward")
+_SEVERAL = 1.5  # backwards a step: gradient accumulation, whose batches follow a backward
 _GAP_PHASES = {
     "loader": ("before_forward",),
     "backward": ("before_forward", "after_step", "after_backward"),
@@ -66,13 +77,8 @@ def inline_preparation(recording: Recording) -> InlinePreparation | None:
             return None
         return InlinePreparation(share=steps.before_forward_s / steps.mean_s, top=None)
     share = steps.before_forward_s / steps.mean_s * counted / total
-    by_line: dict[tuple[str, int], list[StackSample]] = {}
-    for row in preparing:
-        by_line.setdefault((row.location.file, row.location.line), []).append(row)
-    if not by_line:
-        return None
-    line = max(by_line.values(), key=lambda found: sum(row.count for row in found))
-    return InlinePreparation(share=share, top=max(line, key=lambda row: row.count))
+    lines = by_line(preparing)
+    return InlinePreparation(share=share, top=lines[0].top) if lines else None
 
 
 def preparing_rows(recording: Recording) -> list[StackSample]:
@@ -82,7 +88,32 @@ def preparing_rows(recording: Recording) -> list[StackSample]:
         # What follows a step and comes before the next fetch works on the step that was.
         phases = ("before_forward",)
     rows = [row for row in recording.main.stacks if row.phase in phases]
-    return [row for row in rows if not _in_forward(row) and _prepares(row, recording.has_gpu)]
+    return [
+        row
+        for row in rows
+        if not _in_forward(row)
+        and not is_transform(recording, row)
+        and not updates_by_hand(recording, row)
+        and _prepares(row, recording.has_gpu)
+    ]
+
+
+def updates_by_hand(recording: Recording, row: StackSample) -> bool:
+    """Whether a sample shows weights being updated, in a program that steps no optimizer.
+
+    Nothing ends what follows the gradients, so the next batch's preparation is in the same phase:
+    the update stands on or below the line that computes them, or looks like one.
+    """
+    steps = recording.steps
+    if row.phase != "after_backward" or steps is None or steps.optimizer_steps_per_step:
+        return False
+    where = _gradient_call(recording)
+    if where is not None and (row.location.file, row.location.function) == (
+        where.file,
+        where.function,
+    ):
+        return row.location.line >= where.line
+    return bool(_UPDATE_LINE.search(row.text))
 
 
 def computes_unseen(recording: Recording, row: StackSample) -> bool:
@@ -92,7 +123,27 @@ def computes_unseen(recording: Recording, row: StackSample) -> bool:
     a metric that is recorded for autograd is no forward.
     """
     after = row.phase in ("after_step", "after_backward") and bool(training_loaders(recording))
-    return row.phase in _BETWEEN and _in_forward(row) and not after
+    return row.phase in _BETWEEN and (
+        is_transform(recording, row) or (_in_forward(row) and not after)
+    )
+
+
+def is_transform(recording: Recording, row: StackSample) -> bool:
+    """Whether a sample lies within torch.func, about the function that it differentiates."""
+    if any(mark in row.leaf for mark in _TRANSFORMS):
+        return True
+    steps, call = recording.steps, _gradient_call(recording)
+    if steps is None or steps.boundary.learned_by != "torch.func" or call is None:
+        return False
+    return (row.location.file, row.location.line) == (call.file, call.line)
+
+
+def _gradient_call(recording: Recording) -> Location | None:
+    """The line that was most often seen to compute gradients, or the first that was."""
+    computing = [row for row in recording.main.stacks if row.phase == "backward"]
+    if not computing:  # too short for a sample to fall into it
+        return recording.main.flags.gradient_location
+    return max(computing, key=lambda row: row.count).location
 
 
 def _in_forward(row: StackSample) -> bool:
@@ -109,8 +160,10 @@ def unseen_forward_share(recording: Recording) -> float:
 
 
 def _gap_phases(recording: Recording) -> tuple[str, ...]:
-    kind = recording.steps.boundary.kind if recording.steps is not None else ""
-    return _GAP_PHASES.get(kind, ("before_forward", "after_step"))
+    if recording.steps is None:
+        return ("before_forward", "after_step")
+    kind, several = recording.steps.boundary.kind, recording.steps.backwards_per_step > _SEVERAL
+    return _GAP_PHASES.get(kind, _BETWEEN if several else ("before_forward", "after_step"))
 
 
 def _prepares(row: StackSample, on_gpu: bool) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdoctor.records.padded_product import PaddedProduct
+
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
@@ -17,6 +19,19 @@ class Location:
     file: str
     line: int
     function: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetWrite:
+    """A line that changes the data set while it prepares a sample, by its source.
+
+    cache: it keeps, under a key, what was not kept there yet.
+    """
+
+    name: str  # "self.seen"
+    location: Location
+    text: str = ""  # the source line
+    cache: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +50,11 @@ class LoaderFacts:
     drop_last: bool = False
     iterable: bool = False  # IterableDataset
     shards_by_worker: bool | None = None  # IterableDataset: calls get_worker_info; None: unknown
-    dataset_cls: str = ""
+    dataset_cls: str = ""  # within torch's Subset and the like
     dataset_length: int | None = None
     sampler_cls: str = ""
     multiprocessing_context: str | None = None
+    iterators_before: int | None = None  # of all loaders, started before this one was made
     iterators: int = 0  # how many times it was iterated (epochs)
     batches: int = 0
     samples: int = 0
@@ -52,6 +68,9 @@ class LoaderFacts:
         None  # thread CPU time / wall time of the fetch (num_workers=0)
     )
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
+    # Preparing the first batches drew from a random generator; None: not seen (worker processes).
+    draws_random: bool | None = None
+    dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +127,7 @@ class ModelFacts:
     elements: int = 0
     device: str = "cpu"
     dtypes: list[str] = field(default_factory=list)
+    float64_elements: int = 0  # of `elements`
     modules: int = 0
     conv2d: int = 0
     conv_bias_before_norm: int = 0  # convolutions with a bias right before a batch norm
@@ -152,6 +172,7 @@ class Flags:
     zero_grad_to_zero: int = 0  # calls of zero_grad(set_to_none=False)
     zero_grad_location: Location | None = None
     backward_location: Location | None = None  # the first backward pass
+    gradient_location: Location | None = None  # the first torch.autograd.grad that ends a pass
     retain_graph: int = 0  # backward(retain_graph=True) calls
     gradcheck_calls: int = 0
     schedulers: int = 0  # learning-rate schedulers made
@@ -203,6 +224,21 @@ class TensorCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DoubleCall:
+    """A line of the user's code that asks for float64, before the first backward pass has ended.
+
+    kind: "model" (`Module.double`, `Module.to`), "default" (`set_default_dtype`), "data" (a tensor
+    of an array, or one that is converted).
+    """
+
+    kind: str
+    name: str  # of the function: "double", "to", "from_numpy"
+    location: Location
+    # The line itself makes the call, and all that it gave there was float64.
+    sure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class KeptGraph:
     """Autograd graphs of steps long over that a name still leads to.
 
@@ -214,20 +250,6 @@ class KeptGraph:
     location: Location | None = None  # the line that keeps them
     text: str = ""
     nodes_per_step: float = 0.0  # nodes of the graph that stay
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaddedProduct:
-    """A matrix product or convolution of the step, timed alone beside one with padded sizes."""
-
-    operator: str
-    sizes: str  # of its inputs, "[8192, 768], [768, 50257]"
-    padded: list[str]  # "columns 50257 -> 50304"
-    precision: str  # float32, float16, bfloat16
-    device: str  # "cpu" | "cuda"
-    calls_per_step: float
-    alone_s: float  # one call as it is, median
-    speedups: list[float] = field(default_factory=list)  # of the padded one, by turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,6 +314,7 @@ class ProcessFacts:
     passes: list[TrainingPass] = field(default_factory=list)  # distinct ones of the first steps
     flags: Flags = field(default_factory=Flags)
     stacks: list[StackSample] = field(default_factory=list)
+    double_calls: list[DoubleCall] = field(default_factory=list)  # at most 16
     analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
     tensor_calls: list[TensorCall] = field(default_factory=list)
     kept_graphs: list[KeptGraph] = field(default_factory=list)

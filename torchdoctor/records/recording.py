@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchdoctor.records.environment import Environment
+from torchdoctor.records.launches import ProgramFailure
 from torchdoctor.records.pointwise import PointwiseChains
 from torchdoctor.records.products import MatrixWork
 from torchdoctor.records.program import ProcessFacts
@@ -26,58 +28,20 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """One GPU as NVML reports it; None: not measured."""
-
-    index: int
-    name: str
-    memory_bytes: int | None = None
-    compute_capability: str | None = None  # "9.0"
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    power_limit_w: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ContainerLimits:
-    """cgroup and affinity limits; None: no limit found."""
-
-    cpu_quota: float | None = None  # in CPUs
-    memory_bytes: int | None = None
-    shm_bytes: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """The machine and the software. `usable_cpus` heeds affinity and the cgroup quota."""
-
-    torch: str | None = None
-    python: str = ""
-    platform: str = ""
-    cpu: str = ""
-    cpu_cores: int = 1  # physical, all of the machine
-    usable_cpus: float = 1.0
-    cpu_features: list[str] = field(default_factory=list)  # "avx512f", "amx_bf16", ...
-    memory_bytes: int | None = None
-    gpus: list[Gpu] = field(default_factory=list)
-    driver: str | None = None
-    cuda: str | None = None
-    container: ContainerLimits = field(default_factory=ContainerLimits)
-    numa_nodes: int | None = None
-    sandbox: str = "none"  # "overlay" | "redirect" | "none"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Boundary:
     """The event that separates two iterations, chosen from the observed event sequence.
 
     kind: "loader" (a training batch is fetched), "optimizer" (a step ends), "backward"
     (a backward begins), "explicit" (`torchdoctor.step()`); ident: which loader / optimizer.
+    learned_by: what shows beside optimizer steps that something is learned: "backward", or in a
+    program without any the calls of `torch.autograd.grad` of one kind ("autograd.grad",
+    "torch.func", "create_graph"), or "batch": by the user's word each batch of the loader.
     """
 
     kind: str
     ident: int = 0
     every: int = 1  # boundary at every n-th such event
+    learned_by: str = "backward"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +50,9 @@ class StepStatistics:
 
     The phases data_wait, h2d_copy, forward, backward, optimizer and other sum to `mean_s`.
     `before_forward_s` (part of `other_s`) is host time from a boundary or the end of a fetch to
-    the first forward that is not inside a loader: inline batch preparation. Where no module's call
-    shows a forward it ends at the first backward, and holds the forward too.
+    the first forward that is not inside a loader: inline batch preparation. Without a loader each
+    batch of a step counts, up to its own forward. Where no module's call shows a forward it ends at
+    the first backward, and holds the forward too.
     `evaluation_s` (part of `forward_s`/`other_s`/`data_wait_s`) is time in evaluation sections.
     """
 
@@ -110,6 +75,7 @@ class StepStatistics:
     other_s: float = 0.0
     before_forward_s: float = 0.0
     evaluation_s: float = 0.0
+    evaluations: int = 0  # evaluation sections seen, each with training before and after it
     loader_start_s: float = 0.0  # mean per step spent in iter(loader): workers being started
     gc_s: float = 0.0
     # Waits for the first batch of an iterator beyond a usual wait: workers warming up.
@@ -238,6 +204,7 @@ class TraceStatistics:
     step_times_s: list[float] = field(default_factory=list)  # of each step, in order
     shares: Shares = field(default_factory=Shares)
     has_device: bool = False
+    device_missing: str | None = None  # why what was launched is not in it; None: it is
     kernels_per_step: float | None = None
     short_kernels_share: float | None = None  # of kernels, under 10 us
     kernel_median_us: float | None = None
@@ -255,8 +222,10 @@ class TraceStatistics:
     operator_calls_per_step: float | None = None  # leaf CPU operators
     operator_median_us: float | None = None  # leaf CPU operators' self time
     compute_s: float | None = None  # host time inside leaf operators of at least 50 us
+    gather_s: float | None = None  # of that (of kernels, on a GPU): rows looked up or scattered
     small_operator_s: float | None = None  # host time inside leaf operators under 50 us
     python_s: float | None = None  # host time of the step outside any operator
+    outside_s: float | None = None  # of that in stretches too long for what links operators
     operators: list[Operator] = field(default_factory=list)  # by time, at most LISTED_OPERATORS
     runtime_calls: list[RuntimeCall] = field(default_factory=list)  # by host time, at most 8
     allocations_per_step: float | None = None  # calls that ask the driver for device memory
@@ -268,6 +237,11 @@ class TraceStatistics:
     python_places: list[PythonPlace] = field(default_factory=list)  # by time, at most 5
     what_if: WhatIf | None = None  # None: nothing to replay
     doubts: list[str] = field(default_factory=list)
+
+    @property
+    def linking_s(self) -> float:
+        """Host time of the step that links operators: outside any, in short stretches."""
+        return (self.python_s or 0.0) - (self.outside_s or 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +274,7 @@ class Recording:
     ranks: list[RankTime] = field(default_factory=list)  # where there are several
     storage: StorageFacts | None = None  # None: not looked at, or no read was seen
     folder: str | None = None
+    failure: ProgramFailure | None = None  # of the observed launch
     doubts: list[str] = field(default_factory=list)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdoctor.records.launches import ProgramFailure
 from torchdoctor.records.program import Location
 from torchdoctor.records.recording import (
     Environment,
@@ -102,6 +103,7 @@ class Trial:
     fix: str
     settings: dict[str, Any] = field(default_factory=dict)
     speedup: Interval | None = None
+    at_most: float | None = None  # where the estimate lies above what it works on allows, that
     verdict: str = "unclear"  # faster | slower | same | unclear | failed | refused
     # identical | within-rounding | within-seed-noise | changed | not-comparable
     numerics: str = "not-comparable"
@@ -153,6 +155,7 @@ class Recommendation:
 
     fixes: list[RecommendedFix] = field(default_factory=list)
     speedup: Interval | None = None  # all together, against the untouched program
+    at_most: float | None = None  # as `Trial.at_most`, of all together
     numerics: str | None = None
     numerics_reason: str | None = None
     peak_memory_bytes: int | None = None
@@ -291,6 +294,7 @@ class Report:
     ranks: list[RankTime] = field(default_factory=list)  # of several traces
     sensors: SensorStatistics = field(default_factory=SensorStatistics)
     doubts: list[str] = field(default_factory=list)
+    failure: ProgramFailure | None = None  # None: the observed program did not fail
     interrupted: bool = False
     run_folder: str | None = None
     memory_snapshot: str | None = None  # of the device's memory in the analysed steps

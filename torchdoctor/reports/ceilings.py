@@ -11,8 +11,14 @@ _SAID = {"hidden": HIDDEN, "nothing": "not the bottleneck", "unclear": "not deci
 
 
 def ceiling_lines(report: Report) -> list[str]:
-    """A line for each cost that was taken away in a trial; replays are not among them."""
-    return [_line(one) for one in report.ceiling_trials]
+    """A line for each cost that was taken away in a trial; replays are not among them.
+
+    Where nothing at all could be tried, the section says less than its absence.
+    """
+    trials = report.ceiling_trials
+    return (
+        [_line(one) for one in trials] if any(one.verdict != "not-tried" for one in trials) else []
+    )
 
 
 def ceiling_text(report: Report, branch: str) -> str:

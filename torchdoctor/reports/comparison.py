@@ -49,7 +49,7 @@ def sections(found: Comparison) -> list[Section]:
 
 
 def _step_rows(found: Comparison) -> list[list[str]]:
-    rows = [["", "step", "spread", "of"]]
+    rows = [["", "step", "spread", "measured as"]]
     for label, side in (("A", found.a), ("B", found.b)):
         rows.append([label, seconds(side.step_s), _spread(side), side.basis])
     return rows
@@ -70,7 +70,8 @@ def _interval_line(found: Comparison) -> list[str]:
 
 def _parts_title(found: Comparison) -> str:
     how = "branch of the tree" if found.parts_are == "branches" else "phase"
-    return f"Where the step's time goes, by {how}"
+    runs = "run" in (found.a.kind, found.b.kind)
+    return f"Where the step's time goes, by {how}{', in the observed launch' if runs else ''}"
 
 
 def _part_rows(found: Comparison) -> list[list[str]]:

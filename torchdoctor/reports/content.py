@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 
 from torchdoctor.records import RecommendedFix, Report, Shares, Trial
@@ -256,7 +257,11 @@ class Change:
     is_diff: bool
 
 
-_STANDINGS = {"untried": " (not measured)", "undecided": " (measured, not decided)"}
+_STANDINGS = {
+    "untried": " (not measured)",
+    "undecided": " (measured, not decided)",
+    "together": " (measured together with the other here, not decided)",
+}
 
 
 def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
@@ -270,6 +275,16 @@ def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
         )
         for fix in fixes
     ]
+
+
+def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:
+    """Shell commands that print the edits of these fixes whole, to be applied: one for the set."""
+    if not report.run_folder:
+        return []
+    print_it = f"torchdoctor patch {shlex.quote(f'{report.run_folder}/report.json')}"
+    if fixes == report.recommendation.fixes:
+        return [f"{print_it} | git apply"] if report.recommendation.patch else []
+    return [f"{print_it} --fix {fix.fix} | git apply" for fix in fixes if fix.edit]
 
 
 CONFIRMED = "Also worth doing, measured by itself"

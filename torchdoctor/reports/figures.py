@@ -126,11 +126,18 @@ def memory_change(value: float | None) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Settings as "num_workers=4, prefetch_factor=2"; of several fixes one after the other."""
+    """Settings as "num_workers=4, prefetch_factor=2"; of several fixes one after the other.
+
+    The first loader needs no number; bytes are said as a size.
+    """
     parts = []
     for name, value in values.items():
         if isinstance(value, Mapping):
-            parts += [settings(value)] if value else []
+            parts += [said] if (said := settings(value)) else []
+        elif (name, value) == ("loader", 0):
+            continue
+        elif name.endswith("_bytes") and isinstance(value, int):
+            parts.append(f"{name.removesuffix('_bytes')}={memory(value)}")
         else:
             parts.append(f"{name}={clean(str(value))}")
     return ", ".join(parts)
@@ -138,7 +145,8 @@ def settings(values: Mapping[str, Any]) -> str:
 
 def fix_with_settings(fix: str, values: Mapping[str, Any]) -> str:
     """A fix as "loader-workers (num_workers=4)"."""
-    return f"{clean(fix)} ({settings(values)})" if values else clean(fix)
+    said = settings(values)
+    return f"{clean(fix)} ({said})" if said else clean(fix)
 
 
 def place(location: Location | None, cwd: str = "", width: int | None = None) -> str:

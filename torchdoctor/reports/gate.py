@@ -10,6 +10,7 @@ from torchdoctor.reports.columns import laid_out
 from torchdoctor.reports.figures import clean, memory, percent, quantity, seconds
 from torchdoctor.reports.wrapping import wrapped
 
+WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
 
 
@@ -47,20 +48,21 @@ def _ratio(interval: Interval | None) -> str:
 
 
 def mark(report: GateReport) -> str:
-    """The verdict in capitals, with what a pass could not have seen."""
-    tolerance = report.metrics[0].tolerance if report.metrics else None
-    blind = report.blind_spot
-    if report.verdict != "not slower" or blind is None or tolerance is None:
-        return _MARKS[report.verdict]
-    if blind > 1.5 * tolerance + 1e-3:  # as gate/decision.py's is_blind
-        return f"{_MARKS[report.verdict]} (blind below {percent(blind)})"
-    return _MARKS[report.verdict]
+    """The verdict in capitals, and what keeps a pass from saying much."""
+    weak = warning(report)
+    return f"{_MARKS[report.verdict]}, but {weak}" if weak else _MARKS[report.verdict]
+
+
+def warning(report: GateReport) -> str:
+    """ "perhaps slower" or "not seen well enough" of a pass that proves little, else ""."""
+    said = report.metrics[0].verdict if report.metrics else ""
+    return said if report.verdict == "not slower" and said in WEAK else ""
 
 
 def terminal(report: GateReport) -> str:
     """Plain text of at most 80 columns."""
     lines = [*wrapped(f"{mark(report)}: {report.sentence}"), ""]
-    titles = ["metric", "reference", "new", "ratio", "tolerance", "verdict"]
+    titles = ["metric", "reference", "new", "ratio", "allowed", "verdict"]
     lines += laid_out([titles, *(_narrow(row) for row in rows(report))])
     lines += ["", *wrapped(_basis(report))]
     for doubt in report.doubts:
@@ -69,12 +71,11 @@ def terminal(report: GateReport) -> str:
 
 
 def _narrow(row: tuple[str, str, str, str, str, str]) -> list[str]:
-    """The interval stands in the sentence."""
+    """The interval stands in the sentence, what a time is per below the table."""
     name, reference, new, ratio, tolerance, verdict = row
     return [
         name,
-        reference.removesuffix(" samples/s"),
-        new.removesuffix(" samples/s"),
+        *(cell.removesuffix(" samples/s").partition(" a s")[0] for cell in (reference, new)),
         ratio.partition(" ")[0],
         tolerance,
         "-" if verdict == "not measured" else verdict,
@@ -85,23 +86,29 @@ def _basis(report: GateReport) -> str:
     if not report.pairs and report.measured != "stored":
         return "No pair of launches was measured."
     if report.measured == "stored":
-        return "Compared with stored launches: geometric means of the launches of each."
+        return (
+            "Compared with stored launches: geometric means of the launches of each, per "
+            f"{report.per}."
+        )
     how = {
         "side by side": "Both versions ran side by side, in alternate blocks of steps",
         "in turns": "One launch after the other, in turns (ABBA)",
     }[report.measured]
-    text = f"{how}: {report.pairs} pairs of launches."
+    text = f"{how}: {report.pairs} pair{'s' * (report.pairs != 1)} of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
     return (
         text
-        + " Times are geometric means over the pairs; the ratio new / reference is their quotient."
+        + f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
+        "is their quotient."
     )
 
 
 def markdown(report: GateReport) -> str:
     """For a pull request's comment or a step summary."""
-    lines = [f"### torchdoctor gate: {mark(report)}", "", _cell(report.sentence), ""]
+    lines = [f"### torchdoctor gate: {mark(report)}", ""]
+    warned = "> **Warning:** " if warning(report) else ""
+    lines += [f"{warned}{_cell(report.sentence)}", ""]
     lines += ["| metric | reference | new | new / reference | tolerance | |"]
     lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows(report)]
@@ -140,6 +147,8 @@ def junit(report: GateReport) -> str:
         elif one.verdict == "worse":
             failure = ElementTree.SubElement(case, "failure", message=_printable(report.sentence))
             failure.text = text
+        if one.verdict in WEAK:
+            text = f"{one.verdict}: {text}. {_printable(report.sentence)}"
         ElementTree.SubElement(case, "system-out").text = text
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
@@ -152,6 +161,12 @@ def _printable(text: str) -> str:
 
 def annotation(report: GateReport) -> str:
     """One workflow command of GitHub Actions."""
-    kind = {"slower": "error", "inconclusive": "warning"}.get(report.verdict, "notice")
-    text = clean(report.sentence).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    passed = "warning" if warning(report) else "notice"
+    kind = {"slower": "error", "inconclusive": "warning"}.get(report.verdict, passed)
+    text = (
+        clean(f"{mark(report)}: {report.sentence}")
+        .replace("%", "%25")
+        .replace("\r", "%0D")
+        .replace("\n", "%0A")
+    )
     return f"::{kind} title=torchdoctor gate::{text}"

@@ -6,6 +6,7 @@ from html import escape
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports.failure import failure
 from torchdoctor.reports.not_measured import not_measured
 
 _STYLE = """
@@ -37,6 +38,7 @@ def render(report: Report) -> str:
         "<main>",
         "<h1>torchdoctor</h1>",
         f'<p class="verdict">{escape(verdict)}</p>',
+        *([f"<p><strong>{escape(failed)}</strong></p>"] if (failed := failure(report)) else []),
         *_path(report),
         *_time(report),
         *_findings(report),
@@ -48,10 +50,10 @@ def render(report: Report) -> str:
         *_listed(ceilings.TITLE, ceilings.ceiling_lines(report)),
         *_listed(what_if.TITLE, what_if.what_if_lines(report)),
         *_trials(report),
-        *_not_measured(report),
         *_changes("What to change", report, report.recommendation.fixes),
         *_together(report),
         *(line for part in content.offered(report) for line in _changes(part[0], report, part[1])),
+        *_not_measured(report),
         *_listed("Doubts", report.doubts),
         *_reproduce(report),
         f'<p class="soft">Measured on {escape(wording.machine(report.environment))}. '

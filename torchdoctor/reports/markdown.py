@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports.failure import failure
 from torchdoctor.reports.not_measured import not_measured
 
 
@@ -28,6 +29,8 @@ def sections(report: Report) -> list[tuple[str, str]]:
 def _parts(report: Report) -> list[str]:
     """Blocks of Markdown; one with a heading begins with it."""
     parts = [f"## torchdoctor\n\n**{_escape(wording.verdict(report))}**"]
+    if failed := failure(report):
+        parts.append(f"**{_escape(failed)}**")
     path = [[row.question, row.answer, row.figure, row.basis] for row in content.path_rows(report)]
     parts += _table("Why", ["question", "answer", "figure", "what it is"], path)
     times = content.time_rows(report)
@@ -64,8 +67,6 @@ def _parts(report: Report) -> list[str]:
     ]
     columns = ["fix", "settings", "speed-up (95 %)", "training", "memory", "risk", "verdict"]
     parts += _table("What was tried, measured side by side", columns, trials)
-    rest = [[", ".join(x.fixes), x.verdict, x.reason] for x in not_measured(report)]
-    parts += _table("Not measured", ["fix", "", "reason"], rest)
     parts += _changes("What to change", report, report.recommendation.fixes)
     if wording.together(report):
         parts.append(f"**All together:** {_escape(wording.together(report))}")
@@ -73,6 +74,8 @@ def _parts(report: Report) -> list[str]:
         parts.append(_escape(wording.patch(report)))
     for title, fixes in content.offered(report):
         parts += _changes(title, report, fixes)
+    rest = [[", ".join(x.fixes), x.verdict, x.reason] for x in not_measured(report)]
+    parts += _table("Not measured", ["fix", "", "reason"], rest)
     if report.doubts:
         parts.append("### Doubts\n\n" + "\n".join(f"- {_escape(x)}" for x in report.doubts))
     if report.reproduce:

@@ -42,7 +42,14 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
         if fix.fix == ident:
             return fix
     known = ", ".join(dict.fromkeys(fix.fix for fix in shown)) or "none"
-    raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
+    tried = next((trial for trial in report.trials if trial.fix == ident), None)
+    if tried is None:
+        raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
+    reason = f": {clean(tried.reason).rstrip('.')}" if tried.reason else ""
+    raise UsageError(
+        f"The report holds no edit of {ident!r}, for it came out {tried.verdict}{reason}. "
+        f"It holds edits or advice of: {known}. For another: run again with --fixes."
+    )
 
 
 def remarks_on(report: Report, fix: RecommendedFix) -> list[str]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import told_and_named
 
@@ -78,6 +79,8 @@ def _print(console: Console, report: Report) -> None:
 
 def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     found: list[tuple[str, RenderableType]] = [("", Text(wording.verdict(report), style="bold"))]
+    if failed := failure(report):
+        found.append(("", Text(failed, style="bold red")))
 
     def add(title: str, body: RenderableType | None) -> None:
         if body is not None:
@@ -94,11 +97,11 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add(ceilings.TITLE, _listed(ceilings.ceiling_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))
-    add("Not measured", _not_measured(report))
     add("What to change", _changes(report, report.recommendation.fixes, width))
     add("All together", _together(report))
     for title, fixes in content.offered(report):
         add(title, _changes(report, fixes, width))
+    add("Not measured", _not_measured(report))
     add("Doubts", _listed(report.doubts))
     commands = ["\n".join(shell_lines(clean(line), width - 4)) for line in report.reproduce]
     add("How to reproduce", _listed(commands, bullet="$"))
@@ -243,11 +246,13 @@ def _changes(report: Report, fixes: list[RecommendedFix], width: int) -> Rendera
         lines.append(head)
         if row.where and not beside:
             lines.append(Text(f"     {shorten_left(row.where, width - 5)}"))
-        if row.is_diff:
-            code = Syntax(row.code, "diff", background_color="default", word_wrap=True)
-            lines.append(Padding(code, (0, 0, 0, 5)))
+        if row.is_diff:  # not indented: the fewer of its lines are broken
+            lines.append(Syntax(row.code, "diff", background_color="default", word_wrap=True))
         else:
             lines.append(Padding(Text(row.code), (0, 0, 0, 5)))
+    for command in content.patch_commands(report, fixes):
+        said = shell_lines(clean(command), width - 7)
+        lines.append(Padding(Text("$ " + "\n  ".join(said)), (0, 0, 0, 5)))
     return Group(*lines)
 
 

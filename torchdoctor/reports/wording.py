@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Environment, Interval, RecommendedFix, Report, Trial
+from torchdoctor.records import (
+    Environment,
+    Interval,
+    Recommendation,
+    RecommendedFix,
+    Report,
+    Trial,
+)
 from torchdoctor.reports.figures import (
     clean,
     fix_with_settings,
@@ -80,12 +87,29 @@ def gain(report: Report) -> str:
     fixes, together = report.recommendation.fixes, report.recommendation.speedup
     if fixes and together is not None:
         names = _names(fixes)
-        return _gain_of(names, together, report.recommendation.numerics)
+        numerics, share = report.recommendation.numerics, at_most(report.recommendation)
+        return _gain_of(names, together, numerics, share)
     best = best_trial(report, fixes)
-    if best is not None and best.speedup is not None:
-        names = fix_with_settings(best.fix, best.settings)
-        return _gain_of(names, best.speedup, best.numerics)
-    return _no_gain(report)
+    if best is None or best.speedup is None:
+        return _no_gain(report)
+    names = fix_with_settings(best.fix, best.settings)
+    if not fixes and best.numerics == "not-comparable":
+        times, bounds = speedup_words(best.speedup)
+        return (
+            f"{names} ran {times} faster here ({bounds}){at_most(best)}, but it is not "
+            "known yet whether training stays the same: not recommended. More time may tell "
+            "(--budget)."
+        )
+    return _gain_of(names, best.speedup, best.numerics, at_most(best))
+
+
+def at_most(measured: Trial | Recommendation) -> str:
+    """What of an impossible speed-up can be the fix's, to follow the figures; mostly empty."""
+    if measured.at_most is None:
+        return ""
+    several = isinstance(measured, Recommendation) and len(measured.fixes) > 1
+    owner = "the fixes'" if several else "the fix's"
+    return f", of which {ratio(measured.at_most)}x at most can be {owner}"
 
 
 def best_trial(report: Report, among: list[RecommendedFix] | None = None) -> Trial | None:
@@ -103,11 +127,11 @@ def best_trial(report: Report, among: list[RecommendedFix] | None = None) -> Tri
     return max(good, key=lambda trial: trial.speedup.low if trial.speedup else 0.0, default=None)
 
 
-def _gain_of(names: str, interval: Interval, numerics: str | None) -> str:
+def _gain_of(names: str, interval: Interval, numerics: str | None, share: str) -> str:
     times, bounds = speedup_words(interval)
     clause = _TRAINING_CLAUSE.get(numerics or "not-comparable", "")
     if proven_faster(interval):
-        return f"With {names} it runs {times} faster here ({bounds}){clause}."
+        return f"With {names} it runs {times} faster here ({bounds}){share}{clause}."
     if interval.high < 1:
         return f"With {names} it runs slower here: {times} ({bounds})."
     return f"With {names} no gain is proven here: {times} ({bounds})."
@@ -128,18 +152,28 @@ def _no_gain(report: Report) -> str:
 def _undecided(report: Report, trials: list[Trial]) -> str:
     """Where the answer is still open, the best of what was seen; empty where it is not."""
     unclear = [t for t in trials if t.verdict == "unclear" and t.numerics != "changed"]
-    seen = [t for t in unclear if t.speedup is not None and t.speedup.estimate > 1 + _A_LITTLE]
-    best = max(seen, key=lambda t: t.speedup.estimate if t.speedup else 0.0, default=None)
+    faster = [t for t in unclear if t.speedup is not None and t.speedup.estimate > 1 + _A_LITTLE]
+    seen = [t for t in faster if t.at_most is None]  # what cannot be is no news
+    best = max(seen, key=_surest, default=None)
     more = "" if report.interrupted else " More time may decide it (--budget)."
     if best is not None and best.speedup is not None:
-        pairs = f"{best.pairs} pair{'s' * (best.pairs != 1)}"
-        found = f"{fix_with_settings(best.fix, best.settings)} looked "
-        found += f"{ratio(best.speedup.estimate)}x faster in {pairs} of launches"
-        return f"No fix is decided yet: {found}, which proves nothing.{more}"
+        name = fix_with_settings(best.fix, best.settings)
+        if best.pairs < 2:
+            return f"No fix is decided yet: {name} was measured once only.{more}"
+        found = f"{name} looked {ratio(best.speedup.estimate)}x faster in {best.pairs} pairs"
+        return f"No fix is decided yet: {found} of launches, which proves nothing.{more}"
+    if faster:
+        return f"No fix is decided yet.{more}"
     if unclear and all(t.speedup is None for t in trials):
         ended = "The run was interrupted" if report.interrupted else "The budget ended"
         return f"{ended} before a fix was measured.{more}"
     return ""
+
+
+def _surest(trial: Trial) -> tuple[bool, float, float]:
+    """Several pairs before one, then the lower end of the interval: one pair may say anything."""
+    found = trial.speedup
+    return (trial.pairs > 1, *((found.low, found.estimate) if found else (0.0, 0.0)))
 
 
 def _none_of(report: Report, trials: list[Trial]) -> str:
@@ -178,7 +212,9 @@ def together(report: Report) -> str:
         return ""
     if recommended.speedup is None:
         return "Not measured all together." if len(recommended.fixes) > 1 else ""
-    parts = [f"{speedup(recommended.speedup)} against the untouched program"]
+    share = at_most(recommended)
+    versus = f"{share}, against" if share else " against"
+    parts = [f"{speedup(recommended.speedup)}{versus} the untouched program"]
     if recommended.pairs:
         parts.append(f"{recommended.pairs} pairs of launches")
     if recommended.numerics:
@@ -249,7 +285,9 @@ def step_time(report: Report) -> str:
         f"{counted}{_of_launches(report)})"
     ]
     if time.two_modes:
-        parts.append(f"mean {seconds(time.mean)}, which decides: steps come in two kinds")
+        parts.append(
+            f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
+        )
     rate = report.baseline.samples_per_s
     if rate is not None:
         parts.append(

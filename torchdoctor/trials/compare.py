@@ -17,6 +17,7 @@ MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch tha
 SMALLEST_DELTA = 0.02  # differences below this are "the same" even on a quiet machine
 LARGEST_DELTA = 0.05  # on a machine noisier than this, "unclear" is the honest word
 CONFIDENCE = 0.95
+_POWER = 0.8  # how often a true difference of the size that is `visible` is then seen
 
 
 def usable(timing: LaunchTiming) -> bool:
@@ -61,6 +62,18 @@ def t_quantile(probability: float, degrees: float) -> float:
     from scipy.special import stdtrit  # a third of the import time of scipy.stats
 
     return float(stdtrit(degrees, probability))
+
+
+def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> float:
+    """The smallest difference that so many pairs show four times in five, as a ratio - 1.
+
+    Args:
+        deviation: standard deviation of the pairs' differences, in log units.
+        pairs: two or more.
+        alpha: of the two-sided test.
+    """
+    reach = t_quantile(1.0 - alpha / 2, pairs - 1) + t_quantile(_POWER, pairs - 1)
+    return math.expm1(min(reach * deviation / math.sqrt(pairs), 50.0))
 
 
 def half_width(differences: Sequence[float], confidence: float = CONFIDENCE) -> float:

@@ -39,21 +39,23 @@ class Confirmation:
     ) -> None:
         self.launcher, self.evidence = launcher, evidence
         self.won, self.tell, self.reserves = won, tell, reserves
-        self._kept_s = 0.0  # for the patch
 
     def finalists(self, finalists: list[Arm]) -> None:
-        """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins."""
+        """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins.
+
+        One whose pair takes too long by now (it compiles) leaves the time to those after it.
+        """
         launcher, baseline = self.launcher, self.launcher.baseline
-        while finalists:
+        while finalists := [arm for arm in finalists if launcher.affords(baseline, arm)]:
             baseline_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
-            self._kept_s = reserve_s(baseline_s, left_s) if self.reserves else 0.0
+            kept_s = reserve_s(baseline_s, left_s) if self.reserves else 0.0  # for the patch
             expected_s = [launcher.expected_s(arm) for arm in finalists]
-            plan = plan_confirmation(expected_s, baseline_s, left_s - self._kept_s)
+            plan = plan_confirmation(expected_s, baseline_s, left_s - kept_s)
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
             if len(chosen) == 1:
                 self._plan_pairs(chosen[0], max(1, plan.pairs))
                 self._pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
-                self._go_on_with(chosen[0], others_wait=bool(finalists))
+                self._go_on_with(chosen[0], kept_s, others_wait=bool(finalists))
             else:
                 arms = [baseline, *chosen, baseline]
                 launcher.plan = Plan(phase="confirm", unit="round", most=plan.pairs, arms=arms)
@@ -61,7 +63,7 @@ class Confirmation:
                     launcher.block(chosen, "confirm")
                 for arm in chosen:
                     if self.evidence.measured(arm).beyond_bound:
-                        self._go_on_with(arm, others_wait=bool(finalists))
+                        self._go_on_with(arm, kept_s, others_wait=bool(finalists))
             self.tell(chosen)
             if self.won():
                 return
@@ -87,7 +89,7 @@ class Confirmation:
             if arm.alive and not self.won() and not hopeless(seen, CONFIRM_PAIRS):
                 self._pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
 
-    def _go_on_with(self, arm: Arm, *, others_wait: bool) -> None:
+    def _go_on_with(self, arm: Arm, kept_s: float, *, others_wait: bool) -> None:
         """More pairs of one that looks faster, where they now cost less than was expected.
 
         A first launch that compiles leaves its result in the cache for those after it. A gain that
@@ -99,7 +101,7 @@ class Confirmation:
             seen = self.evidence.paired(arm, "confirm")
             pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
             wanted = CONFIRM_PAIRS * (2 if self.evidence.measured(arm).beyond_bound else 1)
-            free_s = launcher.budget.left() - (self._kept_s if self.won() else 0.0)
+            free_s = launcher.budget.left() - (kept_s if self.won() else 0.0)
             more = int(min(wanted - len(seen), free_s / pair_s))
             if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
                 return

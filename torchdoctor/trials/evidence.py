@@ -12,7 +12,7 @@ from torchdoctor.trials.launches import Arm, Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.rounds import Round, Seconds, a_a_differences, differences
 
-_BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
+BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,19 @@ class Measured:
         return fmean(self.differences) if self.differences else -math.inf
 
     @property
+    def bound(self) -> float | None:
+        """The most that the time of the step it works on allows, as a speed-up; None: unknown."""
+        return self.arm.candidate.bound if self.arm.candidate is not None else None
+
+    @property
     def beyond_bound(self) -> bool:
         """Whether it gained more than the time of the step that it works on allows."""
-        bound = self.arm.candidate.bound if self.arm.candidate is not None else None
-        return bound is not None and self.gain > math.log(bound) + _BOUND_KNOWN_TO
+        return exceeds(self.gain, self.bound)
+
+
+def exceeds(gain: float, bound: float | None) -> bool:
+    """Whether a log speed-up lies above a bound by more than the bound is known to."""
+    return bound is not None and gain > math.log(bound) + BOUND_KNOWN_TO
 
 
 class Evidence:
@@ -96,7 +105,7 @@ class Evidence:
             low_precision=self._low_precision,
         )
         facts = arm.facts
-        return compare_training(arm.timings, untouched, facts.keeps_results, facts.reorders)
+        return compare_training(arm.timings, untouched, facts.keeps_results, facts.how)
 
     def paired(self, arm: Arm, phase: str) -> list[float]:
         """Deciding differences of one phase."""

@@ -5,19 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.records import Recording
+from torchdoctor.records.lookup import training_loaders
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.samples import Preparation
 
 
 def fix_facts(module: Any, recording: Recording) -> FixFacts:
     """What a fix says of itself, for this program (`candidates.FixModule` names the fields)."""
+    loaders = training_loaders(recording)
     return FixFacts(
         keeps_results=module.KEEPS_RESULTS,
         setup_s=getattr(module, "SETUP_S", 0.0),
         includes=frozenset(module.includes(recording) if hasattr(module, "includes") else ()),
         switches=module.WHEN == "between steps",
         ladder=_ladder(module, recording),
-        reorders=getattr(module, "REORDERS", False),
+        how=Preparation(
+            draws_random=loaders[0].draws_random if loaders else None,
+            elsewhere=getattr(module, "PREPARES_ELSEWHERE", False),
+            reorders=getattr(module, "REORDERS", False),
+        ),
+        doubted=hasattr(module, "doubt") and module.doubt(recording) is not None,
     )
 
 

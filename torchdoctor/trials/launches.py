@@ -11,15 +11,18 @@ from typing import Any, Protocol
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
 from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent, SwitchedLaunch
+from torchdoctor.reports.figures import fix_with_settings
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
+from torchdoctor.trials.samples import Preparation
 from torchdoctor.trials.schedule import Budget, BudgetEnded
 
 # Of a one-time cost, paid again with a warm cache, until measured (compiling on a CPU: 0.06).
 _CACHED = 0.15
+_MANY = 4  # launches
 
 Fixes = list[tuple[str, dict[str, Any]]]
 
@@ -44,7 +47,8 @@ class FixFacts:
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     switches: bool = False  # on and off in a running program (`WHEN`)
     ladder: Ladder | None = None  # a setting of which more values may be tried
-    reorders: bool = False  # the same batches in another order (`REORDERS`)
+    how: Preparation = field(default_factory=Preparation)  # where its samples come from
+    doubted: bool = False  # `doubt`: recommended only where it was seen to train the same
 
     @property
     def risk(self) -> int:
@@ -87,11 +91,8 @@ class Arm:
 
 
 def label(fixes: Fixes) -> str:
-    """ "loader-workers num_workers=4 + set-to-none"."""
-    return " + ".join(
-        " ".join([fix, *(f"{name}={value}" for name, value in settings.items())])
-        for fix, settings in fixes
-    )
+    """ "loader-workers (num_workers=4) + set-to-none"."""
+    return " + ".join(fix_with_settings(fix, settings) for fix, settings in fixes)
 
 
 @dataclass(kw_only=True)
@@ -103,6 +104,12 @@ class Plan:
     most: int
     arms: Sequence[Arm]  # that one pair or round consists of, or that the launches are of
     done: int = 0
+
+
+def _at_most(seconds: Sequence[float]) -> float:
+    """What one more takes at most; of many, the slowest one met somebody else's load."""
+    longest = sorted(seconds)
+    return longest[-2] if len(longest) >= _MANY else longest[-1]
 
 
 class Launcher:
@@ -140,13 +147,13 @@ class Launcher:
         """Seconds that the next launch of this arm takes at most, by those before it."""
         own = [slot.ended_s - slot.began_s for slot in arm.slots]
         if arm is self.baseline:
-            return max(own) if own else self._first_s or 0.0
+            return _at_most(own) if own else self._first_s or 0.0
         plain = [slot.ended_s - slot.began_s for slot in self.baseline.slots]
         plain_s = median(plain) if plain else self._first_s or 0.0
         if not own:
             return plain_s + arm.facts.setup_s
         if not arm.facts.setup_s:
-            return max(own)
+            return _at_most(own)
         # The first launch compiles; those after it find the result in the cache.
         return max(own[1:], default=plain_s + _CACHED * max(0.0, own[0] - plain_s))
 

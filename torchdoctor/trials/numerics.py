@@ -14,7 +14,7 @@ import numpy as np
 
 from torchdoctor.records import LaunchTiming, Recording
 from torchdoctor.trials.loss_envelope import Envelope, block_length, drift
-from torchdoctor.trials.samples import SampleComparison, compare_samples
+from torchdoctor.trials.samples import Preparation, SampleComparison, compare_samples
 
 CLASSES = ("identical", "within-rounding", "within-seed-noise", "not-comparable", "changed")
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
@@ -78,7 +78,7 @@ def compare_training(
     trials: Sequence[LaunchTiming],
     untouched: Untouched,
     keeps: str = "within rounding",
-    reorders: bool = False,
+    how: Preparation = Preparation(),  # noqa: B008 - frozen
 ) -> Numerics:
     """Classify a candidate by its worst launch.
 
@@ -86,24 +86,24 @@ def compare_training(
         trials: its launches, with the baselines' seed.
         untouched: the reference.
         keeps: what the fix promises (`KEEPS_RESULTS`); decides how large rounding may be.
-        reorders: it hands out the same batches in another order (`REORDERS`).
+        how: where its samples come from.
     """
-    found = [_compare_launch(trial, untouched, keeps, reorders) for trial in trials]
+    found = [_compare_launch(trial, untouched, keeps, how) for trial in trials]
     if not found:
         return Numerics(classification="not-comparable", reason="no launch of it was measured.")
     return max(found, key=lambda one: (CLASSES.index(one.classification), one.harmful))
 
 
 def _compare_launch(
-    trial: LaunchTiming, untouched: Untouched, keeps: str, reorders: bool
+    trial: LaunchTiming, untouched: Untouched, keeps: str, how: Preparation
 ) -> Numerics:
     samples = compare_samples(
         trial.fingerprints,
         [b.fingerprints for b in untouched.baselines],
         [s.fingerprints for s in untouched.seeds],
-        reorders,
+        how,
     )
-    if samples.state == "corrupt":
+    if samples.state in ("corrupt", "stateful"):
         return Numerics(
             classification="changed", reason=f"The data changed: {samples.sentence}.", harmful=True
         )

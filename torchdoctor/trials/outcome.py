@@ -18,9 +18,10 @@ from torchdoctor.records import (
     TriedCeiling,
 )
 from torchdoctor.trials import compare
-from torchdoctor.trials.evidence import Evidence, Measured
+from torchdoctor.trials.bounds import beyond_belief, bound_of, doubt
+from torchdoctor.trials.evidence import Evidence, Measured, exceeds
 from torchdoctor.trials.launches import Arm, label
-from torchdoctor.trials.schedule import FEWEST_PAIRS, WORTH
+from torchdoctor.trials.schedule import CONFIRM_PAIRS, FEWEST_PAIRS, NO_TIME, WORTH, hopeless
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
 
@@ -62,7 +63,7 @@ def training_is_the_same(one: Measured, allow_training_changes: bool) -> bool:
         return allow_training_changes
     if numerics.classification == "not-comparable":
         # Nothing speaks against it, and its own promise is a strong one.
-        return risk < 2 and not numerics.needs_seeds
+        return risk < 2 and not numerics.needs_seeds and not one.arm.facts.doubted
     return numerics.classification in SAME_TRAINING
 
 
@@ -92,6 +93,10 @@ class Judgement:
             else ("refused" if one.arm.refused else "failed")
             for one in self.measured
         }
+        self.not_believed = [
+            one for one in self.measured if beyond_belief(one, self.verdicts[one.arm.key])
+        ]
+        self.verdicts.update({one.arm.key: "unclear" for one in self.not_believed})
 
     def of(self, arm: Arm) -> Measured:
         """What was measured of one arm."""
@@ -112,14 +117,14 @@ class Judgement:
         return sorted(found, key=lambda one: one.gain, reverse=True)
 
     def recommendable(self) -> list[Measured]:
-        """Those of the faster ones that train the same; no impossible gain of a few pairs."""
+        """Those of the faster ones that train the same."""
         allow = self.allow_training_changes
-        return [
-            one
-            for one in self.faster()
-            if training_is_the_same(one, allow)
-            and not (len(one.differences) < FEWEST_PAIRS and one.beyond_bound)
-        ]
+        return [one for one in self.faster() if training_is_the_same(one, allow)]
+
+    def at_most(self, one: Measured) -> float | None:
+        """The most that its fixes can gain by what they work on, where it came out above that."""
+        bound = bound_of(one, self.measured)
+        return bound if exceeds(one.gain, bound) else None
 
 
 def excludes_one(interval: Interval) -> bool:
@@ -127,19 +132,9 @@ def excludes_one(interval: Interval) -> bool:
     return interval.low > 1 or interval.high < 1
 
 
-def beyond_its_bound(one: Measured) -> str | None:
-    """The doubt of a speed-up that the time of the step that the fix works on cannot explain."""
-    if not one.beyond_bound or one.arm.candidate is None or one.arm.candidate.bound is None:
-        return None
-    return (
-        f"{label(one.arm.fixes)} came out at {math.exp(one.gain):.2f}x in {len(one.differences)} "
-        f"pairs, but what it works on takes so little of the step that "
-        f"{one.arm.candidate.bound:.2f}x is the most: the load of the machine changed between "
-        "launches, or the step is another one by now. Measure it again with more pairs (--budget)."
-    )
-
-
-def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
+def trial(
+    one: Measured, verdict: str, baseline: Arm, why: str | None, at_most: float | None
+) -> Trial:
     """One row of the report.
 
     Args:
@@ -147,6 +142,7 @@ def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
         verdict: as `verdicts` says.
         baseline: the untouched program.
         why: what keeps it from being recommended or explains the verdict.
+        at_most: `Trial.at_most`.
     """
     arm, timings, untouched = one.arm, one.arm.timings, baseline.timings
     speedup = compare.estimate(one.differences)
@@ -164,6 +160,7 @@ def trial(one: Measured, verdict: str, baseline: Arm, why: str | None) -> Trial:
         fix=fix,
         settings=settings,
         speedup=speedup if arm.alive else None,
+        at_most=at_most if arm.alive else None,
         verdict=verdict,
         numerics=one.numerics.classification,
         numerics_reason=one.numerics.reason,
@@ -189,7 +186,7 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
         one: what was measured.
         verdict: of it.
         confirmed: how many candidates were confirmed together.
-        ended: why the trials ended early ("the budget ended", "interrupted"), None: they did not.
+        ended: why the trials ended early (`NO_TIME`, "interrupted"), None: they did not.
     """
     pairs = len(one.differences)
     parts = []
@@ -206,21 +203,30 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
     elif one.phase == "switch":
         parts.append(f"screened only: {pairs} pairs of blocks within one launch")
     elif pairs < FEWEST_PAIRS:
-        parts.append(f"only {pairs} pairs: {ended or 'the budget ended'}")
+        dropped = "it did not look faster, so others had the time"
+        lost = one.arm.alive and hopeless(one.differences, CONFIRM_PAIRS)
+        parts.append(f"only {pairs} pairs: {dropped if lost else ended or NO_TIME}")
     alone = compare.verdict(one.differences)
     if one.phase == "confirm" and verdict not in (alone, "same") and alone in ("faster", "slower"):
         parts.append(f"{alone} alone, not after Holm's correction for {confirmed} candidates")
-    if verdict == "faster" and one.beyond_bound:
-        few = ", in too few pairs to be recommended" if pairs < FEWEST_PAIRS else ""
-        parts.append(f"more than the time that it works on allows{few}")
+    if verdict in ("faster", "unclear") and one.beyond_bound:
+        parts.append(f"more than the time that it works on allows ({one.bound:.2f}x)")
+    if verdict == "unclear" and beyond_belief(one, alone) and alone == "slower":
+        parts.append("it lost more than all that it works on takes")
     if verdict == "faster" and one.gain < math.log1p(WORTH):
         parts.append(f"gains less than {WORTH:.0%}")
     changed = one.numerics.classification == "changed" and one.arm.facts.risk < 3
     if changed and one.gain > 0:
         parts.append("training changed: not recommended")
-    elif verdict == "faster" and one.numerics.needs_seeds:
+    elif verdict == "faster" and _training_unknown(one):
         parts.append("whether training changed is not known: not recommended")
     return "; ".join(parts) or None
+
+
+def _training_unknown(one: Measured) -> bool:
+    numerics = one.numerics
+    doubted = one.arm.facts.doubted and numerics.classification == "not-comparable"
+    return numerics.needs_seeds or doubted
 
 
 def recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
@@ -229,10 +235,11 @@ def recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
     if not found:
         return Recommendation()
     best = found[0]
-    row = trial(best, "faster", baseline, None)
+    row = trial(best, "faster", baseline, None, judgement.at_most(best))
     return Recommendation(
         fixes=[RecommendedFix(fix=fix, settings=values) for fix, values in best.arm.fixes],
         speedup=row.speedup,
+        at_most=row.at_most,
         numerics=row.numerics,
         numerics_reason=row.numerics_reason,
         peak_memory_bytes=row.peak_memory_bytes,
@@ -260,7 +267,8 @@ def _doubts_of(judgement: Judgement) -> list[str]:
             f"{label(best.arm.fixes)} is recommended from {len(best.differences)} pairs alone, for "
             "want of time: measure it again with more (--budget)."
         )
-    doubts += [said for one in judgement.faster() if (said := beyond_its_bound(one)) is not None]
+    unlikely = [*judgement.faster(), *judgement.not_believed]
+    doubts += [said for one in unlikely if (said := doubt(one)) is not None]
     return doubts
 
 
@@ -284,7 +292,7 @@ def results(
     for one in judgement.measured:
         verdict = judgement.verdicts[one.arm.key]
         why = reason(one, verdict, judgement.confirmed, ended)
-        rows.append(trial(one, verdict, baseline, why))
+        rows.append(trial(one, verdict, baseline, why, judgement.at_most(one)))
     return TrialResults(
         trials=rows,
         noise_floor=noise,

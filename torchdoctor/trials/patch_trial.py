@@ -10,6 +10,7 @@ from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Arm, Launcher, Plan
 from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
 
+_MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
 _RESERVED_OF = 2  # times the reserve must be left, or there is none
 
 PATCH = "patch"  # what a launch is asked for in place of a fix
@@ -57,11 +58,19 @@ def patch_result(evidence: Evidence, arm: Arm | None, why: str | None) -> PatchT
 
 
 def disagreement(fixes: Interval | None, patch: Interval | None) -> str | None:
-    """A sentence where patch and run-time fixes differ beyond both intervals."""
-    if fixes is None or patch is None or (patch.low <= fixes.high and fixes.low <= patch.high):
+    """A sentence where patch and run-time fixes differ by more than both intervals and the machine.
+
+    Each was measured beside the untouched program, but minutes apart: the load of the machine may
+    help one of two programs more than the other.
+    """
+    if fixes is None or patch is None:
+        return None
+    gap = max(patch.low / fixes.high, fixes.low / patch.high)
+    if gap <= 1 + _MINUTES_APART:
         return None
     return (
         f"The patched program runs {patch.estimate:.2f}x ({patch.low:.2f}-{patch.high:.2f}), the "
         f"fixes applied at run time {fixes.estimate:.2f}x ({fixes.low:.2f}-{fixes.high:.2f}): the "
-        "edit does not do the same, so trust the patch's figure."
+        "edit does not do quite the same, or the load of the machine changed in between. The "
+        "patch's figure is that of the edit."
     )

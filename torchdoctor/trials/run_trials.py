@@ -19,8 +19,10 @@ from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Plan, Stopped, label
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import measure_patch, patch_result
+from torchdoctor.trials.samples import Preparation
 from torchdoctor.trials.schedule import (
     FEWEST_PAIRS,
+    NO_TIME,
     SEED_LAUNCHES,
     Budget,
     BudgetEnded,
@@ -106,7 +108,8 @@ def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
         setup_s=sum(facts.setup_s for facts in known),
         includes=frozenset().union(*(facts.includes for facts in known)),
         switches=all(facts.switches for facts in known),
-        reorders=any(facts.reorders for facts in known),
+        how=Preparation.together(facts.how for facts in known),
+        doubted=any(facts.doubted for facts in known),
     )
 
 
@@ -165,7 +168,7 @@ class _Search:
             self.stack()
             self.patched()
         except BudgetEnded:
-            self.ended = "the budget ended"
+            self.ended = NO_TIME
         except (KeyboardInterrupt, Interrupted):
             self.ended, self.interrupted = "interrupted", True
         except Stopped as stop:
@@ -257,7 +260,8 @@ class _Search:
             facts=replace(
                 riskiest,
                 setup_s=max(0.0, expected - plain),
-                reorders=any(member.facts.reorders for member in members),
+                how=Preparation.together(member.facts.how for member in members),
+                doubted=any(member.facts.doubted for member in members),
             ),
         )
         plan = plan_confirmation([expected], plain, launcher.budget.left())
@@ -267,7 +271,7 @@ class _Search:
                     f"The budget left no time to measure {label(arm.fixes)} together; "
                     "their gains may not add up."
                 )
-            self.ended = "the budget ended"
+            self.ended = NO_TIME
             return False
         self.stacks.append(arm)
         pair = [launcher.baseline, arm]
@@ -283,7 +287,7 @@ class _Search:
             try:
                 self.patch = measure_patch(self.launcher, best)
             except BudgetEnded:
-                self.no_patch = "the budget ended"
+                self.no_patch = NO_TIME
 
     def compose_patch(self) -> Arm | None:
         """The patch as text, which takes no launch; the arm that it makes permanent."""

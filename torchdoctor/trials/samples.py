@@ -7,19 +7,58 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _CHANCE = 1e-6  # labels that agree with a smaller chance than this agree for a reason
 _FEWEST = 8  # samples; with fewer nothing is said
 
 
+# Of inputs that differ under the same labels, where workers prepare them.
+_AUGMENTED = "random augmentation in workers is seeded differently"
+_UNKNOWN = "random augmentation, or state that the dataset keeps, differs in workers"
+_STATEFUL = (
+    "though preparing them draws nothing from the random generators of torch, NumPy and Python: "
+    "samples are no function of their index, the dataset or what it calls keeps state that "
+    "workers do not share"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How a candidate comes by its samples.
+
+    Attributes:
+        draws_random: preparing samples draws random numbers in the untouched program; None: not
+            known.
+        elsewhere: workers prepare the samples, each with a copy of the dataset, and in the
+            untouched program others or none (`PREPARES_ELSEWHERE`).
+        reorders: the same batches are handed out in another order by design, so that the first of
+            them are not the untouched program's first (`REORDERS`).
+    """
+
+    draws_random: bool | None = None
+    elsewhere: bool = False
+    reorders: bool = False
+
+    @staticmethod
+    def together(parts: Iterable[Preparation]) -> Preparation:
+        """Of fixes of one program that are switched on together."""
+        known = list(parts)
+        return Preparation(
+            draws_random=next((p.draws_random for p in known if p.draws_random is not None), None),
+            elsewhere=any(p.elsewhere for p in known),
+            reorders=any(p.reorders for p in known),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleComparison:
     """What the fingerprints say.
 
-    state: "same" (sequence), "labels-same", "reordered", "corrupt" (samples repeated, dropped or
-    foreign), "varies" (the untouched program's own order differs from run to run), "unknown".
+    state: "same" (sequence), "labels-same", "stateful" (labels alone are the same, and nothing was
+    drawn at random), "reordered", "corrupt" (samples repeated, dropped or foreign), "varies" (the
+    untouched program's own order differs from run to run), "unknown".
     """
 
     state: str
@@ -30,7 +69,7 @@ def compare_samples(
     trial: Sequence[str],
     baselines: Sequence[Sequence[str]],
     seeds: Sequence[Sequence[str]] = (),
-    reorders: bool = False,
+    how: Preparation = Preparation(),
 ) -> SampleComparison:
     """Compare a candidate's samples with those of the untouched program.
 
@@ -38,8 +77,7 @@ def compare_samples(
         trial: fingerprints of one launch of the candidate.
         baselines: of launches of the untouched program with the same seed.
         seeds: of launches with other seeds; they know more of the program's samples.
-        reorders: it hands out the same batches in another order by design, so that the first of
-            them are not the untouched program's first.
+        how: where the candidate's samples come from.
     """
     known = [list(b) for b in baselines if len(b) >= _FEWEST]
     if len(trial) < _FEWEST or not known:
@@ -57,11 +95,11 @@ def compare_samples(
         return SampleComparison(
             state="reordered", sentence=f"the same {length} samples in another order"
         )
-    if reorders:
+    if how.reorders:
         return _another_order(ours, theirs)
     labels = _labels(ours)
     if labels == _labels(theirs) and _says_something(labels):
-        return _same_labels(ours, theirs)
+        return _same_labels(ours, theirs, how)
     repeated = _repeats(ours) - _repeats(theirs)
     if repeated > 0:
         return SampleComparison(
@@ -109,18 +147,20 @@ def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleCompa
     )
 
 
-def _same_labels(ours: list[str], theirs: list[str]) -> SampleComparison:
+def _same_labels(ours: list[str], theirs: list[str], how: Preparation) -> SampleComparison:
     inputs = [_repeats([f.rpartition(":")[0] for f in fs]) for fs in (ours, theirs)]
     if inputs[0] > inputs[1]:
         return SampleComparison(
             state="corrupt",
             sentence=f"{inputs[0]} of the first {len(ours)} inputs are repeated under other labels",
         )
-    return SampleComparison(
-        state="labels-same",
-        sentence="labels in the same order, inputs differ "
-        "(random augmentation in workers is seeded differently)",
-    )
+    said = "labels in the same order, inputs differ"
+    if not how.elsewhere:
+        return SampleComparison(state="labels-same", sentence=said)
+    if how.draws_random is False:
+        return SampleComparison(state="stateful", sentence=f"{said}, {_STATEFUL}")
+    why = _AUGMENTED if how.draws_random else _UNKNOWN
+    return SampleComparison(state="labels-same", sentence=f"{said} ({why})")
 
 
 def _labels(fingerprints: Sequence[str]) -> list[str]:

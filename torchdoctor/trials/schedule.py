@@ -16,6 +16,7 @@ SCREEN_ROUNDS = 2
 SEED_LAUNCHES = 2  # with other seeds, when a finalist's losses are not equal up to rounding
 WORTH = 0.01  # a smaller gain is not recommended
 MOST_FINALISTS = 6
+NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it
 HOPELESS = 0.1  # slower than this after some pairs: the next candidate is worth more
 
 

@@ -1,0 +1,96 @@
+"""The line of the user's own code that samples are prepared by, or wait in, is named."""
+
+from __future__ import annotations
+
+import pytest
+from partial_recordings import recording
+
+from torchdoctor.checks import (
+    inline_batch_preparation,
+    loader_cpu_bound,
+    loader_io_bound,
+    work_outside_model,
+)
+
+_LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.97}
+
+
+def _stack(line: int, function: str, count: int, text: str) -> dict:
+    where = {"file": "/w/data.py", "line": line, "function": function}
+    return {"location": where, "phase": "loader", "count": count, "leaf": "x", "text": text}
+
+
+def _evidence(*stacks: dict, sensors: dict | None = None, **loader: object) -> str:
+    known = {**_LOADER, **loader}
+    seen = recording(
+        {
+            "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+            "processes": [{"pid": 1, "loaders": [known], "stacks": list(stacks)}],
+            "sensors": sensors or {},
+        }
+    )
+    computes = known["sample_cpu_share"] == _LOADER["sample_cpu_share"]
+    [found] = (loader_cpu_bound if computes else loader_io_bound).look(seen)
+    return " ".join(found.evidence)
+
+
+def test_the_function_that_takes_most_is_named_with_its_line() -> None:
+    said = _evidence(
+        _stack(20, "augment", 60, "total += row[i]"),
+        _stack(21, "augment", 20, "count += 1"),
+        _stack(40, "collate", 20, "torch.stack(rows)"),
+    )
+    assert "80% of it was in augment, most often at data.py:20 (total += row[i])." in said
+
+
+def test_files_of_a_package_are_named_from_the_programs_folder() -> None:
+    """The headline said train.py:20 of a program that has three of that name."""
+    row = _stack(20, "augment", 90, "total += row[i]")
+    row["location"]["file"] = "/w/pkg/data.py"
+    said = _evidence(row)
+    assert "most often at pkg/data.py:20" in said
+    for check, phase in ((work_outside_model, "after_step"), (inline_batch_preparation, "other")):
+        seen = recording(
+            {
+                "steps": {"boundary": {"kind": "optimizer"}, "before_forward_s": 0.006},
+                "shares": {"data_loader": 0.4, "cpu": 0.2, "other": 0.4},
+                "processes": [{"pid": 1, "stacks": [{**row, "phase": phase}]}],
+            }
+        )
+        for finding in check.look(seen):
+            assert "pkg/data.py:20" in " ".join(finding.evidence)
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        [_stack(20, "augment", 5, "total += row[i]")],  # too few to tell
+        [_stack(46, "<module>", 90, "for x, y in loader:")],  # library code below the loop
+        [_stack(46, "train", 90, "x, y = next(batches)")],
+        [_stack(20, "a", 40, "x"), _stack(30, "b", 35, "y"), _stack(40, "c", 25, "z")],
+    ],
+)
+def test_nothing_is_named_where_nothing_stands_out(stacks: list[dict]) -> None:
+    assert "of it was in" not in _evidence(*stacks)
+    assert "of it was in" not in _evidence(*stacks, sample_cpu_share=0.02)
+
+
+def test_the_line_that_waits_is_named_as_well() -> None:
+    said = _evidence(_stack(7, "__iter__", 60, "time.sleep(0.05)"), sample_cpu_share=0.01)
+    assert "100% of it was in __iter__, most often at data.py:7 (time.sleep(0.05))." in said
+
+
+def test_the_line_that_waits_for_workers_prepares_nothing() -> None:
+    stacks = _stack(7, "train", 60, "batch = self.queue.take()")
+    known = {"num_workers": 2, "sensors": {"workers_cpus": 0.1}}
+    assert "of it was in" not in _evidence(stacks, sample_cpu_share=None, **known)
+
+
+def test_a_loader_that_hardly_reads_waits_for_something_else() -> None:
+    said = _evidence(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40_000.0})
+    assert "the loader waits for a network, a lock, another process or a sleep." in said
+    assert "It hardly reads the disk (0.0 MB/s)." in said
+    assert "storage" not in said
+    said = _evidence(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40e6})
+    assert "waits for storage" in said
+    assert "reads 40.0 MB/s from disk" in said

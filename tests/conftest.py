@@ -1,0 +1,38 @@
+"""Tests share the machine: two workers more than cores, and whoever needs its budget goes first.
+
+A run that is to end within its budget waits for most of it and leaves its core idle; but when it
+computes, the others must give way, or it measures them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+_GIVES_WAY = 10  # of niceness
+_AT_START = os.nice(0) if hasattr(os, "nice") else 0
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs so, and every program under test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """For `-n auto`."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (cores or 1) + 2
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A worker gives way from its first test on that needs no budget.
+
+    Niceness cannot be taken back, and need not: the largest group comes first (`loadgroup`).
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ or not hasattr(os, "nice"):
+        return
+    group = item.get_closest_marker("xdist_group")
+    if (group is None or "trials" not in group.args) and os.nice(0) == _AT_START:
+        os.nice(_GIVES_WAY)

@@ -1,0 +1,98 @@
+"""Options of the command line: changed only where the value comes from `parse_args()`."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchdoctor.edits import KeywordEdit
+from torchdoctor.edits.source import by_command, edited
+
+HEAD = """import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--workers", type=int, default=0)
+"""
+PLAIN = HEAD + "args = p.parse_args()\n"
+CALL = "loader = DataLoader(data, num_workers=args.workers)\n"
+
+
+def workers(source: str, *command: str) -> str | None:
+    """The source with four workers, which asked for again changes nothing more."""
+    edit = edit_of(source, *command)
+    once = edited(source, edit)
+    assert once is None or edited(once, edit) == once
+    return once
+
+
+def edit_of(source: str, *command: str) -> KeywordEdit:
+    line = next(n for n, text in enumerate(source.split("\n"), 1) if "DataLoader(" in text)
+    return KeywordEdit(
+        file="train.py", line=line, callee="DataLoader", keyword="num_workers", value="4",
+        position=5, command=("python", "train.py", *command),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        PLAIN + CALL,
+        HEAD + "args, rest = p.parse_known_args()\n" + CALL,
+        HEAD + "args: argparse.Namespace = p.parse_args()\n" + CALL,
+        HEAD + "def parse():\n    return p.parse_args()\nargs = parse()\n" + CALL,
+        HEAD + "def parse():\n    a = p.parse_args()\n    return a\nargs = parse()\n" + CALL,
+        HEAD + f"def main(args):\n    {CALL}main(p.parse_args())\n",
+        HEAD + f"def main(n, args):\n    {CALL}a = p.parse_args()\nmain(1, args=a)\n",
+        HEAD + f"args = None\ndef main():\n    global args\n    args = p.parse_args()\n    {CALL}",
+        PLAIN + "settings = vars(args)\nprint(settings, args.__dict__['workers'])\n" + CALL,
+        PLAIN + "class A:\n  def f(self, k, v):\n    setattr(self, k, v)\n" + CALL,
+        PLAIN + "g = p.add_argument_group()\n" + CALL,
+        HEAD.replace("default=0", "default=0, choices=[0, 4]") + "args = p.parse_args()\n" + CALL,
+    ],
+)
+def test_what_parse_args_returned_has_its_default_changed(source: str) -> None:
+    assert workers(source) == source.replace("default=0", "default=4")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        PLAIN + "cfg = types.SimpleNamespace(workers=0)\n" + CALL.replace("args.", "cfg."),
+        PLAIN + "class O: workers = 0\no = O()\n" + CALL.replace("args.", "o."),
+        PLAIN + "cfg = load(args.file)\n" + CALL.replace("args.", "cfg."),
+        PLAIN + CALL.replace("args.", "cfg.args."),
+        PLAIN + "args = override(args)\n" + CALL,
+        PLAIN + "args = argparse.Namespace(**load(args.file))\n" + CALL,
+        PLAIN + "for args in (a, b):\n    pass\n" + CALL,
+        PLAIN + f"def main(args):\n    {CALL}main(load())\n",
+        PLAIN + f"def main(args):\n    {CALL}main(args)\nmain(load())\n",
+        PLAIN + f"def main(args):\n    {CALL}spawn(main, cfg)\n",
+        HEAD + "def parse():\n    return load()\nargs = parse()\n" + CALL,
+        HEAD + "args = p.parse_args(namespace=saved)\n" + CALL,
+        HEAD + "from elsewhere import parse_args\nargs = parse_args()\n" + CALL,
+        PLAIN + "p.set_defaults(workers=0)\n" + CALL,
+        PLAIN + "p.set_defaults(**load())\n" + CALL,
+        PLAIN + "args.__dict__.update(load())\n" + CALL,
+        PLAIN + "args.__dict__['workers'] = 1\n" + CALL,
+        PLAIN + "vars(args).update(load())\n" + CALL,
+        PLAIN + "vars(args)['workers'] = 1\n" + CALL,
+        PLAIN + "d = vars(args)\nd.update(load())\n" + CALL,
+        PLAIN + "d = vars(args)\nd |= load()\n" + CALL,
+        PLAIN + "setattr(args, 'workers', 1)\n" + CALL,
+        PLAIN + "for k, v in load().items():\n    setattr(args, k, v)\n" + CALL,
+        PLAIN + "args.workers = args.workers or 0\n" + CALL,
+        PLAIN + "args.workers //= 2\n" + CALL,
+        HEAD.replace("default=0", "default=0, choices=[0, 1]") + "args = p.parse_args()\n" + CALL,
+        HEAD.replace("default=0", "default=0, choices=f()") + "args = p.parse_args()\n" + CALL,
+        HEAD + "q = argparse.ArgumentParser()\nargs = q.parse_args()\n" + CALL,
+    ],
+)
+def test_an_option_that_may_be_another_is_left_alone(source: str) -> None:
+    """`--workers` may be the threads of a web server, and the value a configuration file's."""
+    assert workers(source) is None
+    assert by_command(source, edit_of(source, "--workers", "2")) is None
+
+
+def test_a_command_that_the_option_refuses_is_not_given() -> None:
+    source = HEAD.replace("default=0", "default=0, choices=[0, 1]") + "args = p.parse_args()\n"
+    assert by_command(source + CALL, edit_of(source + CALL, "--workers", "1")) is None
+    command = by_command(PLAIN + CALL, edit_of(PLAIN + CALL, "--workers", "1"))
+    assert command == ["python", "train.py", "--workers", "4"]

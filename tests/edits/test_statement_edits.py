@@ -1,0 +1,69 @@
+"""Statements at the head of a module: before anything that may train, and effective."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchdoctor.edits import StatementEdit
+from torchdoctor.edits.source import edited
+
+ADDED = "torch.set_num_threads(2)"
+LOOP = "for x in data:\n    step(x)\n"
+
+
+def changed(source: str, statement: str = ADDED) -> str | None:
+    edit = StatementEdit(file="", statement=statement)
+    once = edited(source, edit)
+    assert once is None or edited(once, edit) == once
+    return once
+
+
+@pytest.mark.parametrize(
+    ("head", "rest"),
+    [
+        ("import torch\n", LOOP + "import matplotlib\n"),
+        ("import torch\n", "with opened() as f:\n    train()\nimport json\n"),
+        ("import torch\n", "main()\nimport json\n"),
+        ("import torch\nfrom lib import run\n", "run()\nimport json\n"),
+        ("import torch\nimport lib\n", "lib.run()\nimport json\n"),
+        ("import torch\n", "if __name__ == '__main__':\n    import os\n    main()\n"),
+        ("import torch\n", "try:\n    import os\n    main()\nexcept OSError:\n    pass\n"),
+        ("import torch\n", "def f():\n    pass\nimport json\n"),
+        ("import torch\nimport os\nos.environ['A'] = str(1)\nimport json\n", LOOP),
+        ("import torch\ntorch.manual_seed(0)\nimport json\n", LOOP + "import csv\n"),
+        ("import torch\ntry:\n    import apex\nexcept ImportError:\n    apex = None\n", LOOP),
+        ("from lib import path\npath()\nimport torch\n", LOOP),
+    ],
+)
+def test_a_statement_stands_before_what_may_train(head: str, rest: str) -> None:
+    """`import json` behind the training loop is not the head of the module."""
+    assert changed(head + rest) == f"{head}\n{ADDED}\n{rest}"
+
+
+def test_what_is_imported_behind_a_loop_is_not_there_at_the_head() -> None:
+    assert changed(LOOP + "import torch\n") is None
+    assert changed("import os\n" + LOOP + "import torch\n") is None
+
+
+def test_the_program_s_own_statement_is_changed_instead() -> None:
+    """It comes later and would overrule an inserted one."""
+    source = "import torch\nimport os\ntorch.set_num_threads(8)  # all\n" + LOOP
+    assert changed(source) == source.replace("8", "2")
+    flag = "torch.backends.cudnn.benchmark = "
+    source = f"import torch\ntorch.manual_seed(0)\n{flag}False\n" + LOOP
+    assert changed(source, f"{flag}True") == source.replace("False", "True")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "torch.set_num_threads(8)\ntorch.set_num_threads(4)\n",
+        "torch.set_num_threads(N)\n",
+        "if N:\n    torch.set_num_threads(8)\n",
+        "def prepare():\n    torch.set_num_threads(8)\n",
+        "x = torch.set_num_threads(8)\n",
+        LOOP + "torch.set_num_threads(8)\n",
+    ],
+)
+def test_what_may_be_overruled_is_not_inserted(rest: str) -> None:
+    assert changed("import torch\n" + rest) is None

@@ -1,0 +1,141 @@
+"""What a gate says of what it measured, and of the time that it would have needed. No processes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from torchdoctor.gate.decision import FAIL_FINAL, pairs_for, state
+from torchdoctor.gate.figures import sentence
+from torchdoctor.gate.gate_run import GateRun
+from torchdoctor.gate.more_time import decides, too_few_pairs
+from torchdoctor.gate.pairs import Estimator
+from torchdoctor.gate.settings import GateSettings
+from torchdoctor.records import Interval, Workload
+from torchdoctor.records.gate import GateMetric
+from torchdoctor.trials.compare import t_quantile
+
+
+def time_row(low: float, high: float, tolerance: float = 0.02) -> GateMetric:
+    ratio = Interval(estimate=math.sqrt(low * high), low=low, high=high)
+    return GateMetric(
+        name="step_time",
+        reference=0.01,
+        new=0.01,
+        unit="s/sample",
+        ratio=ratio,
+        tolerance=tolerance,
+        verdict=state("not slower", ratio, tolerance),
+    )
+
+
+def test_a_pass_says_what_it_could_not_have_seen() -> None:
+    def passed(high: float, tolerance: float = 0.02) -> str:
+        return sentence([time_row(1 / high, high, tolerance)], "not slower", "main")
+
+    assert passed(1.019).startswith("Not slower than main")
+    assert "more than 1.9 % is ruled out" in passed(1.019)
+    assert "one of up to 5.0 % would not have been seen" in passed(1.05)
+    assert "Any slow-down is ruled out" in passed(1.0)
+    assert "up to 61 %" in passed(1.606) and "proven" in passed(1.606)
+    assert passed(1.25, tolerance=0.2).startswith("Not slower")
+
+
+def test_no_row_is_ok_that_was_not_seen_well_enough() -> None:
+    """A third slower at p = 0.019 stood as "ok" in the table, so that nobody looked again."""
+    assert time_row(1.065, 1.666).verdict == "perhaps slower"
+    assert time_row(0.90, 1.19).verdict == "not seen well enough"
+    assert time_row(0.99, 1.015).verdict == "ok"
+    assert time_row(1.005, 1.018).verdict == "ok", "slower, but within what is accepted"
+    assert time_row(1.02, 1.12, tolerance=0.2).verdict == "ok"
+    assert time_row(0.90, 1.19, tolerance=0.2).verdict == "ok"
+    assert state("slower", None, 0.02) == "worse"
+    assert state("inconclusive", None, 0.02) == "not measured"
+
+
+# Mean 0.287 and a spread that makes the interval 1.065 to 1.666 of 8 pairs.
+THIRD = [0.287 + 0.2503 * sign for sign in (1, -1) * 4]
+
+
+def test_what_would_decide_is_computed_from_the_spread() -> None:
+    row = time_row(1.065, 1.666)
+    said = decides(THIRD, 0.02, row.verdict, spent_s=25.0, pair_s=6.0)
+    needed = pairs_for(THIRD, math.expm1(0.287))
+    assert needed is not None and 10 < needed < 20
+    assert f"About {needed} pairs would prove a difference of this size (33 %)" in said
+    assert "8 were measured" in said and "(--budget " in said
+    whole = sentence([row], "not slower", "HEAD~1 (01234)", p=0.019, decides=said)
+    assert "times the step time (95 % interval 1.065 to 1.666) of HEAD~1" in whole
+    assert "not proven (p = 0.019, and a gate fails below 0.01)" in whole
+    assert whole.endswith(said)
+    # 2 % on such a machine takes thousands of pairs, and a gate makes 80.
+    hopeless = decides(THIRD, 0.02, "not seen well enough", 25.0, 6.0)
+    assert "even 80" in hopeless and "quieter machine" in hopeless and "--budget" not in hopeless
+    assert decides(THIRD, 0.02, "ok", 25.0, 6.0) == ""
+
+
+def test_the_pairs_that_are_said_to_prove_it_do_so_four_times_in_five() -> None:
+    source, size = np.random.default_rng(5), 0.10
+    seen = list(source.normal(0.0, 0.08, 400))
+    pairs = pairs_for(seen, size)
+    assert pairs is not None
+    draws = source.normal(math.log1p(size), 0.08, (4000, pairs))
+    t = draws.mean(1) / (draws.std(1, ddof=1) / math.sqrt(pairs))
+    assert (t > t_quantile(1 - FAIL_FINAL / 2, pairs - 1)).mean() == pytest.approx(0.8, abs=0.06)
+
+
+def test_too_few_pairs_say_how_much_time_they_need() -> None:
+    said = too_few_pairs(1, spent_s=25.0, pair_s=10.0)
+    assert "after 1 pair of launches, and 5 are needed" in said
+    assert "takes about 75 s: give it more (--budget 90s)" in said
+    assert "about 6 min: give it more (--budget 7m)" in too_few_pairs(0, 50.0, 60.0)
+
+
+class Clock:
+    """The time of `gate_run`, and a launcher whose pairs take what is said."""
+
+    def __init__(self, pairs_s: list[float]) -> None:
+        self.now, self.pairs_s, self.measured = 0.0, list(pairs_s), 0
+        self.pair_s, self.shortest_pair_s = 12.0, 6.0
+        self.pairs, self.sides = self, ()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def differences(self, how: object) -> list[float]:
+        return [0.3, 0.1, 0.5, 0.0, 0.4, 0.2, 0.3, 0.1][: self.measured]
+
+    def measure(self, until_s: float) -> None:
+        self.now += self.pairs_s.pop(0) if self.pairs_s else 5.0
+        self.measured += 1
+
+
+def decided(
+    monkeypatch: pytest.MonkeyPatch, pairs_s: list[float], budget_s: float
+) -> tuple[str, str, Clock]:
+    clock = Clock(pairs_s)
+    monkeypatch.setattr("torchdoctor.gate.gate_run.time", clock)
+    settings = GateSettings(tolerances={"step_time": 0.02}, budget_s=budget_s)
+    run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)
+    clock.now = 25.0  # both versions were observed
+    return run._decide(clock, Estimator()), run._why, clock
+
+
+def test_one_slow_first_pair_does_not_give_the_time_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads from disk what the others find in memory: 15 of 60 s were left unused for it."""
+    verdict, why, clock = decided(monkeypatch, [20.0, 5.0, 5.0, 5.0, 5.0], 68.0)
+    assert clock.measured == 5 and verdict == "not slower" and why == ""
+    verdict, why, clock = decided(monkeypatch, [18.0, 5.0], 60.0)
+    assert (verdict, clock.measured) == ("inconclusive", 4)
+    assert "after 4 pairs of launches, and 5 are needed, which takes about 70 s" in why
+    assert "--budget 90s" in why
+    # Pairs that filled their share of the time leave room for a last short one.
+    verdict, why, clock = decided(monkeypatch, [8.0, 8.0, 8.0, 8.0, 6.0], 65.0)
+    assert (verdict, clock.measured) == ("not slower", 5)
+    # A slow machine stays slow: nothing is begun that lasts past the end.
+    verdict, why, clock = decided(monkeypatch, [15.0, 15.0, 15.0], 60.0)
+    assert clock.measured == 2 and clock.now <= 60.0 and "after 2 pairs" in why
+    verdict, why, clock = decided(monkeypatch, [], 30.0)
+    assert clock.measured == 0 and "about 85 s" in why

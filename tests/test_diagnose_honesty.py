@@ -1,0 +1,100 @@
+"""What `diagnose` may not claim of a trace: time that no event explains, arguments nobody saw."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compared_pairs import synthetic
+
+from torchdoctor.trace_checkup import trace_checkup
+
+
+def written(folder: Path, trace) -> Path:
+    path = folder / "trace.json"
+    path.write_bytes(trace.text())
+    return path
+
+
+_SLEEPER = """
+import sys, time, torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+
+def wait_for_a_message():
+    time.sleep(0.02)
+
+
+def main():
+    plan = schedule(wait=1, warmup=1, active=5)
+    stacks = sys.argv[2] == "stacks"
+    with profile(activities=[ProfilerActivity.CPU], schedule=plan, with_stack=stacks) as profiler:
+        for _ in range(7):
+            wait_for_a_message()
+            model(torch.randn(32, 64)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            profiler.step()
+    profiler.export_chrome_trace(sys.argv[1])
+
+
+main()
+"""
+
+
+@pytest.mark.parametrize("stacks", ["none", "stacks"])
+def test_time_in_no_operator_is_not_said_to_be_the_models(stacks: str, tmp_path: Path) -> None:
+    """A step that slept 93 % of itself: "the CPU executes the model 100 %", and a fused AdamW."""
+    script, file = tmp_path / "sleeper.py", tmp_path / "trace.json"
+    script.write_text(_SLEEPER)
+    subprocess.run([sys.executable, script, file, stacks], check=True, capture_output=True)
+    report = trace_checkup([str(file)])
+    found = report.diagnosis
+    assert (found.bottleneck, found.detail) == ("other", "outside-operators")
+    assert report.baseline.shares.cpu < 0.3 and report.baseline.shares.other > 0.7
+    assert "lies in no operator" in found.sentence and "model" not in found.sentence
+    assert [f.check for f in found.findings] == ["outside-operators"]
+    assert report.recommendation.also_offered == []
+    if stacks == "stacks":
+        assert "wait_for_a_message at sleeper.py:" in found.sentence
+        assert "sleep, input" not in found.sentence
+    else:
+        assert "Python of the program, or waiting (sleep, input/output)" in found.sentence
+        assert "with_stack=True" in found.sentence and "torchdoctor run" in found.sentence
+
+
+def test_long_stretches_without_operators_are_no_launching_on_a_gpu(tmp_path: Path) -> None:
+    trace = synthetic.TraceBuilder()
+    for number in range(4):
+        at = 10_000.0 * number
+        trace.step(number, at, at + 10_000)
+        trace.operator("aten::mm", at + 9000, at + 9020)
+        launch = trace.call("cudaLaunchKernel", at + 9005, at + 9015)
+        trace.kernel("ampere_sgemm_128x64_nn", at + 9015, at + 9900, launch)
+    report = trace_checkup([str(written(tmp_path, trace))])
+    assert report.diagnosis.bottleneck == "other"
+    assert report.recommendation.also_offered == []
+    assert report.diagnosis.sentence.startswith("91% of the step lies in no operator")
+
+
+def test_advice_of_a_trace_invents_no_arguments(tmp_path: Path) -> None:
+    """One item had shuffle=True and the next had lost it; workers stood there that nobody saw."""
+    trace = synthetic.TraceBuilder()
+    for number in range(4):
+        at = 10_000.0 * number
+        trace.step(number, at, at + 10_000)
+        trace.slice("user_annotation", synthetic.LOADER, at, at + 6000)
+        trace.operator("aten::mm", at + 6000, at + 9900)
+    report = trace_checkup([str(written(tmp_path, trace))])
+    assert report.diagnosis.bottleneck == "data_loader"
+    code = {fix.fix: fix.instruction for fix in report.recommendation.also_offered}
+    assert "DataLoader(..., num_workers=4)" in code["loader-workers"]
+    assert "only where to start" in code["loader-workers"]
+    assert not {"persistent-workers", "prefetch-factor"} & set(code)
+    for text in code.values():
+        assert "DataLoader(dataset" not in text and "batch_size=64" not in text

@@ -1,0 +1,154 @@
+"""The model trains in double precision (float64).
+
+What it means
+-------------
+Training a network needs float32 at most. float64 is mostly there by mistake: NumPy's numbers are
+float64, `torch.from_numpy` keeps them so, and `model.double()` makes the error about the data types
+go away. It takes twice the memory and about twice the time on a CPU. GPUs for data centres (V100,
+A100, H100) compute half as much in it as in float32, all others 32 to 64 times less, and tensor
+cores for 16 bits or TF32 lie idle.
+
+How it is measured
+------------------
+More than half of the parameters are float64, and large operators take a good part of the step;
+where no profiler window was measured, forward, backward and optimizer do. Operators that only look
+rows up or scatter them (embedding, index_select) do not count as large ones. The line that made it
+so is one that called `Module.double`, `Module.to` or `torch.set_default_dtype`.
+
+Not to be confused with
+-----------------------
+Programs that need the digits: solvers, simulations, Gaussian processes, second derivatives of
+physics-informed networks, checks of gradients. What a loss or a metric alone adds up in float64
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "gpu"
+THRESHOLD = 0.3
+THRESHOLD_SOURCE = "torchdoctor: share of the step in large operators, as for low precision"
+_MUCH = 0.6
+_WORTH_SAYING = 2**20  # bytes
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import arithmetic_share
+    from torchdoctor.records.precision import double_location, double_models
+
+    models, share = double_models(recording), arithmetic_share(recording)
+    what = f"{share or 0.0:.0%} of each step is large operators."
+    if share is None:
+        share = _phases_share(recording)
+        what = f"Forward, backward and optimizer take {share or 0.0:.0%} of each step."
+    if not models or share is None or share < THRESHOLD:
+        return []
+    model = models[0]
+    name = model.cls.rpartition(".")[2] or "the model"
+    every = model.float64_elements == model.elements
+    count = f"All {model.elements:,}" if every else f"{model.float64_elements:,} of"
+    of = "" if every else f" {model.elements:,}"
+    return [
+        Finding(
+            check="double-precision",
+            share_of_step=share,
+            evidence=[
+                f"{count}{of} parameters of {name} are float64 (double precision)"
+                f"{_made(recording)}.",
+                f"{what} {_costs(recording)}",
+                *_memory(8 * model.float64_elements),
+            ],
+            location=double_location(recording),
+            severity="high" if share >= _MUCH or recording.has_gpu else "moderate",
+        )
+    ]
+
+
+def _memory(size_bytes: int) -> list[str]:
+    from torchdoctor.records.analysed import size_words
+
+    if size_bytes < _WORTH_SAYING:
+        return []
+    return [
+        f"The parameters take {size_words(size_bytes)}, half of that in float32; so do gradients, "
+        "activations and the optimizer's state."
+    ]
+
+
+def _phases_share(recording: Recording) -> float | None:
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0:
+        return None
+    return min((steps.forward_s + steps.backward_s + steps.optimizer_s) / steps.mean_s, 1.0)
+
+
+def _made(recording: Recording) -> str:
+    from torchdoctor.records.lookup import place
+    from torchdoctor.records.precision import made_double
+
+    call = made_double(recording)
+    if call is None:
+        return ""
+    owner = "Module." if call.kind == "model" else "torch."
+    return f", made so by {owner}{call.name} at {place(recording, call.location, '')}"
+
+
+def _costs(recording: Recording) -> str:
+    """What float64 costs on this hardware, by its data sheet where that is known."""
+    from torchdoctor.gpu_data_sheets import data_sheet
+
+    if not recording.has_gpu:
+        return "In float64 a CPU computes half as many numbers at once as in float32."
+    gpus = recording.environment.gpus
+    sheet = data_sheet(gpus[0].name) if gpus else None
+    if sheet is None or "float64" not in sheet.tflops:
+        return (
+            "GPUs for data centres compute half as much in float64 as in float32, others 32 to 64 "
+            "times less."
+        )
+    double, single, half = (sheet.tflops.get(p) for p in ("float64", "float32", "float16"))
+    return (
+        f"The {sheet.name} computes at most {double:g} TFLOP/s in float64, {single:g} in float32 "
+        f"and {half:g} in 16 bits."
+    )
+
+
+_DOUBLE = {
+    "ident": 0,
+    "cls": "__main__.Net",
+    "dtypes": ["float64"],
+    "elements": 1000,
+    "float64_elements": 1000,
+    "forwards": 9,
+}
+_TRACE = {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08}
+_MADE = {"kind": "model", "name": "double", "location": {"file": "/w/train.py", "line": 9}}
+_V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
+FIRES = [
+    {"trace": _TRACE, "processes": [{"pid": 1, "models": [_DOUBLE], "double_calls": [_MADE]}]},
+    {
+        "environment": {"gpus": [_V100]},
+        "shares": {"gpu": 0.5},
+        "processes": [{"pid": 1, "models": [{**_DOUBLE, "device": "cuda:0"}]}],
+    },
+    {
+        "steps": {"forward_s": 0.003, "backward_s": 0.005},
+        "processes": [{"pid": 1, "models": [_DOUBLE]}],
+    },
+]
+QUIET = [
+    {"trace": {**_TRACE, "compute_s": 0.02}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
+    {"trace": {**_TRACE, "gather_s": 0.06}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
+    {
+        "trace": _TRACE,
+        "processes": [{"pid": 1, "models": [{**_DOUBLE, "float64_elements": 400}]}],
+    },
+    # A teacher in float64 that is only evaluated.
+    {"trace": _TRACE, "processes": [{"pid": 1, "models": [{**_DOUBLE, "eval_forwards": 9}]}]},
+]

@@ -1,0 +1,70 @@
+"""Evaluation takes a large part of the training time.
+
+What it means
+-------------
+Between the steps that train, the model runs over validation data. Each run of it costs the same
+however little was learned since the last one.
+
+What to do
+----------
+Evaluate every few epochs, or after more steps; on a part of the validation set, with the whole of
+it at the end; in larger batches, which need no memory for gradients. This changes what is seen of
+training, not what is learned (but for early stopping and schedules that follow the validation
+loss).
+
+How it is measured
+------------------
+The time of evaluation sections in the mean step: batches and forward passes that nothing is
+learned from. It says nothing where fewer than two sections were seen, for how often they come is
+not known then.
+
+Not to be confused with
+-----------------------
+Evaluation that builds a graph for gradients nobody uses (evaluation-with-gradients): the same
+evaluation is faster without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "cpu"
+THRESHOLD = 0.2
+THRESHOLD_SOURCE = "torchdoctor: share of evaluation in the mean step"
+_FEWEST = 2
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding
+
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0 or steps.evaluations < _FEWEST:
+        return []
+    share = steps.evaluation_s / steps.mean_s
+    if share < THRESHOLD:
+        return []
+    every = steps.steps / steps.evaluations
+    return [
+        Finding(
+            check="evaluation-share",
+            share_of_step=share,
+            evidence=[
+                f"Evaluation takes {share:.0%} of the training time: it came {steps.evaluations} "
+                f"times in {steps.steps} steps, about every {every:.3g}.",
+                f"Half as often it would take {share / (2 - share):.0%}; that changes what you see "
+                "of training, not what is learned.",
+            ],
+            severity="moderate",
+        )
+    ]
+
+
+FIRES = [{"steps": {"evaluation_s": 0.004, "evaluations": 3}}]
+QUIET = [
+    {"steps": {"evaluation_s": 0.004, "evaluations": 1}},
+    {"steps": {"evaluation_s": 0.0005, "evaluations": 3}},
+]

@@ -1,0 +1,106 @@
+"""Much of the traced step lies in no operator.
+
+What it means
+-------------
+The host ran Python of the program, or it waited: a sleep, a file, a lock, another process. None of
+that is the model's, and no compiler, optimizer or batch size makes it shorter by itself.
+
+How it is measured
+------------------
+From the profiler's trace: stretches of half a millisecond and longer in which no operator, driver
+call, loader or collective runs, and on a GPU no kernel. With the trace's stacks (`with_stack=True`)
+your functions are named that they passed in.
+
+Not to be confused with
+-----------------------
+The microseconds of Python and dispatch between operators (python-overhead). A program that
+`torchdoctor run` observes is asked by its own stacks instead (work-outside-model).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, PythonPlace, Recording
+
+UNDER = "other"
+THRESHOLD = 0.10
+THRESHOLD_SOURCE = "torchdoctor: a tenth of the step is worth a look"
+_HIGH = 0.30
+_NAMED = 3
+_TOLD = 0.25  # of that time: places that hold less of it do not explain it
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the threshold is passed."""
+    from torchdoctor.records import Finding, Location
+
+    trace = recording.trace
+    if recording.steps is not None or trace is None or not trace.step_s:
+        return []
+    share = min((trace.outside_s or 0.0) / trace.step_s, recording.shares.other or 0.0)
+    if share < THRESHOLD:
+        return []
+    ranked = sorted(trace.python_places, key=lambda one: one.other_s, reverse=True)
+    told = [one for one in ranked if one.other_s > 0][:_NAMED]
+    if sum(one.other_s for one in told) < _TOLD * share * trace.step_s:
+        told = []
+    location = None
+    if told:
+        location = Location(file=told[0].file, line=told[0].line, function=told[0].function)
+    return [
+        Finding(
+            check="outside-operators",
+            share_of_step=share,
+            evidence=_evidence(share, told, trace.step_s, bool(trace.python_places)),
+            location=location,
+            severity="high" if share >= _HIGH else "moderate",
+        )
+    ]
+
+
+def _evidence(share: float, told: list[PythonPlace], step_s: float, stacks: bool) -> list[str]:
+    if told:
+        named = ", ".join(
+            f"{one.function} at {one.file}:{one.line} ({one.other_s / step_s:.0%})" for one in told
+        )
+        return [
+            f"{share:.0%} of the step lies in no operator.",
+            f"There it was in {named}, with what that calls.",
+        ]
+    what = "Python of the program, or waiting (sleep, input/output)"
+    if stacks:
+        return [
+            f"{share:.0%} of the step lies in no operator: {what}; the stacks of the trace name "
+            "none of your lines there."
+        ]
+    return [
+        f"{share:.0%} of the step lies in no operator: {what}, which a trace without stacks does "
+        "not tell apart.",
+        "Record with_stack=True, or let `torchdoctor run` look.",
+    ]
+
+
+_TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "python_s": 0.0097, "outside_s": 0.0096}
+_PLACE = {"file": "train.py", "line": 12, "function": "main", "other_s": 0.0095}
+FIRES = [
+    {"shares": {"cpu": 0.04, "other": 0.96}, "steps": None, "trace": trace}
+    for trace in (_TRACE, {**_TRACE, "python_places": [_PLACE]})
+]
+QUIET = [
+    # Python between operators alone.
+    {"shares": {"cpu": 1.0, "other": 0.0}, "steps": None, "trace": {**_TRACE, "outside_s": 0.0}},
+    # A kernel hides it.
+    {
+        "shares": {"gpu": 0.97, "other": 0.03},
+        "steps": None,
+        "trace": {**_TRACE, "has_device": True},
+    },
+    # A run knows its program's stacks.
+    {
+        "shares": {"cpu": 0.04, "other": 0.96},
+        "steps": {"boundary": {"kind": "loader"}, "steps": 9, "mean_s": 0.01, "median_s": 0.01},
+        "trace": _TRACE,
+    },
+]

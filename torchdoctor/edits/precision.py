@@ -1,0 +1,187 @@
+"""Edits that make float32 of what a program computes in float64."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import libcst as cst
+
+from torchdoctor.edits import BatchCastEdit, SinglePrecisionEdit
+from torchdoctor.edits.syntax import Ranges, collect, covers, last_name, replaced, same_statement
+
+_DOUBLE = ("torch.float64", "torch.double", "torch.DoubleTensor", "torch.cuda.DoubleTensor")
+_MAKERS = ("from_numpy", "as_tensor", "tensor")
+_TYPES = ("float", "double", "to", "type", "half", "bfloat16", "long", "int")
+_SINGLE = ("torch.float32", "torch.float", "torch.FloatTensor", "torch.cuda.FloatTensor")
+_Change = Callable[[cst.Call], cst.BaseExpression]
+
+
+def single_precision(
+    module: cst.Module, ranges: Ranges, edit: SinglePrecisionEdit
+) -> cst.Module | None:
+    """The calls of a name on a line, in float32; None where none is there or one is not sure."""
+    on_line = [x for x in collect(module).calls if covers(ranges, x, edit.line)]
+    called = [x for x in on_line if last_name(x.func) == edit.callee]
+    chosen = [x for x in called if ranges[x].start.line == edit.line] or called
+    if not chosen:
+        done = edit.callee == "double" and any(last_name(x.func) == "float" for x in on_line)
+        return module if done else None
+    calls: dict[cst.Call, _Change] = {}
+    constants: set[cst.Assign] = set()
+    for call in chosen:
+        change = _change(module, call, edit.callee, constants)
+        if change is None:
+            return None
+        calls[call] = change
+    changed = module.visit(_Single(calls, constants))
+    return changed if isinstance(changed, cst.Module) else None
+
+
+def _change(
+    module: cst.Module, call: cst.Call, callee: str, constants: set[cst.Assign]
+) -> _Change | None:
+    """What to make of one call; None where it is not sure. A constant to change is added."""
+    if callee == "double":
+        return None if call.args or not isinstance(call.func, cst.Attribute) else _renamed
+    given = next((n for n, one in enumerate(call.args) if _asks(module, one.value)), None)
+    if given is not None:
+        value = call.args[given].value
+        constant = _constant(module, value.value) if isinstance(value, cst.Name) else None
+        if constant is not None:
+            constants.add(constant)
+            return _same
+        return partial(_with_type, given, _code(module, value))
+    if any(_asks(module, one.value, _SINGLE) for one in call.args):
+        return _same
+    typed = any(a.star or (a.keyword and a.keyword.value == "dtype") for a in call.args)
+    if callee not in _MAKERS or typed:
+        return None
+    if any(
+        isinstance(x.func, cst.Attribute) and x.func.value is call and last_name(x.func) in _TYPES
+        for x in collect(module).calls
+    ):
+        return _same  # what follows says the type
+    return _as_float
+
+
+class _Single(cst.CSTTransformer):
+    """Each of these very calls changed, and each of these constants float32."""
+
+    def __init__(self, calls: dict[cst.Call, _Change], constants: set[cst.Assign]) -> None:
+        self._calls, self._constants = calls, constants
+
+    def leave_Call(  # noqa: N802
+        self, original_node: cst.Call, updated_node: cst.Call
+    ) -> cst.BaseExpression:
+        return self._calls.get(original_node, _same)(updated_node)
+
+    def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:  # noqa: N802
+        if original_node not in self._constants:
+            return updated_node
+        return updated_node.with_changes(value=cst.parse_expression("torch.float32"))
+
+
+def _same(call: cst.Call) -> cst.BaseExpression:
+    return call
+
+
+def _renamed(call: cst.Call) -> cst.BaseExpression:
+    function = cst.ensure_type(call.func, cst.Attribute)
+    return call.with_changes(func=function.with_changes(attr=cst.Name("float")))
+
+
+def _as_float(call: cst.Call) -> cst.BaseExpression:
+    return cst.Call(func=cst.Attribute(value=call, attr=cst.Name("float")))
+
+
+def _with_type(number: int, code: str, call: cst.Call) -> cst.BaseExpression:
+    single = code.replace("DoubleTensor", "FloatTensor") if "Tensor" in code else "torch.float32"
+    argument = call.args[number].with_changes(value=cst.parse_expression(single))
+    return call.with_changes(args=[*call.args[:number], argument, *call.args[number + 1 :]])
+
+
+def _asks(module: cst.Module, value: cst.BaseExpression, kinds: Sequence[str] = _DOUBLE) -> bool:
+    """Whether an argument is one of these types, by itself or by a constant of the module's."""
+    if _code(module, value).strip("'\"") in kinds:
+        return True
+    return isinstance(value, cst.Name) and _constant(module, value.value, kinds) is not None
+
+
+def _constant(module: cst.Module, name: str, kinds: Sequence[str] = _DOUBLE) -> cst.Assign | None:
+    """`DTYPE = torch.float64`, where that is the only assignment to the name."""
+    found = [
+        assign
+        for assign in collect(module).assigns
+        for target in assign.targets
+        if isinstance(target.target, cst.Name) and target.target.value == name
+    ]
+    if len(found) != 1 or _code(module, found[0].value) not in kinds:
+        return None
+    return found[0]
+
+
+def _code(module: cst.Module, node: cst.CSTNode) -> str:
+    return module.code_for_node(node).strip()
+
+
+def cast_batch(module: cst.Module, ranges: Ranges, edit: BatchCastEdit) -> cst.Module | None:
+    """The parts of a batch as float32, before anything else in the loop's body."""
+    loops = [x for x in collect(module).loops if ranges[x].start.line == edit.line]
+    if len(loops) != 1 or not isinstance(loops[0].body, cst.IndentedBlock):
+        return None
+    body = loops[0].body
+    casts = ", ".join(f"{name}.float()" for name in edit.names)
+    added = cst.parse_statement(f"{', '.join(edit.names)} = {casts}", module.config_for_parsing)
+    if same_statement(body.body[0], added):
+        return module
+    return replaced(module, body, body.with_changes(body=[added, *body.body]))
+
+
+def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:
+    """Loops of a file that hand what they take to a model: lines (1-based), names to cast.
+
+    Args:
+        file: of the program's source; [] where it cannot be read or parsed.
+        model: what the model is called there: "model", "self.net".
+        leaves: which of a batch's tensors are float64; other loops take other batches.
+    """
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    found = []
+    for loop in ast.walk(tree):
+        if not isinstance(loop, ast.For) or not _calls(loop, model):
+            continue
+        names = _names(loop)
+        if len(names) == len(leaves):
+            wanted = tuple(n for n, double in zip(names, leaves, strict=True) if double)
+            found.append((loop.lineno, wanted))
+    return sorted(found)
+
+
+def _calls(loop: ast.For, model: str) -> bool:
+    """Whether the model is called in the loop, not in a loop within it."""
+    below: list[ast.AST] = list(loop.body)
+    while below:
+        node = below.pop()
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == model:
+            return True
+        if not isinstance(node, ast.For):
+            below += ast.iter_child_nodes(node)
+    return False
+
+
+def _names(loop: ast.For) -> list[str]:
+    """The names of a batch's parts: `x, y`; behind the number that `enumerate` gives."""
+    target: ast.expr = loop.target
+    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "enumerate":
+        if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
+            return []
+        target = target.elts[1]
+    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    return names if len(names) == len(parts) else []

@@ -1,0 +1,81 @@
+"""States of random generators: the global ones, and those that an object holds."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from typing import Any
+
+SCALARS = (int, float, complex, bool, str, bytes, type(None))
+_MOST_OBJECTS = 4096  # that are looked into for generators
+_MOST_ITEMS = 64  # of each list or dictionary
+
+
+def global_states(torch: Any) -> tuple[Any, ...]:
+    """Of `random`, of NumPy's legacy generator (None: not imported) and of torch on the CPU."""
+    numpy = sys.modules.get("numpy")
+    state = numpy.random.get_state() if numpy is not None else None
+    return random.getstate(), state, torch.get_rng_state()
+
+
+def restore(torch: Any, states: tuple[Any, ...]) -> None:
+    """Put back what `global_states` gave."""
+    random.setstate(states[0])
+    if states[1] is not None:
+        sys.modules["numpy"].random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def same_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Whether nothing was drawn between two calls of `global_states`."""
+    same = one[0] == other[0] and bool(one[2].equal(other[2]))
+    if not same or one[1] is None or other[1] is None:
+        return same and one[1] is other[1]
+    pairs = zip(one[1], other[1], strict=True)
+    return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in pairs)
+
+
+def _kinds(torch: Any) -> tuple[type, ...]:
+    numpy = sys.modules.get("numpy")
+    kinds = [random.Random, torch.Generator]
+    if numpy is not None:
+        kinds += [numpy.random.Generator, numpy.random.RandomState]
+    return tuple(kinds)
+
+
+def held_generators(roots: list[Any], torch: Any, depth: int) -> list[Any]:
+    """Random generators among objects, their attributes and what these hold, `depth` levels down.
+
+    Of long lists and dictionaries only the first items are looked at.
+    """
+    found: dict[int, Any] = {}
+    kinds, level, looked_at = _kinds(torch), roots, 0
+    for _ in range(depth + 1):
+        below: list[Any] = []
+        for one in level[: _MOST_OBJECTS - looked_at]:
+            looked_at += 1
+            if isinstance(one, kinds):
+                found[id(one)] = one
+            elif not isinstance(one, (*SCALARS, type, torch.Tensor)):
+                below += _held(one)
+        level = below
+    return list(found.values())
+
+
+def _held(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return list(value[:_MOST_ITEMS])
+    if isinstance(value, dict):
+        return [item for _, item in zip(range(_MOST_ITEMS), value.values())]  # noqa: B905
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def generator_state(generator: Any) -> bytes:
+    """The state of one of `held_generators`, to be compared."""
+    if hasattr(generator, "bit_generator"):
+        return pickle.dumps(generator.bit_generator.state)
+    if hasattr(generator, "getstate"):
+        return pickle.dumps(generator.getstate())
+    state = generator.get_state()
+    return bytes(state.numpy()) if hasattr(state, "numpy") else pickle.dumps(state)

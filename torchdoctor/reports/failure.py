@@ -1,0 +1,48 @@
+"""A program that failed by itself after enough steps: what its report says, how `run` ends."""
+
+from __future__ import annotations
+
+import re
+
+from torchdoctor.errors import ProgramFailed
+from torchdoctor.records import ProgramFailure, Report
+from torchdoctor.reports.figures import clean
+
+_LONGEST_LINE = 200
+_LAST_LINES = 40
+# Behind the rank, where torchrun started it; torchrun's own ends with a colon.
+_EXCEPTION = re.compile(r"(\[\w+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt)(: \S.*)?$")
+
+
+def failure(report: Report) -> str:
+    """One sentence for the line below the verdict; empty where the program did not fail."""
+    failed = report.failure
+    if failed is None:
+        return ""
+    line = _telling_line(failed.output_tail)
+    said = f" It says: {clean(line[:_LONGEST_LINE])}" if line else ""
+    return f"{_what(failed)}: the report is of the steps before.{said}"
+
+
+def program_failed(failed: ProgramFailure) -> ProgramFailed:
+    """The error that ends the command once the report is written: the program's own traceback."""
+    said = failed.output_tail.strip()
+    ending = f"Its own output ends with:\n\n{said}" if said else "It printed nothing."
+    return ProgramFailed(
+        f"{_what(failed)}; the report is of the steps before. {ending}", failed.exit_code
+    )
+
+
+def _telling_line(output: str) -> str:
+    """The exception that ended it: torchrun and warnings at exit follow it; else the last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
+    raised = [line for line in lines if _EXCEPTION.match(line)]
+    return next(reversed(raised or lines), "")
+
+
+def _what(failed: ProgramFailure) -> str:
+    how = f"exit code {failed.exit_code}"
+    if failed.exit_code < 0:
+        how = f"killed by signal {-failed.exit_code}"
+    steps = f"{failed.steps} training step{'s' * (failed.steps != 1)}"
+    return f"The program itself failed after {steps} ({how})"
