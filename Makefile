@@ -22,7 +22,7 @@ demo: $(VENV)/.installed
 	$(BIN)/torchdoctor run --budget 165s sample_workloads/slow_decode.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup --reruns 1
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -36,3 +36,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     group = item.get_closest_marker("xdist_group")
     if (group is None or "trials" not in group.args) and os.nice(0) == _AT_START:
         os.nice(_GIVES_WAY)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a test had to be run again: a failure that did not come back is shown all the same."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.section(f"run again: {report.nodeid}")
+        terminalreporter.line(report.longreprtext)

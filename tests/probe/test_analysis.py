@@ -187,6 +187,10 @@ for x, in loader:
 
 ELEMENTS = """
 import time
+def work():
+    began = time.thread_time_ns()
+    while time.thread_time_ns() - began < 300_000:
+        pass
 table, total = torch.arange(64.0), torch.zeros(8, 8)
 for x, in loader:
     learn(x)
@@ -204,7 +208,7 @@ for x, in loader:
     assert torch.tensor([x.sum()]).shape == (1,), "a tensor without dimensions is no sequence"
     assert not isinstance(x, __import__("collections").abc.Sequence)
     for i in range(20):
-        total[i % 8]; time.sleep(0.0005)  # rows
+        total[i % 8]; work()  # rows
 """
 
 
@@ -221,8 +225,8 @@ def test_loops_over_elements_are_seen_at_their_lines(tmp_path: Path) -> None:
     assert seen[lines["read"], "__getitem__"]["calls_per_step"] == 50
     assert seen[lines["write"], "__setitem__"]["calls_per_step"] == 64
     assert seen[lines["item"], "item"]["calls_per_step"] == 64
-    # The turn of a loop is more than the call in it.
-    assert seen[lines["rows"], "__getitem__"]["host_s"] > 18 * 0.0005
+    # The turn of a loop is more than the call in it; one that lost its core to others is left out.
+    assert seen[lines["rows"], "__getitem__"]["host_s"] > 10 * 0.0003
 
 
 SAMPLES = SETUP.replace(
