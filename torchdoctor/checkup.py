@@ -290,11 +290,7 @@ class _Checkup:
 
     def _window(self, seen: Observation) -> Window:
         window = choose_window(seen.steps, self._left(), self._recording.main.loaders)
-        if self._settings.warmup is not None:
-            window = replace(window, warmup_steps=self._settings.warmup)
-        if self._settings.steps is not None:
-            window = replace(window, measure_steps=self._settings.steps, max_window_s=3600.0)
-        return window
+        return window.overruled(self._settings.steps, self._settings.warmup)
 
     def _relay(self, event: ProgressEvent) -> None:
         self._tell(replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s))

@@ -19,14 +19,9 @@ from torchdoctor.errors import UsageError
 from torchdoctor.gate.decision import state
 from torchdoctor.gate.tolerances import tolerances
 from torchdoctor.gate.versions import Reference
-from torchdoctor.record_files import write_report
 from torchdoctor.records import (
-    Baseline,
-    Diagnosis,
     Environment,
     Interval,
-    Report,
-    StepTime,
     Workload,
     WorkloadRecord,
 )
@@ -181,28 +176,6 @@ def test_the_reference_is_the_commit_with_todays_untracked_files(project: Path) 
     finally:
         old.close()
     assert not old.folder.exists()
-
-
-def stored(tmp_path: Path, **environment) -> Path:
-    time = StepTime(median=0.01, p10=0.01, p90=0.01, steps=30)
-    report = Report(
-        workload=WorkloadRecord(command=["python", "train.py"]),
-        environment=Environment(**environment),
-        baseline=Baseline(step_time_s=time, launches_s=[0.01, 0.0101, 0.0099]),
-        diagnosis=Diagnosis(bottleneck="none"),
-    )
-    write_report(report, tmp_path / "stored.json")
-    return tmp_path / "stored.json"
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
-def test_another_machine_is_not_comparable(project: Path, tmp_path: Path) -> None:
-    path = stored(tmp_path, cpu="another processor")
-    result = gate(project, "--output", "out", "--baseline", str(path), "train.py")
-    assert result.returncode == 6, result.stdout + result.stderr
-    assert "not comparable" in result.stderr
-    assert "another processor" in result.stderr
 
 
 def sample(verdict: str) -> GateReport:

@@ -16,6 +16,7 @@ PROFILE = {"wait": 1, "warmup": 1, "active": 2, "analyse": True}
 SETUP = """
 import contextlib
 import numpy as np, torch
+torch.manual_seed(0)
 data = torch.utils.data.TensorDataset(torch.randn(400, 4))
 loader = torch.utils.data.DataLoader(data, batch_size=4)
 model = torch.nn.Linear(4, 1)

@@ -1,5 +1,6 @@
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from torchdoctor.recording import scratch
@@ -24,6 +25,20 @@ def test_scratch_folders_come_and_go(tmp_path):
     assert store.folder.exists(), "a folder in use was taken for a stale one"
     store.close()
     other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_start_at_the_same_moment_leave_each_other_their_folders(tmp_path):
+    """A folder that was made and not locked yet looked as if it had been left behind."""
+
+    def come_and_go(_):
+        for _ in range(60):
+            store = Scratch(tmp_path)
+            store.new().joinpath("f").write_text("x")
+            store.close()
+
+    with ThreadPoolExecutor(8) as together:
+        list(together.map(come_and_go, range(8)))
     assert list(tmp_path.iterdir()) == []
 
 

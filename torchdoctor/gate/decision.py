@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from torchdoctor.records import Interval
-from torchdoctor.trials.compare import half_width, p_value, t_quantile, visible
+from torchdoctor.trials.compare import as_interval, half_width, p_value, t_quantile, visible
 
 # Pairs at which it is decided; each but the last leaves the alternative of going on.
 LOOKS = (5, 7, 10, 14, 20, 28, 40, 56, 80)
@@ -100,29 +101,39 @@ def shows(differences: Sequence[float], pairs: int) -> float:
     return visible(stdev(differences), pairs, FAIL_FINAL)
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredComparison:
+    """Launches of now against stored ones.
+
+    verdict: "slower" or "not slower".
+    ratio: now / stored, with its 95 % interval.
+    limit: the ratio from which on it is slower; chance alone goes beyond it once in a thousand.
+    """
+
+    verdict: str
+    ratio: Interval
+    limit: float
+
+
 def against_stored(
     stored_s: Sequence[float], now_s: Sequence[float], tolerance: float
-) -> tuple[str, float, float]:
+) -> StoredComparison:
     """Launches of now against those of a stored report, by a prediction interval.
 
     Args:
-        stored_s: time per sample of each launch of the stored run; at least three.
+        stored_s: time per sample of each launch of the stored run; at least two.
         now_s: of the launches of now.
         tolerance: slow-down that is accepted, as a share.
-
-    Returns:
-        "slower" or "not slower", the ratio now / stored, and the factor by which chance alone may
-        move it.
     """
     before, now = [math.log(x) for x in stored_s], [math.log(x) for x in now_s]
     spread = stdev(before) * math.sqrt(1 / len(before) + 1 / len(now))
-    limit = t_quantile(_BASELINE_CONFIDENCE, len(before) - 1) * spread
-    ratio = fmean(now) - fmean(before)
-    slower = ratio > limit and ratio > math.log1p(tolerance)
-    return (
-        "slower" if slower else "not slower",
-        math.exp(ratio),
-        math.exp(limit),
+    ratio, freedom = fmean(now) - fmean(before), len(before) - 1
+    chance = t_quantile(_BASELINE_CONFIDENCE, freedom) * spread
+    limit = max(chance, math.log1p(tolerance))
+    return StoredComparison(
+        verdict="slower" if ratio > limit else "not slower",
+        ratio=as_interval(ratio, t_quantile(0.975, freedom) * spread),
+        limit=math.exp(min(limit, 50.0)),
     )
 
 

@@ -7,7 +7,7 @@ from statistics import fmean, geometric_mean, median
 
 from torchdoctor.gate.decision import FAIL_FINAL, grown, state
 from torchdoctor.gate.pairs import Estimator, Pairs
-from torchdoctor.records import Interval, StepStatistics
+from torchdoctor.records import Interval, LaunchTiming, StepStatistics
 from torchdoctor.records.gate import GateMetric
 from torchdoctor.trials.compare import as_interval, half_width, usable
 
@@ -53,24 +53,32 @@ def metrics(
         )
     ]
     if not pairs.per_step:
-        rows.append(
-            GateMetric(
-                name="samples_per_s",
-                reference=_inverse(_geometric(before)),
-                new=_inverse(_geometric(now)),
-                unit="samples/s",
-                ratio=_inverted(ratio),
-                verdict=said,
-            )
-        )
-    return [*rows, _memory(pairs, tolerances), _waiting(observed, tolerances)]
+        rows.append(rate(rows[0]))
+    memories = (peaks(pairs.reference), peaks(pairs.new))
+    return [*rows, memory(*memories, tolerances), waiting(observed, tolerances)]
 
 
-def _memory(pairs: Pairs, tolerances: Mapping[str, float]) -> GateMetric:
-    before, now = (
-        [float(x.peak_memory_bytes) for x in launches if usable(x) and x.peak_memory_bytes]
-        for launches in (pairs.reference, pairs.new)
+def rate(time: GateMetric) -> GateMetric:
+    """The row of samples/s that belongs to one of seconds per sample."""
+    return GateMetric(
+        name="samples_per_s",
+        reference=_inverse(time.reference),
+        new=_inverse(time.new),
+        unit="samples/s",
+        ratio=_inverted(time.ratio),
+        verdict=time.verdict,
     )
+
+
+def peaks(launches: Sequence[LaunchTiming]) -> list[float]:
+    """Peak memory in bytes of the launches that have one."""
+    return [float(x.peak_memory_bytes) for x in launches if usable(x) and x.peak_memory_bytes]
+
+
+def memory(
+    before: Sequence[float], now: Sequence[float], tolerances: Mapping[str, float]
+) -> GateMetric:
+    """The row of peak memory, from each launch's bytes."""
     tolerance = tolerances.get("peak_memory")
     worse = tolerance is not None and grown(before, now, tolerance)
     return GateMetric(
@@ -83,9 +91,10 @@ def _memory(pairs: Pairs, tolerances: Mapping[str, float]) -> GateMetric:
     )
 
 
-def _waiting(
+def waiting(
     observed: tuple[StepStatistics, StepStatistics], tolerances: Mapping[str, float]
 ) -> GateMetric:
+    """The row of the time spent waiting for data, of one launch (reference, new) each."""
     before, now = (x.data_wait_s / x.mean_s if x.mean_s > 0 else 0.0 for x in observed)
     tolerance = tolerances.get("data_loader_share")
     worse = tolerance is not None and now - before > tolerance

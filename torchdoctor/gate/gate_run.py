@@ -142,13 +142,7 @@ class GateRun:
         """One window for both, chosen from the slower version's steps."""
         slower = max((side.seen.steps for side in sides), key=lambda steps: steps.mean_s)
         window = choose_window(slower, self._left() / 2)
-        return Window(
-            warmup_steps=window.warmup_steps
-            if self._settings.warmup is None
-            else self._settings.warmup,
-            measure_steps=self._settings.steps or window.measure_steps,
-            max_window_s=3600.0 if self._settings.steps else window.max_window_s,
-        )
+        return window.overruled(self._settings.steps, self._settings.warmup)
 
     def _launcher(self, sides: tuple[Side, Side]) -> PairLauncher:
         window, turns, why = self._window(sides), None, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import geometric_mean
@@ -11,20 +12,21 @@ from statistics import geometric_mean
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.decision import against_stored, state
-from torchdoctor.gate.figures import sentence
+from torchdoctor.gate.figures import memory, peaks, rate, sentence, waiting
 from torchdoctor.gate.pairs import is_per_step
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.recording.environment import environment
+from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import choose_window
 from torchdoctor.records import (
     Environment,
-    Interval,
     LaunchTiming,
     ProgressEvent,
     Report,
+    StepStatistics,
     Workload,
     WorkloadRecord,
 )
@@ -55,75 +57,125 @@ def gate_against_report(
         ProgramFailed, NoStepFound, TimedOut: of the program.
     """
     began, created = time.monotonic(), datetime.now(timezone.utc)
-    found = environment(workload.python)
     launches = stored.baseline.launches_s
     if len(launches) < FEWEST_STORED:
         raise Inconclusive(
             f"{name} holds {len(launches)} launches of the untouched program, and "
             f"{FEWEST_STORED} are needed: make it with torchdoctor run, fixes included."
         )
+
+    def say(phase: str, message: str) -> None:
+        elapsed_s = time.monotonic() - began
+        progress(
+            ProgressEvent(
+                phase=phase, message=message, elapsed_s=elapsed_s, budget_s=settings.budget_s
+            )
+        )
+
     folder = new_run_folder(settings.output, workload.cwd, created)
     with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
         recorder = Recorder(
             workload, folder, sandbox, settings.seed, keep_stdin(folder), settings.timeout_s
         )
-        progress(ProgressEvent(phase="observe", message="the program", budget_s=settings.budget_s))
+        say("observe", "the program")
         most = max(0.15 * settings.budget_s, 5.0)
         seen = recorder.observe(settings.step_on, 5.0, most, settings.budget_s)
-        found = _with_program(found, seen.processes[0].torch, seen.processes[0].cuda)
-        if reason := _not_comparable(workload, found, stored):
+        found = _with_program(environment(workload.python), seen)
+        if reason := _not_comparable(workload, found, seen.steps, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
-        window = choose_window(seen.steps, settings.budget_s / 2)
-        timings: list[LaunchTiming] = []
-        for number in range(LAUNCHES):
-            progress(
-                ProgressEvent(
-                    phase="measure",
-                    message=f"launch {number + 1} of {LAUNCHES}",
-                    elapsed_s=time.monotonic() - began,
-                    budget_s=settings.budget_s,
-                )
-            )
-            timings.append(
-                recorder.time("new", seen.found.boundary, window, [], 600.0, 0, seen.steps.trainers)
-            )
+        timings = _launched(recorder, seen, settings, say)
         recorder.close()
+    report = _report(stored, name, settings, seen, timings)
+    return replace(
+        report,
+        created=created.isoformat(timespec="seconds"),
+        workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
+        environment=found,
+        doubts=[*report.doubts, *recorder.doubts],
+        run_folder=str(folder),
+    )
+
+
+def _launched(
+    recorder: Recorder,
+    seen: Observation,
+    settings: GateSettings,
+    say: Callable[[str, str], None],
+) -> list[LaunchTiming]:
+    window = choose_window(seen.steps, settings.budget_s / 2)
+    window = window.overruled(settings.steps, settings.warmup)
+    timings = []
+    for number in range(LAUNCHES):
+        say("measure", f"launch {number + 1} of {LAUNCHES}")
+        boundary, trainers = seen.found.boundary, seen.steps.trainers
+        timings.append(recorder.time("new", boundary, window, [], 600.0, 0, trainers))
+    return timings
+
+
+def _report(
+    stored: Report,
+    name: str,
+    settings: GateSettings,
+    seen: Observation,
+    timings: list[LaunchTiming],
+) -> GateReport:
+    """Verdict, sentence and rows; what was run, and where, is filled in by the caller."""
     by = "mean" if seen.steps.two_modes else "median"
     per_step = is_per_step(timings)
     now = [x for timing in timings if (x := seconds_per_sample(timing, by, per_step))]
     if len(now) < FEWEST_STORED:
         raise Inconclusive(f"Only {len(now)} of {LAUNCHES} launches could be measured.")
+    before = stored.baseline.launches_s
     tolerance = settings.tolerances["step_time"]
-    verdict, ratio, limit = against_stored(launches, now, tolerance)
-    interval = Interval(estimate=ratio, low=ratio / limit, high=ratio * limit)
-    row = GateMetric(
+    compared = against_stored(before, now, tolerance)
+    time_row = GateMetric(
         name="step_time",
-        reference=geometric_mean(launches),
+        reference=geometric_mean(before),
         new=geometric_mean(now),
         unit="s/step" if per_step else "s/sample",
-        ratio=interval,
+        ratio=compared.ratio,
         tolerance=tolerance,
-        verdict=state(verdict, interval, tolerance),
+        verdict=state(compared.verdict, compared.ratio, tolerance),
     )
-    doubts = [
-        "Compared with launches of another time: what else ran on the machine then and now is in "
-        "the figures. A gate against a commit (--against) measures both side by side."
-    ]
+    rows = [time_row, *_further_rows(stored, settings, seen, timings, time_row)]
+    worse = any(row.verdict == "worse" for row in rows)
+    verdict = "slower" if worse else "not slower"
+    fails_from = (
+        f"With the {len(before)} stored launches, which differ as they do, a gate fails from "
+        f"{compared.limit:.3f} on."
+    )
     return GateReport(
         torchdoctor_version=__version__,
-        created=created.isoformat(timespec="seconds"),
-        workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
-        environment=found,
+        workload=WorkloadRecord(command=[]),
+        environment=Environment(),
         reference=name,
         verdict=verdict,
-        sentence=sentence([row], verdict, name),
-        metrics=[row],
-        blind_spot=max(ratio * limit - 1.0, 0.0),
+        sentence=sentence(rows, verdict, name, decides=fails_from),
+        metrics=rows,
+        blind_spot=max(compared.ratio.high - 1.0, 0.0),
         measured="stored",
         per="step" if per_step else "sample",
-        doubts=[*doubts, *recorder.doubts],
-        run_folder=str(folder),
+        doubts=[
+            "Compared with launches of another time: what else ran on the machine then and now is "
+            "in the figures. A gate against a commit (--against) measures both side by side."
+        ],
     )
+
+
+def _further_rows(
+    stored: Report,
+    settings: GateSettings,
+    seen: Observation,
+    timings: list[LaunchTiming],
+    time_row: GateMetric,
+) -> list[GateMetric]:
+    """What the stored report holds beside the time."""
+    rows = [] if time_row.unit == "s/step" else [rate(time_row)]
+    before = stored.baseline.peak_memory_bytes
+    rows.append(memory([float(before)] if before else [], peaks(timings), settings.tolerances))
+    if stored.steps is not None:
+        rows.append(waiting((stored.steps, seen.steps), settings.tolerances))
+    return rows
 
 
 def read_stored(path: Path) -> Report:
@@ -136,17 +188,20 @@ def read_stored(path: Path) -> Report:
     return report
 
 
-def _with_program(found: Environment, torch: str | None, cuda: str | None) -> Environment:
-    from dataclasses import replace
+def _with_program(found: Environment, seen: Observation) -> Environment:
+    program = seen.processes[0]
+    return replace(found, torch=program.torch or found.torch, cuda=program.cuda)
 
-    return replace(found, torch=torch or found.torch, cuda=cuda)
 
-
-def _not_comparable(workload: Workload, now: Environment, stored: Report) -> str | None:
+def _not_comparable(
+    workload: Workload, now: Environment, steps: StepStatistics, stored: Report
+) -> str | None:
     """What differs, in words, or None."""
     before = stored.environment
     if stored.workload.command[1:] != workload.command[1:]:
         return "it is of another command"
+    if stored.steps and (stored.steps.samples_per_step is None) != (steps.samples_per_step is None):
+        return "the size of a batch is known in one of them only"
     for what, old, new in (
         ("processor", before.cpu, now.cpu),
         ("number of usable CPUs", before.usable_cpus, now.usable_cpus),

@@ -76,11 +76,7 @@ class Scratch:
 
     def __init__(self, parent: Path) -> None:
         _remove_stale(parent)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{_user()}-", dir=parent))
-        # Close-on-exec by Python's default: no launched program keeps the lock.
-        self._lock = os.open(self.folder, os.O_RDONLY) if fcntl else -1
-        if fcntl:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.folder, self._lock = _locked_folder(parent)
         self._launches = 0
 
     def new(self) -> Path:
@@ -100,6 +96,24 @@ class Scratch:
 
 def _user() -> str:
     return str(os.getuid()) if hasattr(os, "getuid") else "user"
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    """A new folder and the descriptor that holds its lock; -1 where there are no locks.
+
+    Until it is locked, another process that starts may take it for one that was left behind.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{_user()}-", dir=parent))
+        if fcntl is None:
+            return folder, -1
+        with contextlib.suppress(FileNotFoundError):
+            # Close-on-exec by Python's default: no launched program keeps the lock.
+            descriptor = os.open(folder, os.O_RDONLY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, descriptor
+            os.close(descriptor)
 
 
 def _remove_stale(parent: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchdoctor.recording.steps import LEAST_WARMUP
 from torchdoctor.records import LoaderFacts, StepStatistics
@@ -13,6 +13,7 @@ LEAST_STEPS = 30
 FEWEST_WARMUP, FEWEST_STEPS = 3, 5  # where steps are so long that the budget allows no more
 LEAST_S, SHORTEST_S = 2.5, 1.0
 MOST_S = 20.0
+_ASKED_FOR_S = 3600.0  # a number of steps that the user wants is measured to its end
 _LAUNCHES = 30  # a budget should pay for about so many of the longest windows
 _SHORT_LAUNCHES = 60  # and, where it is small, for so many of the shortest: pairs tell more
 _WARMUP_SHARE = 0.25  # of a short program's iterations
@@ -26,6 +27,15 @@ class Window:
     warmup_steps: int
     measure_steps: int
     max_window_s: float
+
+    def overruled(self, measure_steps: int | None, warmup_steps: int | None) -> Window:
+        """The same with what the user asked for instead; None: nothing."""
+        window = self
+        if warmup_steps is not None:
+            window = replace(window, warmup_steps=warmup_steps)
+        if measure_steps is not None:
+            window = replace(window, measure_steps=measure_steps, max_window_s=_ASKED_FOR_S)
+        return window
 
 
 def choose_window(

@@ -1,0 +1,133 @@
+"""`torchdoctor gate --baseline` with real launches: what a stored report decides, and what not."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchdoctor.record_files import write_report
+from torchdoctor.recording.environment import environment
+from torchdoctor.records import (
+    Baseline,
+    Boundary,
+    Diagnosis,
+    Environment,
+    Report,
+    StepStatistics,
+    StepTime,
+    WorkloadRecord,
+)
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("trials"),  # one at a time: they need their budgets
+]
+
+
+def stored(
+    tmp_path: Path,
+    steps_s: list[float],
+    memory: int,
+    samples: float | None = None,
+    **environment: Any,
+) -> Path:
+    """A report of the program of `project`, whose step takes about 10 ms and has no known size."""
+    step_s = steps_s[0]
+    report = Report(
+        workload=WorkloadRecord(command=["python", "train.py"]),
+        environment=Environment(**environment),
+        baseline=Baseline(
+            step_time_s=StepTime(median=step_s, p10=step_s, p90=step_s, steps=30),
+            launches_s=steps_s,
+            peak_memory_bytes=memory,
+        ),
+        steps=StepStatistics(
+            boundary=Boundary(kind="optimizer", ident=0, every=1),
+            how_found="",
+            steps=30,
+            warmup_steps=0,
+            median_s=step_s,
+            mean_s=step_s,
+            p10_s=step_s,
+            p90_s=step_s,
+            samples_per_step=samples,
+        ),
+        diagnosis=Diagnosis(bottleneck="none"),
+    )
+    write_report(report, tmp_path / "stored.json")
+    return tmp_path / "stored.json"
+
+
+def here() -> dict[str, Any]:
+    """This machine as a run stores it."""
+    import torch
+
+    found = environment(sys.executable)
+    return {
+        "cpu": found.cpu,
+        "usable_cpus": found.usable_cpus,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def gate(project: Path, path: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """Exit code, all that was printed, and the JSON."""
+    result = subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--output", f"out-{len(arguments)}",
+         "--json", "out.json", "--budget", "30s", "--steps", "20", "--baseline", str(path),
+         *arguments, "train.py"],
+        cwd=project, capture_output=True, text=True, check=False, timeout=280,
+        stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    file = project / "out.json"
+    written = json.loads(file.read_text()) if file.exists() else {}
+    return result.returncode, " ".join((result.stdout + result.stderr).split()), written
+
+
+def test_another_machine_is_not_comparable(project: Path, tmp_path: Path) -> None:
+    path = stored(tmp_path, [0.010] * 3, 10**9, cpu="another processor")
+    code, said, _ = gate(project, path)
+    assert code == 6, said
+    assert "not comparable" in said and "another processor" in said
+
+
+def test_time_per_sample_is_not_compared_with_time_per_step(project: Path, tmp_path: Path) -> None:
+    path = stored(tmp_path, [0.0025] * 3, 10**12, samples=4.0, **here())
+    code, said, _ = gate(project, path)
+    assert code == 6, said
+    assert "the size of a batch is known in one of them only" in said
+
+
+def test_launches_far_slower_than_the_stored_ones_fail(project: Path, tmp_path: Path) -> None:
+    path = stored(tmp_path, [0.00200, 0.00202, 0.00198, 0.00200], 10**12, **here())
+    code, said, written = gate(project, path)
+    assert code == 1, said
+    assert "Worse than" in said and "in step time" in said
+    rows = {row["name"]: row for row in written["metrics"]}
+    assert set(rows) == {"step_time", "peak_memory", "data_loader_share"}
+    assert rows["step_time"]["ratio"]["estimate"] > 3.0
+    assert rows["step_time"]["unit"] == "s/step"
+    assert rows["peak_memory"]["verdict"] == "ok"
+
+
+def test_more_memory_fails_a_program_that_is_as_fast(project: Path, tmp_path: Path) -> None:
+    # Stored launches that differ so much that no time is proven slower.
+    path = stored(tmp_path, [0.0050, 0.0500, 0.0080, 0.0300], 10**8, **here())
+    code, said, written = gate(project, path)
+    assert code == 1, said
+    assert "Worse than" in said and "in peak memory" in said
+    assert "step time" not in said.partition("in peak memory")[0].partition("Worse")[2]
+    # The same where growth is allowed: it passes, and says how little that proves.
+    code, said, written = gate(project, path, "--tolerance", "peak_memory=900%")
+    assert code == 0, said
+    assert "a gate fails from" in said
+    assert written["blind_spot"] > 0.5
