@@ -7,11 +7,13 @@ import os
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from torchdoctor.gate.stored import not_comparable, read_stored
 from torchdoctor.record_files import write_report
 from torchdoctor.recording.environment import environment
 from torchdoctor.records import (
@@ -22,14 +24,12 @@ from torchdoctor.records import (
     Report,
     StepStatistics,
     StepTime,
+    Workload,
     WorkloadRecord,
 )
 
 ROOT = Path(__file__).parent.parent.parent
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("trials"),  # one at a time: they need their budgets
-]
+pytestmark = pytest.mark.slow
 
 
 def stored(
@@ -82,7 +82,7 @@ def here() -> dict[str, Any]:
 def gate(project: Path, path: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Exit code, all that was printed, and the JSON."""
     result = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--output", f"out-{len(arguments)}",
+        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--output", "out",
          "--json", "out.json", "--budget", "30s", "--steps", "20", "--baseline", str(path),
          *arguments, "train.py"],
         cwd=project, capture_output=True, text=True, check=False, timeout=280,
@@ -100,34 +100,30 @@ def test_another_machine_is_not_comparable(project: Path, tmp_path: Path) -> Non
     assert "not comparable" in said and "another processor" in said
 
 
-def test_time_per_sample_is_not_compared_with_time_per_step(project: Path, tmp_path: Path) -> None:
-    path = stored(tmp_path, [0.0025] * 3, 10**12, samples=4.0, **here())
-    code, said, _ = gate(project, path)
-    assert code == 6, said
-    assert "the size of a batch is known in one of them only" in said
-
-
-def test_launches_far_slower_than_the_stored_ones_fail(project: Path, tmp_path: Path) -> None:
-    path = stored(tmp_path, [0.00200, 0.00202, 0.00198, 0.00200], 10**12, **here())
+def test_more_time_and_more_memory_than_stored_fail(project: Path, tmp_path: Path) -> None:
+    path = stored(tmp_path, [0.00200, 0.00202, 0.00198, 0.00200], 10**8, **here())
     code, said, written = gate(project, path)
     assert code == 1, said
-    assert "Worse than" in said and "in step time" in said
+    assert "Worse than" in said and "in step time, peak memory" in said
     rows = {row["name"]: row for row in written["metrics"]}
     assert set(rows) == {"step_time", "peak_memory", "data_loader_share"}
-    assert rows["step_time"]["ratio"]["estimate"] > 3.0
     assert rows["step_time"]["unit"] == "s/step"
-    assert rows["peak_memory"]["verdict"] == "ok"
+    assert rows["step_time"]["ratio"]["estimate"] > 3.0
 
 
-def test_more_memory_fails_a_program_that_is_as_fast(project: Path, tmp_path: Path) -> None:
-    # Stored launches that differ so much that no time is proven slower.
+def test_launches_within_the_scatter_of_the_stored_ones_pass(project: Path, tmp_path: Path) -> None:
+    """It says how little that proves; memory that may grow is no failure."""
     path = stored(tmp_path, [0.0050, 0.0500, 0.0080, 0.0300], 10**8, **here())
-    code, said, written = gate(project, path)
-    assert code == 1, said
-    assert "Worse than" in said and "in peak memory" in said
-    assert "step time" not in said.partition("in peak memory")[0].partition("Worse")[2]
-    # The same where growth is allowed: it passes, and says how little that proves.
     code, said, written = gate(project, path, "--tolerance", "peak_memory=900%")
     assert code == 0, said
     assert "a gate fails from" in said
     assert written["blind_spot"] > 0.5
+
+
+def test_time_per_sample_is_not_compared_with_time_per_step(tmp_path: Path) -> None:
+    report = read_stored(stored(tmp_path, [0.0025] * 3, 10**9, samples=4.0))
+    steps = replace(report.steps, samples_per_step=None)
+    workload = Workload(command=report.workload.command, cwd=str(tmp_path))
+    said = not_comparable(workload, report.environment, steps, report)
+    assert said == "the size of a batch is known in one of them only"
+    assert not_comparable(workload, report.environment, report.steps, report) is None

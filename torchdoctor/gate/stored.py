@@ -81,7 +81,7 @@ def gate_against_report(
         most = max(0.15 * settings.budget_s, 5.0)
         seen = recorder.observe(settings.step_on, 5.0, most, settings.budget_s)
         found = _with_program(environment(workload.python), seen)
-        if reason := _not_comparable(workload, found, seen.steps, stored):
+        if reason := not_comparable(workload, found, seen.steps, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
         timings = _launched(recorder, seen, settings, say)
         recorder.close()
@@ -193,10 +193,17 @@ def _with_program(found: Environment, seen: Observation) -> Environment:
     return replace(found, torch=program.torch or found.torch, cuda=program.cuda)
 
 
-def _not_comparable(
+def not_comparable(
     workload: Workload, now: Environment, steps: StepStatistics, stored: Report
 ) -> str | None:
-    """What differs, in words, or None."""
+    """What differs from the stored run, in words, or None.
+
+    Args:
+        workload: the program of now.
+        now: the machine and its software.
+        steps: of the program of now.
+        stored: the report.
+    """
     before = stored.environment
     if stored.workload.command[1:] != workload.command[1:]:
         return "it is of another command"
