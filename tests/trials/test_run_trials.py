@@ -612,7 +612,8 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
     def make_patch(fixes):
         made.append(fixes)
 
-    for number in range(20, 60):
+    kept = set()
+    for number in range(20, 70):
         made.clear()
         program = Simulated(gains=GAINS, interrupt_at=number)
         results = try_all(program, NAMES, patch=make_patch)
@@ -621,8 +622,26 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
         recommending += 1
         names = [fix.fix for fix in results.recommendation.fixes]
         assert made and [fix for fix, _ in made[-1]] == names, number
-        assert results.patch is None or results.patch.reason == "interrupted"
+        patch = results.patch
+        if patch is not None and patch.pairs < 4:
+            assert patch.reason.endswith("interrupted")
+            assert (patch.speedup is not None) == (patch.pairs > 1), "what was measured is kept"
+            kept.add(patch.pairs)
     assert recommending > 3
+    assert {0, 2, 3} <= kept
+
+
+def test_of_a_patch_whose_launches_last_longer_what_was_measured_is_kept() -> None:
+    found = {}
+    for budget_s in range(100, 200, 5):
+        slow = Simulated(gains={"workers": 2.0, "patch": 2.0}, setup_s={"patch": 9.0})
+        results = try_all(slow, ["workers"], float(budget_s), patch=lambda fixes: None)
+        if results.patch.pairs in (2, 3):
+            found[results.patch.pairs] = results.patch
+    assert found, "no budget ended among the pairs"
+    for pairs, patch in found.items():
+        assert patch.reason == f"only {pairs} pairs: the budget left no time for more"
+        assert patch.speedup.low < 2.0 < patch.speedup.high
 
 
 def test_where_nothing_is_recommended_no_patch_is_missed() -> None:

@@ -233,12 +233,12 @@ def patch(report: Report) -> str:
         return ""
     if trial.speedup is None:
         return f"Patch not measured: {clean(trial.reason or 'no reason was given').rstrip('.')}."
-    parts = [f"patch measured: {speedup(trial.speedup)}", f"{trial.pairs} pairs of launches"]
+    parts = [f"patch measured: {speedup(trial.speedup)}"]
+    parts.append(clean(trial.reason or f"{trial.pairs} pairs of launches"))
     if trial.numerics:
         parts.append(f"training: {TRAINING.get(trial.numerics, trial.numerics)}")
-    left_out = {fix.fix for fix in report.recommendation.fixes}
-    left_out -= set(report.recommendation.patch_fixes)
-    if left_out:
+    recommended = report.recommendation
+    if left_out := {fix.fix for fix in recommended.fixes} - set(recommended.patch_fixes):
         parts.append(f"without {', '.join(sorted(left_out))}")
     return "; ".join(parts) + "."
 

@@ -22,17 +22,22 @@ def reserve_s(baseline_s: float, left_s: float) -> float:
     return pairs_s if math.isfinite(left_s) and left_s >= _RESERVED_OF * pairs_s else 0.0
 
 
-def measure_patch(launcher: Launcher, like: Arm) -> Arm:
+def patch_arm(like: Arm) -> Arm:
+    """The patched program without any fix; `like`: the fixes that it makes permanent."""
+    return Arm(key=PATCH, fixes=[(PATCH, {})], facts=like.facts)
+
+
+def measure_patch(launcher: Launcher, arm: Arm, like: Arm) -> None:
     """Pairs of the untouched and the patched program, as many as the budget allows.
 
     Args:
         launcher: launches `[(PATCH, {})]` as the patched program without any fix.
+        arm: of `patch_arm`; holds what was measured, however this ends.
         like: the fixes that the patch makes permanent, as they were measured.
 
     Raises:
-        BudgetEnded: not even the fewest pairs fit.
+        BudgetEnded: not even the fewest pairs fit, or launches became slower than planned.
     """
-    arm = Arm(key=PATCH, fixes=[(PATCH, {})], facts=like.facts)
     plain, expected = launcher.expected_s(launcher.baseline), launcher.expected_s(like)
     plan = plan_confirmation([expected], plain, launcher.budget.left())
     if plan.pairs < FEWEST_PAIRS:
@@ -40,20 +45,25 @@ def measure_patch(launcher: Launcher, like: Arm) -> Arm:
     pair = [launcher.baseline, arm]
     launcher.plan = Plan(phase=PATCH, unit="pair", most=plan.pairs, arms=pair)
     launcher.abba(arm, PATCH, plan.pairs)
-    return arm
 
 
 def patch_result(evidence: Evidence, arm: Arm | None, why: str | None) -> PatchTrial | None:
-    """What was measured of the patch, or why nothing was; None: no patch was to be measured."""
+    """What was measured of the patch, or why nothing was; None: no patch was to be measured.
+
+    `why`: nothing, or less than wished, was measured.
+    """
     if arm is None:
         return PatchTrial(reason=why) if why else None
     one = evidence.measured(arm)
+    pairs, reason = len(one.differences), arm.failed or arm.refused
+    if reason is None and pairs < FEWEST_PAIRS:
+        reason = f"only {pairs} pair{'s' * (pairs != 1)}: {why}" if pairs and why else why
     return PatchTrial(
         speedup=compare.interval(one.differences) if arm.alive else None,
         numerics=one.numerics.classification,
         numerics_reason=one.numerics.reason,
-        pairs=len(one.differences),
-        reason=arm.failed or arm.refused or why,
+        pairs=pairs,
+        reason=reason,
     )
 
 

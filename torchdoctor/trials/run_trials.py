@@ -18,7 +18,7 @@ from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Plan, Stopped, label
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
-from torchdoctor.trials.patch_trial import measure_patch, patch_result
+from torchdoctor.trials.patch_trial import measure_patch, patch_arm, patch_result
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.trials.schedule import (
     FEWEST_PAIRS,
@@ -174,9 +174,9 @@ class _Search:
         except Stopped as stop:
             self.ended = "the trials were stopped"
             self.doubts.append(str(stop))
-        unsaid = self.ended is not None and self.patch is None and self.no_patch is None
-        if unsaid and self.compose_patch() is not None:
-            self.no_patch = self.no_patch or self.ended
+        if self.ended is not None and self.no_patch is None:
+            composed = self.patch is not None or self.compose_patch() is not None
+            self.no_patch = self.no_patch or (self.ended if composed else None)
 
     def screened(self) -> tuple[list[Arm], list[Arm]]:
         """Who is worth fresh pairs, best first, and who else may win."""
@@ -284,8 +284,9 @@ class _Search:
         """The patch that makes the recommended fixes permanent, as a trial of its own."""
         best = self.compose_patch()
         if best is not None and self.no_patch is None:
+            self.patch = patch_arm(best)
             try:
-                self.patch = measure_patch(self.launcher, best)
+                measure_patch(self.launcher, self.patch, best)
             except BudgetEnded:
                 self.no_patch = NO_TIME
 
