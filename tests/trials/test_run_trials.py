@@ -644,6 +644,25 @@ def test_of_a_patch_whose_launches_last_longer_what_was_measured_is_kept() -> No
         assert patch.speedup.low < 2.0 < patch.speedup.high
 
 
+def test_a_patch_is_measured_in_two_pairs_where_no_more_fit() -> None:
+    """Nothing was measured of it in the 53 s that were left, because four pairs took 56."""
+
+    class MoreAndMoreLoaded(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            self.launch_s *= 1.03
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    pairs = set()
+    for budget_s in range(60, 200, 2):
+        program = MoreAndMoreLoaded(gains={"workers": 2.0, "patch": 2.0})
+        results = try_all(program, ["workers"], float(budget_s), patch=lambda fixes: None)
+        if results.recommendation.fixes:
+            pairs.add(results.patch.pairs)
+            unused_s = budget_s - program.now
+            assert results.patch.pairs >= 2 or unused_s < 2 * 2 * program.launch_s
+    assert 2 in pairs
+
+
 def test_where_nothing_is_recommended_no_patch_is_missed() -> None:
     for number in range(1, 9):
         program = Simulated(interrupt_at=number)

@@ -11,6 +11,7 @@ from torchdoctor.trials.launches import Arm, Launcher, Plan
 from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
 
 _MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
+_FEWEST_PAIRS = 2  # have an interval; what they repeat is confirmed already
 _RESERVED_OF = 2  # times the reserve must be left, or there is none
 
 PATCH = "patch"  # what a launch is asked for in place of a fix
@@ -36,11 +37,11 @@ def measure_patch(launcher: Launcher, arm: Arm, like: Arm) -> None:
         like: the fixes that the patch makes permanent, as they were measured.
 
     Raises:
-        BudgetEnded: not even the fewest pairs fit, or launches became slower than planned.
+        BudgetEnded: not even two pairs fit, or launches became slower than planned.
     """
     plain, expected = launcher.expected_s(launcher.baseline), launcher.expected_s(like)
     plan = plan_confirmation([expected], plain, launcher.budget.left())
-    if plan.pairs < FEWEST_PAIRS:
+    if plan.pairs < _FEWEST_PAIRS:
         raise BudgetEnded
     pair = [launcher.baseline, arm]
     launcher.plan = Plan(phase=PATCH, unit="pair", most=plan.pairs, arms=pair)
