@@ -33,6 +33,7 @@ THRESHOLD_SOURCE = "torchdoctor: a warm caching allocator calls the driver in no
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
 
     trace = recording.trace
     if trace is None or not trace.allocations_per_step or not trace.step_s:
@@ -45,8 +46,8 @@ def look(recording: Recording) -> list[Finding]:
             check="allocator-thrash",
             share_of_step=share,
             evidence=[
-                f"{trace.allocations_per_step:.1f} calls of cudaMalloc, cudaFree and their kin a "
-                f"step hold the host {share:.0%} of it.",
+                "cudaMalloc, cudaFree and their kin hold the host "
+                f"{share:.0%} of each step: {counted(trace.allocations_per_step, 'call')} a step.",
                 *_causes(trace),
             ],
             severity="moderate",
@@ -56,18 +57,20 @@ def look(recording: Recording) -> list[Finding]:
 
 def _causes(trace: TraceStatistics) -> list[str]:
     """What the calls' places say, with what helps."""
+    from torchdoctor.records.counts import counted
+
     retries, releases = trace.allocator_retries_per_step, trace.releases_per_step
     found = []
     if retries:
         found.append(
-            f"{retries:.1f} operators a step found memory full and gave cached blocks back to get "
-            "theirs: use a smaller batch, checkpoint activations, or against fragmentation set "
+            f"{counted(retries, 'operator')} a step found memory full and gave cached blocks back "
+            "to get theirs: use a smaller batch, checkpoint activations, or against fragmentation set "
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         )
     if releases:
         found.append(
-            f"{releases:.1f} calls a step give memory back outside of any operator: remove "
-            "torch.cuda.empty_cache() from the loop."
+            f"Memory is given back outside of any operator, in {counted(releases, 'call')} a step: "
+            "remove torch.cuda.empty_cache() from the loop."
         )
     return found or [
         "Where sizes vary from step to step, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."

@@ -29,6 +29,7 @@ THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
 
     steps = recording.steps
     blocking = steps.blocking_copies_per_step if steps is not None else None
@@ -38,7 +39,9 @@ def look(recording: Recording) -> list[Finding]:
         Finding(
             check="copy-without-pinning",
             share_of_step=steps.h2d_copy_s / steps.mean_s,
-            evidence=[f"{blocking:.1f} copies a step from pinned memory wait for their end."],
+            evidence=[
+                f"The host waits for {counted(blocking, 'copy', 'copies')} a step from pinned memory."
+            ],
             location=None,
             severity="moderate",
         )

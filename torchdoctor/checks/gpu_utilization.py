@@ -44,7 +44,8 @@ def look(recording: Recording) -> list[Finding]:
     share = measure(recording)
     if share is None or share >= THRESHOLD:
         return []
-    evidence = [f"The GPU computes only {share:.0%} of each step and waits the rest."]
+    computes = f"only {share:.0%}" if share >= 0.005 else "less than 1%"
+    evidence = [f"The GPU computes {computes} of each step and waits the rest."]
     sensors = recording.sensors
     if sensors.gpu_utilization is not None:
         evidence.append(f"NVML reports {sensors.gpu_utilization:.0%} utilization on average.")

@@ -34,6 +34,7 @@ THRESHOLD_SOURCE = "torchdoctor; XProf warns of launch-bound programs at 15 %"
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
     from torchdoctor.records.lookup import overhead_share
 
     trace = recording.trace
@@ -47,7 +48,7 @@ def look(recording: Recording) -> list[Finding]:
         if share < LAUNCHING:
             return []
         evidence = [
-            f"{trace.kernels_per_step or 0:.0f} kernels a step, {short:.0%} of them under 10 us, "
+            f"{counted(trace.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under 10 us, "
             f"and the GPU is busy {busy:.0%} of the step."
         ]
     else:

@@ -30,6 +30,7 @@ THRESHOLD_SOURCE = "NVIDIA Nsight Systems' expert rule cuda_memcpy_async: pageab
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
 
     trace, steps = recording.trace, recording.steps
     pageable = trace.pageable_copies if trace is not None else None
@@ -37,7 +38,7 @@ def look(recording: Recording) -> list[Finding]:
         pageable = steps.pageable_copies_per_step
     if pageable is None or pageable < THRESHOLD:
         return []
-    evidence = [f"{pageable:.1f} copies a step come from pageable memory."]
+    evidence = [f"From pageable memory: {counted(pageable, 'copy', 'copies')} a step."]
     share = None
     if trace is not None and trace.blocking_copy_s is not None and trace.step_s:
         # What kernels hide costs nothing: only the exposed part of the wait is the step's.

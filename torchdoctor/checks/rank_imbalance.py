@@ -48,7 +48,7 @@ def look(recording: Recording) -> list[Finding]:
         f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
     ]
     others = [one for one in ranks if one is not slowest]
-    evidence.append(f"Each step it takes longer than the others: {_difference(slowest, others)}.")
+    evidence.append(f"What it takes longer than the others: {_difference(slowest, others)}.")
     if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
         evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
     return [

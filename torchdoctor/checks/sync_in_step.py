@@ -32,6 +32,7 @@ def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
     from torchdoctor.records.analysed import calls_of
+    from torchdoctor.records.counts import counted
     from torchdoctor.records.lookup import place
 
     trace = recording.trace
@@ -44,7 +45,7 @@ def look(recording: Recording) -> list[Finding]:
     waits = calls_of(recording, "wait")
     lines = [
         f"{place(recording, call.location, '')}: {call.name.strip('_')}, "
-        f"{call.calls_per_step:.1f} times a step, {call.host_s * 1e3:.2f} ms."
+        f"{counted(call.calls_per_step, 'time')} a step, {call.host_s * 1e3:.2f} ms."
         for call in waits[:_NAMED]
     ]
     return [
@@ -52,8 +53,9 @@ def look(recording: Recording) -> list[Finding]:
             check="sync-in-step",
             share_of_step=share,
             evidence=[
-                f"{trace.syncs_per_step:.1f} synchronisations a step block the host "
-                f"{blocked:.0%} of it; what the GPU then waits for it is at most {share:.0%}.",
+                f"The host is blocked {blocked:.0%} of each step, by "
+                f"{counted(trace.syncs_per_step, 'synchronisation')} a step; what the GPU then "
+                f"waits for it is at most {share:.0%}.",
                 *lines,
             ],
             location=waits[0].location if waits else None,
