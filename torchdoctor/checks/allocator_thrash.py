@@ -64,8 +64,8 @@ def _causes(trace: TraceStatistics) -> list[str]:
     if retries:
         found.append(
             f"{counted(retries, 'operator')} a step found memory full and gave cached blocks back "
-            "to get theirs: use a smaller batch, checkpoint activations, or against fragmentation set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
+            "to get theirs: use a smaller batch, checkpoint activations, or against fragmentation "
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         )
     if releases:
         found.append(

@@ -40,7 +40,8 @@ def look(recording: Recording) -> list[Finding]:
             check="copy-without-pinning",
             share_of_step=steps.h2d_copy_s / steps.mean_s,
             evidence=[
-                f"The host waits for {counted(blocking, 'copy', 'copies')} a step from pinned memory."
+                f"The host waits for {counted(blocking, 'copy', 'copies')} a step from pinned "
+                "memory."
             ],
             location=None,
             severity="moderate",

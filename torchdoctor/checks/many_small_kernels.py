@@ -48,8 +48,8 @@ def look(recording: Recording) -> list[Finding]:
         if share < LAUNCHING:
             return []
         evidence = [
-            f"{counted(trace.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under 10 us, "
-            f"and the GPU is busy {busy:.0%} of the step."
+            f"{counted(trace.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
+            f"10 us, and the GPU is busy {busy:.0%} of the step."
         ]
     else:
         overhead = overhead_share(recording)
