@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shlex
 import textwrap
@@ -13,6 +14,7 @@ from typing import Any
 
 from torchdoctor import __version__, catalogue
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_annotate import annotate
 from torchdoctor.recording.trace_clocks import Alignment, align
 from torchdoctor.recording.trace_ranks import RankTrace, read_ranks
@@ -56,6 +58,8 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     read = read_ranks(sources, timelines=annotated is not None)
     ranks = read.traces
+    if annotated is not None:
+        _check_unread(annotated, ranks)
     chosen = slowest(ranks)
     trace = chosen.statistics
     alignment = align([one.collectives for one in ranks], trace.step_s or 0.0)
@@ -88,6 +92,12 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         doubts=[*read.doubts, *_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
+
+
+def _check_unread(annotated: Path, ranks: Sequence[RankTrace]) -> None:
+    """The only copy of a trace may be an annotated one, which may be written again otherwise."""
+    if os.path.realpath(annotated) in {os.path.realpath(one.statistics.path) for one in ranks}:
+        raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
 
 
 def slowest(ranks: Sequence[RankTrace]) -> RankTrace:

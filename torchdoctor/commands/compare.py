@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdoctor.commands.arguments import check_writable
+from torchdoctor.commands.written_files import check_written
 from torchdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def compare(
 
     if format not in FORMATS:
         raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
-    check_writable(json)
+    check_written({"comparison": json}, read=(a, b))
     found = compared(_report(a), _report(b), (str(a), str(b)))
     encoded = encode_comparison(found)
     if json is not None:
