@@ -17,7 +17,7 @@ from torchdoctor.diagnosis import diagnose
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_annotate import annotate
 from torchdoctor.recording.trace_clocks import Alignment, align
-from torchdoctor.recording.trace_ranks import RankTrace, read_ranks
+from torchdoctor.recording.trace_ranks import STDIN, RankTrace, read_ranks
 from torchdoctor.records import (
     Baseline,
     Diagnosis,
@@ -63,7 +63,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     chosen = slowest(ranks)
     trace = chosen.statistics
     alignment = align([one.collectives for one in ranks], trace.step_s or 0.0)
-    command = ["torchdoctor", "diagnose", *sources]
+    command = ["torchdoctor", "diagnose", *map(_argument, sources)]
     recording = Recording(
         workload=Workload(command=command, cwd=str(Path.cwd())),
         environment=chosen.environment,
@@ -92,6 +92,11 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         doubts=[*read.doubts, *_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
+
+
+def _argument(source: str) -> str:
+    """A source as it is named on a command line, where a leading dash would make it an option."""
+    return f"./{source}" if source.startswith("-") and source != STDIN else source
 
 
 def _check_unread(annotated: Path, ranks: Sequence[RankTrace]) -> None:
