@@ -99,3 +99,23 @@ def test_what_is_printed_to_reproduce_it_works(tmp_path: Path) -> None:
     [command] = [line for line in result.stdout.splitlines() if "$ torchdoctor" in line]
     words = shlex.split(command)[2:]
     assert torchdoctor(tmp_path, *words).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "advice"),
+    [
+        ("--annotate", "/dev/full", "make room"),
+        ("--json", "/dev/full", "another place"),
+        ("--tensorboard", "trace.json", "name a folder"),
+        ("--tensorboard", "trace.json/logs", "name another"),
+        ("--tensorboard", "a" * 300, "name another"),
+    ],
+)
+def test_what_cannot_be_written_says_what_to_do(
+    option: str, place: str, advice: str, tmp_path: Path
+) -> None:
+    before = write(tmp_path).read_bytes()
+    error = says_one_sentence(torchdoctor(tmp_path, "diagnose", "trace.json", option, place))
+    assert place in error
+    assert advice in error
+    assert (tmp_path / "trace.json").read_bytes() == before
