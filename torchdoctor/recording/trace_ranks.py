@@ -104,10 +104,13 @@ def _is_copy(one: RankTrace, found: Sequence[RankTrace]) -> bool:
 
     def same(other: RankTrace) -> tuple[object, ...]:
         figures = other.statistics
-        return other.rank, figures.steps, figures.step_times_s, figures.operator_calls_per_step
+        return figures.steps, figures.step_times_s, figures.operator_calls_per_step
 
     return one.annotated and any(
-        not other.annotated and same(other) == same(one) for other in found
+        not other.annotated
+        and one.rank in (None, other.rank)  # it may stand in the other's name alone
+        and same(other) == same(one)
+        for other in found
     )
 
 
