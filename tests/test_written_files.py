@@ -166,5 +166,30 @@ def test_what_is_no_file_may_be_written_to(place: str, folder: Path) -> None:
     assert text is None or '"schema_version"' in text
 
 
+def test_a_copy_named_otherwise_than_its_rank_is_known_and_written_again(folder: Path) -> None:
+    for rank, file in enumerate(sorted((folder / "ranks").iterdir())):
+        file.write_bytes(synthetic.every_branch(step=1000.0 + 100.0 * rank).text())
+    arguments = ["diagnose", "ranks", "--annotate", "ranks/copy.json"]
+    assert torchdoctor(folder, *arguments).returncode == 0
+    result = torchdoctor(folder, *arguments)
+    assert result.returncode == 0, result.stderr
+    assert "copy.json is an annotated copy" in " ".join(result.stdout.split())
+
+
 def test_a_name_that_no_file_can_have_is_one_sentence(folder: Path) -> None:
     assert "Cannot write" in refused(folder, "diagnose", "ok.json", "--json", "a" * 300)
+
+
+@pytest.mark.parametrize("how", [">", ">>"])
+def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Path) -> None:
+    (folder / "log").write_text("before\n" * 9)
+    command = f"{sys.executable} -m torchdoctor.cli diagnose ok.json --json /dev/stdout {how} log"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, check=False, timeout=60
+    )
+    assert result.returncode == 0
+    text = (folder / "log").read_text()
+    assert text.startswith("before\n" * 9 if how == ">>" else "{")
+    assert '"schema_version"' in text
+    assert "How to reproduce" in text

@@ -41,8 +41,7 @@ def check_written(files: Mapping[str, Path | None], read: Iterable[str | Path] =
         if path is None:
             continue
         try:
-            special = path.exists() and not path.is_file() and not path.is_dir()
-            if special:  # a pipe or device takes what it is given
+            if _takes_all(path):
                 continue
             _check_one(kind, path, inputs)
         except OSError as error:
@@ -55,9 +54,18 @@ def check_written(files: Mapping[str, Path | None], read: Iterable[str | Path] =
         seen.add(place)
 
 
+def _takes_all(path: Path) -> bool:
+    """Whether nothing is lost by writing to it: a pipe, a device, /dev/stdout."""
+    from torchdoctor.record_files import open_descriptor
+
+    return path.is_fifo() or path.is_char_device() or open_descriptor(path) is not None
+
+
 def _check_one(kind: str, path: Path, inputs: set[str]) -> None:
     place = Path(os.path.realpath(path))
-    if place.is_dir() or not place.parent.is_dir() or not os.access(place.parent, os.W_OK):
+    if place.exists() and not place.is_file():
+        raise UsageError(f"Cannot write {path}: name a file in a folder that exists.")
+    if not place.parent.is_dir() or not os.access(place.parent, os.W_OK):
         raise UsageError(f"Cannot write {path}: name a file in a folder that exists.")
     if str(place) in inputs:
         raise UsageError(f"{path} is one of the files to read: name another for the result.")
