@@ -107,3 +107,23 @@ def test_a_trace_without_steps_is_exit_code_6(tmp_path: Path) -> None:
     assert result.returncode == 6
     assert "no step time" in result.stderr
     assert command(good, good, "--format", "yaml").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["good.json <(cat good.json)", "<(cat good.json) good.json", "good.json - < good.json"],
+)
+def test_what_can_be_read_once_only_is_told_to_be_saved(arguments: str, tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_bytes(trace_of().text())
+    result = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m torchdoctor.cli compare {arguments}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+        timeout=60,
+    )
+    assert result.returncode == 2, result.stderr
+    assert "save it to a file" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

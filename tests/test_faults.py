@@ -318,5 +318,5 @@ def test_a_report_overwrites_no_program(tmp_path: Path, option: str) -> None:
     before = (tmp_path / name).read_text()
     result = torchdoctor(tmp_path, "run", option, name, name)
     assert result.returncode == 2, result.stderr
-    assert "looks like no report" in result.stderr
+    assert "that torchdoctor wrote" in result.stderr
     assert (tmp_path / name).read_text() == before

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import typing
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -22,6 +23,8 @@ from torchdoctor.records.gate import GateReport
 REPORT_NAME = "report.json"
 RECORDING_NAME = "recording.json"
 
+_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
+_STREAMS = {"stdout": 1, "stderr": 2}
 _Record = TypeVar("_Record", Report, Recording)
 
 
@@ -132,8 +135,8 @@ def write_text(text: str, path: str | Path) -> None:
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a crash.
 
-    Missing folders are made. A path that is no regular file (/dev/stdout, a pipe) is written
-    to directly.
+    Missing folders are made. A path that is no regular file (a pipe), or is an open descriptor
+    (/dev/stdout), is written to directly.
 
     Raises:
         UsageError: the place cannot be written to, or the disk is full.
@@ -148,12 +151,23 @@ def write_atomically(path: str | Path, data: bytes) -> None:
         raise UsageError(f"Cannot write {path}: {problem}. Choose another place.") from error
 
 
+def open_descriptor(path: Path) -> int | None:
+    """The descriptor that a path such as /dev/stdout names; what it is open on is not replaced."""
+    found = _DESCRIPTOR.fullmatch(str(path))
+    return (_STREAMS.get(found[1]) if found[1] else int(found[2])) if found else None
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write to, which takes the place of `path` once the block has ended well.
 
     As `write_atomically`, for what is written piece by piece. Raises OSError.
     """
+    descriptor = open_descriptor(path)
+    if descriptor is not None:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            yield file
+        return
     if path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as file:
             yield file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shlex
 import textwrap
@@ -13,9 +14,10 @@ from typing import Any
 
 from torchdoctor import __version__, catalogue
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_annotate import annotate
 from torchdoctor.recording.trace_clocks import Alignment, align
-from torchdoctor.recording.trace_ranks import RankTrace, read_ranks
+from torchdoctor.recording.trace_ranks import STDIN, RankTrace, read_ranks
 from torchdoctor.records import (
     Baseline,
     Diagnosis,
@@ -56,10 +58,12 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     read = read_ranks(sources, timelines=annotated is not None)
     ranks = read.traces
+    if annotated is not None:
+        _check_unread(annotated, ranks)
     chosen = slowest(ranks)
     trace = chosen.statistics
     alignment = align([one.collectives for one in ranks], trace.step_s or 0.0)
-    command = ["torchdoctor", "diagnose", *sources]
+    command = ["torchdoctor", "diagnose", *map(_argument, sources)]
     recording = Recording(
         workload=Workload(command=command, cwd=str(Path.cwd())),
         environment=chosen.environment,
@@ -88,6 +92,17 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         doubts=[*read.doubts, *_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
+
+
+def _argument(source: str) -> str:
+    """A source as it is named on a command line, where a leading dash would make it an option."""
+    return f"./{source}" if source.startswith("-") and source != STDIN else source
+
+
+def _check_unread(annotated: Path, ranks: Sequence[RankTrace]) -> None:
+    """The only copy of a trace may be an annotated one, which may be written again otherwise."""
+    if os.path.realpath(annotated) in {os.path.realpath(one.statistics.path) for one in ranks}:
+        raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
 
 
 def slowest(ranks: Sequence[RankTrace]) -> RankTrace:

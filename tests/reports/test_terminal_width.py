@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from samples import SAMPLES
+from samples import SAMPLES, diagnosed_only
 from typer.testing import CliRunner
 
 from torchdoctor import catalogue
@@ -12,6 +14,7 @@ from torchdoctor.records import Interval
 from torchdoctor.records.gate import GateMetric, GateReport
 from torchdoctor.reports import gate, terminal
 from torchdoctor.reports.wrapping import fill, reflow
+from torchdoctor.trace_checkup import NOT_MEASURED
 
 IDS = [*catalogue.checks(), *catalogue.fixes()]
 
@@ -106,3 +109,16 @@ def test_a_gates_table_fits() -> None:
         doubts=["A doubt that goes on for longer than one line of a terminal. " * 3],
     )
     assert too_wide(gate.terminal(report)) == []
+
+
+@pytest.mark.parametrize("width", [80, 77, 60, 44])
+def test_a_command_to_copy_stays_on_one_line_of_its_section(width: int) -> None:
+    report = replace(diagnosed_only(), no_trials_reason=NOT_MEASURED)
+    text = terminal.render(report, width)
+    command = "torchdoctor run train.py"
+    assert sum(line.endswith(command) for line in text.splitlines()) == 2  # the verdict's as well
+    tried = text.partition("What was tried")[2].partition("\n\n")[0].splitlines()[1:]
+    assert len(tried) > 1
+    assert all(line.startswith("  ") for line in tried)
+    assert " ".join(" ".join(tried).split()) == NOT_MEASURED
+    assert max(map(len, text.splitlines())) <= width

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from torchdoctor.errors import UsageError
 
 SEEDS = 2**32 - 1  # the largest that NumPy takes
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_WRITTEN = (".json", ".gz", ".html", ".htm", ".md", ".xml", ".sarif", ".txt")
 
 
 def parse_duration(text: str) -> float:
@@ -33,14 +29,3 @@ def ids(text: str | None) -> list[str] | None:
     if not found:
         raise UsageError("--fixes and --skip take ids: torchdoctor explain --all lists them.")
     return found
-
-
-def check_writable(path: Path | None) -> None:
-    """UsageError where a file that is to be written at the end could not be."""
-    if path is None:
-        return
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise UsageError(f"Cannot write {path}: name a file in a folder that exists.")
-    if path.is_file() and path.stat().st_size and path.suffix.lower() not in _WRITTEN:
-        raise UsageError(f"{path} exists and looks like no report: name another file to write.")

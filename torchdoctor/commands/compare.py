@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdoctor.commands.arguments import check_writable
+from torchdoctor.commands.written_files import check_written
 from torchdoctor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,13 +22,14 @@ HELP = (
     "Exit codes: 0 compared, 2 a file is neither report nor trace, 6 one has no step time."
 )
 FORMATS = ("terminal", "markdown", "json")
+STDIN = "-"
 _HEAD_BYTES = 1 << 20
 _REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
 
 
 def compare(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The same of what is compared with it.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same of what is compared with it.")],
     json: Annotated[Path | None, typer.Option(help="Also write it as JSON here.")] = None,
     format: Annotated[str, typer.Option(help="terminal, markdown or json.")] = "terminal",
 ) -> None:
@@ -38,14 +40,30 @@ def compare(
 
     if format not in FORMATS:
         raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
-    check_writable(json)
-    found = compared(_report(a), _report(b), (str(a), str(b)))
+    for name in (a, b):
+        _check_file(name)
+    check_written({"comparison": json}, read=(a, b))
+    found = compared(_report(Path(a)), _report(Path(b)), (a, b))
     encoded = encode_comparison(found)
     if json is not None:
         write_atomically(json, encoded)
     texts = {"terminal": formats.terminal, "markdown": formats.markdown}
     text = texts[format](found) if format in texts else encoded.decode()
     typer.echo(text, nl=False)
+
+
+def _check_file(name: str) -> None:
+    """UsageError for what is no file or folder: each is looked at before it is read."""
+    if not name:
+        raise UsageError("The name of one of the two is empty: name two files to compare.")
+    try:
+        mode = None if name == STDIN else Path(name).stat().st_mode
+    except OSError as error:
+        raise UsageError(f"Cannot read {name}: {error.strerror or error}.") from error
+    if mode is not None and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return
+    what = "the standard input" if name == STDIN else f"{name}, a pipe or device"
+    raise UsageError(f"compare cannot read {what}: save it to a file, and name that one.")
 
 
 def _report(path: Path) -> Report:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchdoctor.commands.arguments import check_writable
 from torchdoctor.commands.output import check_tensorboard, hand_to_tensorboard, show, write
+from torchdoctor.commands.written_files import check_written
 from torchdoctor.errors import UsageError
 
 HELP = (
@@ -41,9 +40,10 @@ def diagnose(
     """Why was the recorded training slow?"""
     from torchdoctor.trace_checkup import trace_checkup
 
-    for path in (json, html, annotate):
-        check_writable(path)
-    _check_different(traces, [path for path in (json, html, annotate) if path is not None])
+    check_written(
+        {"report": json, "HTML page": html, "annotated trace": annotate},
+        read=[trace for trace in traces if trace != "-"],
+    )
     if annotate is not None and "-" in traces:
         raise UsageError("--annotate copies a file: save the standard input to one first.")
     check_tensorboard(tensorboard)
@@ -59,16 +59,3 @@ def diagnose(
         )
     if annotate is not None:
         typer.echo(f"To see it: open {annotate} in https://ui.perfetto.dev", err=True)
-
-
-def _check_different(traces: list[str], written: list[Path]) -> None:
-    """Nothing is written over a trace that is read, or over another result."""
-    read = {os.path.realpath(trace) for trace in traces if trace != "-"}
-    seen: set[str] = set()
-    for path in written:
-        place = os.path.realpath(path)
-        if place in read:
-            raise UsageError(f"{path} is one of the traces: name another file for the result.")
-        if place in seen and (path.is_file() or not path.exists()):
-            raise UsageError(f"{path} is named for two results: name another file for one.")
-        seen.add(place)

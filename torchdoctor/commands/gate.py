@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.commands.arguments import SEEDS, check_writable, parse_duration
+from torchdoctor.commands.arguments import SEEDS, parse_duration
+from torchdoctor.commands.written_files import check_written
 from torchdoctor.errors import UsageError
 
 HELP = (
@@ -65,8 +66,10 @@ def gate(
     baseline = Path(later["--baseline"]) if "--baseline" in later else baseline
     if (against is None) == (baseline is None):
         raise UsageError("Say what to compare with: --against REF, or --baseline report.json.")
-    for path in (json, markdown, junit):
-        check_writable(path)
+    check_written(
+        {"gate result": json, "Markdown": markdown, "JUnit file": junit},
+        read=[] if baseline is None else [baseline],
+    )
     workload = workload_of(command, python=python)
     settings = GateSettings(
         tolerances=tolerances(workload.cwd, tolerance),

@@ -45,9 +45,12 @@ def check_tensorboard(folder: Path | None) -> None:
         probe = folder / ".torchdoctor-writable"
         probe.write_text("")
         probe.unlink()
+    except FileExistsError as error:
+        raise UsageError(f"{folder} is no folder: name a folder with --tensorboard.") from error
     except OSError as error:
         raise UsageError(
-            f"Cannot write the TensorBoard folder {folder} ({error.strerror or error})."
+            f"Cannot write the TensorBoard folder {folder} ({error.strerror or error}): name "
+            "another with --tensorboard."
         ) from error
 
 

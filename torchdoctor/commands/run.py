@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.commands.arguments import SEEDS, check_writable, ids, parse_duration
+from torchdoctor.commands.arguments import SEEDS, ids, parse_duration
 from torchdoctor.commands.output import check_tensorboard, hand_to_tensorboard, show, write
+from torchdoctor.commands.written_files import check_written
 
 HELP = (
     "Observe a training program, diagnose it, try fixes on it, and rank them as measured.\n\n"
@@ -90,8 +91,7 @@ def run(
         seed=seed,
         sandbox=not no_sandbox,
     )
-    for path in (json, html):
-        check_writable(path)
+    check_written({"report": json, "HTML page": html})
     check_tensorboard(tensorboard)
     workload = workload_of(command, python=python)
     with Progress(quiet=quiet) as progress:

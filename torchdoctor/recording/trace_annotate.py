@@ -58,7 +58,9 @@ def annotate(
             with _packed(file, target.name) as out:
                 _copy(trace, ours, out)
     except OSError as error:
-        raise UsageError(f"Cannot write {target} ({error.strerror or error}).") from error
+        raise UsageError(
+            f"Cannot write {target} ({error.strerror or error}): make room, or name another file."
+        ) from error
 
 
 def _copy(trace: TraceFile, ours: bytes, out: IO[bytes]) -> None:

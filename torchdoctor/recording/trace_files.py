@@ -6,6 +6,7 @@ Reads .json, .json.gz (told by content, not by name) and any binary stream such 
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import zlib as standard_zlib
 from collections.abc import Iterator
@@ -223,21 +224,37 @@ def _unzipped_chunks(
 def trace_paths(path: Path) -> list[Path]:
     """The files that may be meant by a path: itself, or of a folder those in order of name.
 
+    In a folder, what is no file (a pipe has no end) is left out, and so is a link to a file beside
+    it, as "latest.json" is one.
+
     Raises:
-        UsageError: it does not exist, or the folder holds no file of a trace's name.
+        UsageError: it does not exist or cannot be looked at, or the folder holds no file of a
+            trace's name.
     """
-    if not path.exists():
-        raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")
-    if not path.is_dir():
-        return [path]
-    found = sorted(
-        file
-        for file in path.iterdir()
-        if not file.is_dir() and file.name.endswith((".json", ".json.gz"))
-    )
+    try:
+        if not path.exists():
+            raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")
+        found = _files_in(path) if path.is_dir() else [path]
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror or error}): pass a file that you may read."
+        ) from error
     if not found:
         raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
     return found
+
+
+def _files_in(folder: Path) -> list[Path]:
+    found = sorted(
+        file
+        for file in folder.iterdir()
+        if file.name.endswith((".json", ".json.gz"))
+        and (file.is_file() or not file.exists())  # a link into nowhere is a rank that is missing
+    )
+    by_place: dict[str, Path] = {}
+    for file in sorted(found, key=Path.is_symlink):  # the file's own name, where it has one here
+        by_place.setdefault(os.path.realpath(file), file)
+    return sorted(by_place.values())
 
 
 def _after_comma(buffer: bytearray, end: int) -> bytearray:

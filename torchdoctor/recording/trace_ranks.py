@@ -64,9 +64,9 @@ def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
         raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")
     if list(sources).count(STDIN) > 1:
         raise UsageError("The standard input (-) can be read once only.")
-    paths = [p for source in sources if source != STDIN for p in trace_paths(Path(source))]
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise UsageError("One trace is named twice: name each once.")
+    if STDIN in sources and sys.stdin is None:
+        raise UsageError("The standard input is closed: pipe a trace into it, or name a file.")
+    paths = _paths([source for source in sources if source != STDIN])
     tried = [_read(STDIN, timelines)] if STDIN in sources else []
     tried += _in_parallel(paths, timelines)
     found = [one for one in tried if isinstance(one, RankTrace)]
@@ -85,15 +85,32 @@ def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
     return Ranks(sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), doubts)
 
 
+def _paths(sources: Sequence[str]) -> list[Path]:
+    """The files of all sources; UsageError where one is not there, or is meant twice."""
+    by_place: dict[str, Path] = {}
+    for source in sources:
+        if not source:
+            raise UsageError("The name of a trace is empty: name a file or a folder.")
+        for path in trace_paths(Path(source)):
+            first = by_place.setdefault(os.path.realpath(path), path)
+            if first is not path:
+                again = "" if path == first else f", also as {path}"
+                raise UsageError(f"{first} is named twice{again}: name each trace once.")
+    return list(by_place.values())
+
+
 def _is_copy(one: RankTrace, found: Sequence[RankTrace]) -> bool:
     """Whether it is `diagnose --annotate`'s copy of a trace that is there as well."""
 
     def same(other: RankTrace) -> tuple[object, ...]:
         figures = other.statistics
-        return other.rank, figures.steps, figures.step_times_s, figures.operator_calls_per_step
+        return figures.steps, figures.step_times_s, figures.operator_calls_per_step
 
     return one.annotated and any(
-        not other.annotated and same(other) == same(one) for other in found
+        not other.annotated
+        and one.rank in (None, other.rank)  # it may stand in the other's name alone
+        and same(other) == same(one)
+        for other in found
     )
 
 

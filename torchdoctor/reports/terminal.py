@@ -16,6 +16,7 @@ from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import told_and_named
+from torchdoctor.reports.wrapping import with_whole_command
 
 WIDTH = 80
 _BAR = 60
@@ -78,7 +79,8 @@ def _print(console: Console, report: Report) -> None:
 
 
 def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
-    found: list[tuple[str, RenderableType]] = [("", Text(wording.verdict(report), style="bold"))]
+    verdict = with_whole_command(wording.verdict(report), width)
+    found: list[tuple[str, RenderableType]] = [("", Text(verdict, style="bold"))]
     if failed := failure(report):
         found.append(("", Text(failed, style="bold red")))
 
@@ -182,7 +184,9 @@ def _findings(report: Report, width: int) -> RenderableType | None:
 def _trials(report: Report, width: int) -> RenderableType | None:
     groups = content.trial_groups(report)
     if not groups:
-        return Text(f"  {wording.untried(report)}") if report.no_trials_reason else None
+        if not report.no_trials_reason:
+            return None
+        return Padding(Text(with_whole_command(wording.untried(report), width - 2)), (0, 0, 0, 2))
     notes = [Padding(Text(note), (0, 0, 0, 2)) for note in content.trial_notes(report)]
     noise = wording.noise_floor(report)
     if noise:

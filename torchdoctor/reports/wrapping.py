@@ -10,6 +10,7 @@ from torchdoctor.reports.figures import clean, shell_lines
 
 WIDTH = 80
 _CODE = "    "
+_COMMAND = re.compile(r"(?<=: )torchdoctor(?: \S+)+$")
 
 
 def width() -> int:
@@ -42,6 +43,15 @@ def wrapped(text: str, first: str = "", later: str = "") -> list[str]:
         kept, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
     )
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def with_whole_command(text: str, columns: int) -> str:
+    """The same, broken into lines where it ends in a command, which stays whole to be copied."""
+    kept = _COMMAND.sub(lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    if kept == text:
+        return text
+    broken = textwrap.fill(kept, columns, break_long_words=False, break_on_hyphens=False)
+    return broken.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def reflow(page: str, columns: int) -> str:

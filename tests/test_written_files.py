@@ -1,0 +1,195 @@
+"""Files that a command is told to write: none that torchdoctor did not write is replaced."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from compared_pairs import samples, synthetic
+
+from torchdoctor.commands.written_files import check_written
+from torchdoctor.errors import UsageError
+from torchdoctor.record_files import write_gate_report, write_report
+from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.reports import gate as gate_forms
+from torchdoctor.reports import html
+
+ROOT = Path(__file__).parent.parent
+
+
+def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
+        check=False,
+        timeout=60,
+        **more,
+    )
+
+
+def refused(folder: Path, *arguments: str, **more) -> str:
+    """The one sentence of a command that ends with code 2 and leaves every file as it was."""
+    before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    result = torchdoctor(folder, *arguments, **more)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stderr.startswith("torchdoctor: ")
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before
+    return result.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two traces, in a folder and beside it, a report, and files of the user's own."""
+    (tmp_path / "ranks").mkdir()
+    for rank, name in enumerate(("ranks/rank0.json", "ranks/rank1.json", "ok.json", "other.json")):
+        information = {"backend": "nccl", "rank": rank, "world_size": 2}
+        trace = synthetic.every_branch().text(distributedInfo=information)
+        (tmp_path / name).write_bytes(trace)
+    (tmp_path / "trace.gz").write_bytes(gzip.compress(trace))
+    (tmp_path / "notes.txt").write_text("precious")
+    (tmp_path / "page.html").write_text("<!doctype html><title>my page</title>")
+    (tmp_path / "config.json").write_text('{"schema_version": 1, "batch_size": 8}')
+    write_report(samples.loader_bound(), tmp_path / "report.json")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["diagnose", "ranks", "--json", "ranks/rank0.json"],
+        ["diagnose", "ranks", "--html", "ranks/rank0.json"],
+        ["diagnose", "ranks", "--annotate", "ranks/rank0.json"],
+        ["diagnose", "ok.json", "--json", "ok.json"],
+        ["diagnose", "--json", "other.json", "ok.json"],
+        ["diagnose", "--json", "config.json", "ok.json"],
+        ["diagnose", "--json", "notes.txt", "ok.json"],
+        ["diagnose", "ok.json", "--html", "trace.gz"],
+        ["diagnose", "ok.json", "--html", "page.html"],
+        ["diagnose", "ok.json", "--annotate", "trace.gz"],
+        ["diagnose", "ok.json", "--annotate", "report.json"],
+        ["compare", "ok.json", "report.json", "--json", "ok.json"],
+        ["compare", "ok.json", "report.json", "--json", "report.json"],
+        ["compare", "ok.json", "other.json", "--json", "report.json"],
+        ["run", "--json", "ok.json", "no_such.py"],
+        ["run", "--json", "new.json", "--html", "new.json", "no_such.py"],
+        ["gate", "--baseline", "report.json", "--json", "report.json", "no_such.py"],
+        ["gate", "--against", "main", "--markdown", "notes.txt", "no_such.py"],
+        ["gate", "--against", "main", "--junit", "notes.txt", "no_such.py"],
+    ],
+    ids=" ".join,
+)
+def test_no_file_of_the_users_is_replaced(folder: Path, arguments: list[str]) -> None:
+    named = arguments[-1] if "--" in arguments[-2] and arguments[-1] != "no_such.py" else ""
+    assert named in refused(folder, *arguments)
+
+
+def test_the_only_copy_of_a_trace_is_not_annotated_over(folder: Path) -> None:
+    first = ["diagnose", "ranks/rank0.json", "--annotate", "ranks/copy.json"]
+    assert torchdoctor(folder, *first).returncode == 0
+    again = ["diagnose", "ranks", "--annotate", "ranks/copy.json"]
+    assert torchdoctor(folder, *again).returncode == 0
+    for rank in (0, 1):
+        (folder / "ranks" / f"rank{rank}.json").unlink()
+    assert "one of the traces" in refused(folder, *again)
+
+
+def test_what_was_written_before_is_written_again(folder: Path) -> None:
+    diagnose = ["diagnose", "ok.json", "--json", "a.json", "--html", "a.html"]
+    diagnose += ["--annotate", "a.gz"]
+    compare = ["compare", "ok.json", "report.json", "--json", "c.json"]
+    for arguments in (diagnose, diagnose, compare, compare):
+        (folder / "empty").write_text("")
+        result = torchdoctor(folder, *arguments)
+        assert result.returncode == 0, result.stderr
+    reformatted = json.dumps(json.loads((folder / "a.json").read_text()), sort_keys=True)
+    (folder / "a.json").write_text(reformatted)
+    result = torchdoctor(folder, *diagnose[:2], "--json", "a.json", "--html", "empty")
+    assert result.returncode == 0, result.stderr
+
+
+def test_each_kind_of_file_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    run = samples.loader_bound()
+    result = GateReport(
+        workload=run.workload,
+        environment=run.environment,
+        reference="main",
+        verdict="not slower",
+        sentence="Not slower.",
+        metrics=[GateMetric(name="step_time", tolerance=0.05)],
+    )
+    writers: dict[str, Callable[[Path], object]] = {
+        "report": lambda path: write_report(run, path),
+        "gate result": lambda path: write_gate_report(result, path),
+        "HTML page": lambda path: path.write_text(html.render(run)),
+        "Markdown": lambda path: path.write_text(gate_forms.markdown(result)),
+        "JUnit file": lambda path: path.write_text(gate_forms.junit(result)),
+    }
+    for kind, write in writers.items():
+        path = tmp_path / "file"
+        write(path)
+        check_written({kind: path})
+        for other in {*writers, "comparison", "annotated trace"} - {kind}:
+            with pytest.raises(UsageError, match="that torchdoctor wrote"):
+                check_written({other: path})
+
+
+def test_a_huge_file_is_not_read_to_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.write(b'{"schema_version": 1, "traceEvents": [')
+        file.truncate(1 << 42)
+    for kind in ("report", "annotated trace", "HTML page"):
+        with pytest.raises(UsageError, match="that torchdoctor wrote"):
+            check_written({kind: path})
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/stdout", "pipe"])
+def test_what_is_no_file_may_be_written_to(place: str, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    reader = subprocess.Popen(["cat", folder / "pipe"], stdout=subprocess.PIPE)
+    result = torchdoctor(folder, "diagnose", "ok.json", "--json", place)
+    assert result.returncode == 0, result.stderr
+    if place != "pipe":
+        (folder / "pipe").write_text("")
+    written, _ = reader.communicate(timeout=60)
+    text = {"/dev/stdout": result.stdout, "pipe": written.decode()}.get(place)
+    assert text is None or '"schema_version"' in text
+
+
+def test_a_copy_named_otherwise_than_its_rank_is_known_and_written_again(folder: Path) -> None:
+    for rank, file in enumerate(sorted((folder / "ranks").iterdir())):
+        file.write_bytes(synthetic.every_branch(step=1000.0 + 100.0 * rank).text())
+    arguments = ["diagnose", "ranks", "--annotate", "ranks/copy.json"]
+    assert torchdoctor(folder, *arguments).returncode == 0
+    result = torchdoctor(folder, *arguments)
+    assert result.returncode == 0, result.stderr
+    assert "copy.json is an annotated copy" in " ".join(result.stdout.split())
+
+
+def test_a_name_that_no_file_can_have_is_one_sentence(folder: Path) -> None:
+    assert "Cannot write" in refused(folder, "diagnose", "ok.json", "--json", "a" * 300)
+
+
+@pytest.mark.parametrize("how", [">", ">>"])
+def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Path) -> None:
+    (folder / "log").write_text("before\n" * 9)
+    command = f"{sys.executable} -m torchdoctor.cli diagnose ok.json --json /dev/stdout {how} log"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env=environment, check=False, timeout=60
+    )
+    assert result.returncode == 0
+    text = (folder / "log").read_text()
+    assert text.startswith("before\n" * 9 if how == ">>" else "{")
+    assert '"schema_version"' in text
+    assert "How to reproduce" in text
