@@ -210,7 +210,9 @@ GPU_ILLNESSES: dict[str, tuple[dict[str, Any], str, str, set[str]]] = {
                 **_GPU_TRACE,
                 "gpu_busy_share": 0.25,
                 "pageable_copies": 2.0,
+                "pageable_wait_s": 0.0035,
                 "blocking_copy_s": 0.004,
+                "blocking_copy_exposed_s": 0.002,
                 "sync_s": 0.002,
                 "syncs_per_step": 3.0,
                 "shares": {

@@ -59,12 +59,19 @@ def test_pageable_copies_that_hold_the_host() -> None:
     found = statistics("v100_resnet50_workers4")
     assert found.pageable_copies == 2
     assert found.blocking_copy_s == pytest.approx(0.0093, abs=0.001)
+    assert found.blocking_copy_exposed_s == pytest.approx(0.0063, abs=0.0005)
 
 
 def test_copies_that_block_the_host() -> None:
     found = statistics("a100_blocking_memcpy")
     assert found.blocking_copy_s is not None
     assert found.blocking_copy_s * found.steps == pytest.approx(0.767, abs=0.02)
+    # Nearly all of it waits while results are read back; batches come from pinned memory.
+    assert found.d2h_copies == pytest.approx(6, abs=1)
+    assert found.d2h_wait_s == pytest.approx(found.blocking_copy_s, rel=0.01)
+    assert found.pageable_wait_s is not None and found.pageable_wait_s < 0.001
+    # By the union of the raw intervals; kernels run in the rest.
+    assert found.blocking_copy_exposed_s == pytest.approx(0.0928, abs=0.002)
 
 
 def test_collectives_by_kernel_name() -> None:

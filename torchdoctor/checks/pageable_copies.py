@@ -12,7 +12,8 @@ pinned in the probe's step log.
 
 Not to be confused with
 -----------------------
-Small copies of a few bytes, such as a learning rate: they are not worth pinning.
+Small copies of a few bytes, such as a learning rate: they are not worth pinning. Copies to the
+host: they wait for the device, whatever memory they end in (see sync-in-step).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 UNDER = "memcpy"
 THRESHOLD = 1.0
+LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
 THRESHOLD_SOURCE = "NVIDIA Nsight Systems' expert rule cuda_memcpy_async: pageable memory"
 
 
@@ -40,12 +42,14 @@ def look(recording: Recording) -> list[Finding]:
         return []
     evidence = [f"From pageable memory: {counted(pageable, 'copy', 'copies')} a step."]
     share = None
-    if trace is not None and trace.blocking_copy_s is not None and trace.step_s:
+    if trace is not None and trace.pageable_wait_s is not None and trace.step_s:
         # What kernels hide costs nothing: only the exposed part of the wait is the step's.
         exposed = (trace.shares.memcpy or 0.0) + (trace.shares.runtime or 0.0)
-        share = min(trace.blocking_copy_s / trace.step_s, exposed)
+        share = min(trace.pageable_wait_s / trace.step_s, exposed)
+        if share < LEAST_SHARE:
+            return []
         evidence.append(
-            f"They hold the host {trace.blocking_copy_s * 1e3:.1f} ms of a "
+            f"They hold the host {trace.pageable_wait_s * 1e3:.1f} ms of a "
             f"{trace.step_s * 1e3:.1f} ms step."
         )
     return [
@@ -66,9 +70,14 @@ FIRES = [
             "steps": 4,
             "step_s": 0.1,
             "pageable_copies": 2.0,
-            "blocking_copy_s": 0.02,
+            "pageable_wait_s": 0.02,
             "shares": {"gpu": 0.7, "memcpy": 0.1, "runtime": 0.2},
         }
     }
 ]
-QUIET = [{"trace": {"path": "t", "steps": 4, "step_s": 0.1, "pageable_copies": 0.0}}, {}]
+_FEW_BYTES = {"pageable_copies": 9.0, "pageable_wait_s": 0.00007}
+QUIET = [
+    {"trace": {"path": "t", "steps": 4, "step_s": 0.1, "pageable_copies": 0.0}},
+    {"trace": {"path": "t", "steps": 4, "step_s": 0.1, **_FEW_BYTES, "shares": {"runtime": 0.5}}},
+    {},
+]

@@ -7,7 +7,8 @@ GPU has caught up. Afterwards its queue is empty, and it waits for the host in t
 
 How it is measured
 ------------------
-Synchronising driver calls of the trace: how many a step, and how long they block. The lines that
+Synchronising driver calls of the trace, and copies to the host, which wait until all is done that
+was launched before: how many a step, and how long they block. The lines that
 make them are seen in a few steps after the profiler window, which are in no timing.
 
 Not to be confused with
@@ -36,9 +37,9 @@ def look(recording: Recording) -> list[Finding]:
     from torchdoctor.records.lookup import place
 
     trace = recording.trace
-    if trace is None or trace.sync_s is None or not trace.step_s or not trace.syncs_per_step:
+    if trace is None or trace.sync_s is None or not trace.step_s:
         return []
-    blocked = trace.sync_s / trace.step_s
+    blocked = (trace.sync_s + (trace.d2h_wait_s or 0.0)) / trace.step_s
     share = min(blocked, _idle_share(trace))
     if share < THRESHOLD:
         return []
@@ -53,15 +54,26 @@ def look(recording: Recording) -> list[Finding]:
             check="sync-in-step",
             share_of_step=share,
             evidence=[
-                f"The host is blocked {blocked:.0%} of each step, by "
-                f"{counted(trace.syncs_per_step, 'synchronisation')} a step; what the GPU then "
-                f"waits for it is at most {share:.0%}.",
+                f"The host waits for the GPU {blocked:.0%} of each step, in {_waits(trace)} a "
+                f"step; what the GPU then waits for the host is at most {share:.0%}.",
                 *lines,
             ],
             location=waits[0].location if waits else None,
             severity="moderate",
         )
     ]
+
+
+def _waits(trace: TraceStatistics) -> str:
+    """ "2 synchronisations and 6 copies to the host"; copies that hold nobody are left out."""
+    from torchdoctor.records.counts import counted
+
+    waits = []
+    if trace.syncs_per_step:
+        waits.append(counted(trace.syncs_per_step, "synchronisation"))
+    if trace.d2h_copies and trace.d2h_wait_s:
+        waits.append(counted(trace.d2h_copies, "copy to the host", "copies to the host"))
+    return " and ".join(waits)
 
 
 def _idle_share(trace: TraceStatistics) -> float:

@@ -50,6 +50,7 @@ TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
 KEEPS_RESULTS = "exactly"
 WHEN = "launch"
 
+_WORTH = 0.005  # of the step
 _MARK = "_torchdoctor_pinned_by_loader"
 
 
@@ -71,12 +72,24 @@ def refuses(recording: Recording) -> str | None:
         copies = steps.pageable_copies_per_step + (steps.blocking_copies_per_step or 0.0)
         if copies == 0:
             return "Batches are already pinned and copied without blocking."
+    if _holds_nobody(recording):
+        return "Copies from memory that is not pinned hold the host for under 0.5 % of the step."
     return None
 
 
+def _holds_nobody(recording: Recording) -> bool:
+    """Whether a trace shows what pinning could save, and that it is next to nothing."""
+    trace, steps = recording.trace, recording.steps
+    if trace is None or trace.pageable_wait_s is None or not trace.step_s:
+        return False
+    blocking = steps is not None and bool(steps.blocking_copies_per_step)
+    return trace.pageable_wait_s < _WORTH * trace.step_s and not blocking
+
+
 def suits(trace: TraceStatistics) -> bool:
-    """Pinned memory helps copies to a GPU."""
-    return trace.has_device
+    """Pinned memory helps copies to a GPU that hold the host."""
+    waits_s, step_s = trace.pageable_wait_s, trace.step_s
+    return trace.has_device and not (step_s and waits_s is not None and waits_s < _WORTH * step_s)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the device did in the steps: kernels, copies, synchronisation, tensor cores."""
+"""What the device did in the steps: kernels, synchronisation, tensor cores."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ from torchdoctor.recording.kernel_names import (
     uses_tensor_cores,
 )
 from torchdoctor.recording.timeline import Steps, Timeline, named
-from torchdoctor.recording.trace_categories import KERNEL, MEMCPY
+from torchdoctor.recording.trace_categories import KERNEL
 from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
 
 SHORT_KERNEL_NS = 10_000
-# What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
-COPY_LAUNCH_NS = 20_000
-_COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
 _SYNC_CALL = re.compile(
     r"(?:cuda|hip)(?:Stream|Device|Event|Thread)Synchronize|(?:cu|hip)(?:Stream|Ctx|Event)Synchronize"
 )
-# "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
-_SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
 
 
 @dataclass(frozen=True)
@@ -38,10 +33,6 @@ class DeviceSummary:
     short_kernels_share: float | None
     kernel_median_us: float | None
     gpu_busy_share: float | None
-    h2d_bytes: int | None
-    d2h_bytes: int | None
-    pageable_copies: float
-    blocking_copy_s: float
     sync_s: float
     syncs_per_step: float
     tensor_core_share: float | None
@@ -56,19 +47,12 @@ def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
     length = kernels.end - kernels.start
     host = steps.host
     calls = trace.runtime.where(host.index(trace.runtime.start) >= 0)
-    copying = (calls.end - calls.start)[_matching(trace, calls, _COPY_CALL)]
     waiting = (calls.end - calls.start)[_matching(trace, calls, _SYNC_CALL)]
-    copies = device.where(device["kind"] == MEMCPY)
-    sources, targets = copy_sides(trace, copies)
     return DeviceSummary(
         kernels_per_step=len(kernels) / count,
         short_kernels_share=float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
         kernel_median_us=float(np.median(length)) / 1000 if len(length) else None,
         gpu_busy_share=_busy_share(trace.device, steps),
-        h2d_bytes=_bytes(copies, (sources != "device") & (targets == "device"), count),
-        d2h_bytes=_bytes(copies, (sources == "device") & (targets != "device"), count),
-        pageable_copies=float(((sources == "pageable") | (targets == "pageable")).sum()) / count,
-        blocking_copy_s=float(np.maximum(copying - COPY_LAUNCH_NS, 0).sum()) / count / 1e9,
         sync_s=float(waiting.sum()) / count / 1e9,
         syncs_per_step=len(waiting) / count,
         tensor_core_share=_tensor_core_share(trace, kernels),
@@ -94,16 +78,6 @@ def device_time(trace: Trace) -> Ints:
     return added
 
 
-def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
-    """Source and target memory of every copy by its name: "pageable", "pinned", "device" or ""."""
-    sides = []
-    for name in trace.names:
-        match = _SIDES.search(name)
-        sides.append([side.lower() for side in match.groups() if side] if match else ["", ""])
-    table = np.array(sides or [["", ""]])[copies.name]
-    return table[:, 0], table[:, 1]
-
-
 def _matching(trace: Trace, table: Table, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     wanted = np.array([pattern.match(name) is not None for name in trace.names], dtype=bool)
     return named(trace, table, wanted)
@@ -120,14 +94,6 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
         busy = union(kernels.start[rows], kernels.end[rows])
         shares.append(float(busy.covered(steps.start, steps.end).sum()) / steps.total)
     return float(np.mean(shares))
-
-
-def _bytes(copies: Table, rows: NDArray[np.bool_], steps: int) -> int | None:
-    """None: there are such copies and none says how large it was."""
-    sizes: Ints = copies["bytes"][rows]
-    if len(sizes) and (sizes < 0).all():
-        return None
-    return int(sizes[sizes >= 0].sum()) // steps
 
 
 def _float32_matrix_ns(trace: Trace, steps: Steps) -> int:

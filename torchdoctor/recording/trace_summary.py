@@ -11,6 +11,7 @@ from torchdoctor.recording.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_calls import allocation, runtime_calls
 from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.recording.trace_copies import summarise_copies
 from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
 from torchdoctor.recording.trace_files import trace_paths
@@ -48,7 +49,9 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
     about = doubts_about(trace, missing)
     allocated = allocation(trace, timeline)
     if trace.has_device:
-        device = asdict(summarise_device(trace, timeline))
+        device = asdict(summarise_device(trace, timeline)) | asdict(
+            summarise_copies(trace, timeline)
+        )
     return TraceStatistics(
         path=trace.path,
         steps=len(steps) if steps.known else 0,

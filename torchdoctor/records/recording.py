@@ -213,8 +213,12 @@ class TraceStatistics:
     communication_exposed_s: float | None = None
     h2d_bytes: int | None = None
     d2h_bytes: int | None = None
-    pageable_copies: float | None = None  # per step
+    pageable_copies: float | None = None  # to the device, per step
+    pageable_wait_s: float | None = None  # host blocked in those, per step
+    d2h_copies: float | None = None  # to the host, per step
+    d2h_wait_s: float | None = None  # host blocked in those, per step
     blocking_copy_s: float | None = None  # host blocked in copies, per step
+    blocking_copy_exposed_s: float | None = None  # of that while the device is idle
     sync_s: float | None = None  # host blocked in synchronisation, per step
     syncs_per_step: float | None = None
     tensor_core_share: float | None = None  # of GEMM/conv kernel time

@@ -1,0 +1,60 @@
+"""Which copies hold the host, and what may be done: on traces of known events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic_traces import TraceBuilder
+
+from torchdoctor.records import Report
+from torchdoctor.trace_checkup import trace_checkup
+
+HOST_TO_DEVICE = "HtoD (Pageable -> Device)"
+DEVICE_TO_HOST = "DtoH (Device -> Pageable)"
+
+
+def copying(sides: str, kernel_ends: float, tmp_path: Path) -> Report:
+    """Steps of 1 ms whose host is 600 us in one copy; a kernel runs until `kernel_ends`."""
+    trace = TraceBuilder()
+    for number in range(4):
+        at = 1000.0 * number
+        trace.step(number, at, at + 1000)
+        launch = trace.call("cudaLaunchKernel", at + 10, at + 15)
+        trace.kernel("ampere_sgemm_128x64_nn", at + 20, at + kernel_ends, launch)
+        copy = trace.call("cudaMemcpyAsync", at + 100, at + 700)
+        trace.copy(sides, at + 690, at + 695, copy, bytes=256)
+    path = tmp_path / "trace.json"
+    path.write_bytes(trace.text())
+    return trace_checkup([str(path)])
+
+
+def offered(report: Report) -> set[str]:
+    return {fix.fix for fix in report.recommendation.also_offered}
+
+
+def test_batches_from_pageable_memory_are_to_be_pinned(tmp_path: Path) -> None:
+    report = copying(HOST_TO_DEVICE, 120, tmp_path)
+    assert report.diagnosis.bottleneck == "memcpy"
+    assert "pageable-copies" in {f.check for f in report.diagnosis.findings}
+    assert "pin-memory" in offered(report)
+
+
+def test_results_that_are_read_back_are_waits_that_no_pinning_ends(tmp_path: Path) -> None:
+    """The advice was to pin the loader's batches, which were pinned already."""
+    report = copying(DEVICE_TO_HOST, 120, tmp_path)
+    found = {f.check: " ".join(f.evidence) for f in report.diagnosis.findings}
+    assert report.diagnosis.bottleneck == "memcpy"
+    assert "pageable-copies" not in found
+    assert "copies to the host" in found["memcpy-share"]
+    assert "1 copy to the host a step" in found["sync-in-step"]
+    assert "pin-memory" not in offered(report)
+    assert "remove-sync" in offered(report)
+
+
+def test_a_copy_that_waits_beside_kernels_is_not_exposed(tmp_path: Path) -> None:
+    report = copying(HOST_TO_DEVICE, 600, tmp_path)
+    [share] = [q.value for q in report.diagnosis.path if "copy" in q.question]
+    # Of the 580 us beyond what queueing a copy costs, 480 lie beside the kernel; 5 are the copy.
+    assert share == pytest.approx(0.100, abs=0.006)
+    assert report.diagnosis.bottleneck != "memcpy"
