@@ -41,7 +41,7 @@ TRUTHS = {
     "v100_resnet50_workers4": ("gpu", None),
     "v100_resnet50_list_root": ("data_loader", None),
     "v100_memcpy_second": ("gpu", None),
-    "a100_blocking_memcpy": ("memcpy", "pageable-copies"),
+    "a100_blocking_memcpy": ("memcpy", "memcpy-share"),
     "a100_cpu_bound_ddp": ("cpu", None),
     "h100_owlv2_data_loader": ("data_loader", "data-wait"),
     "h100_bert_launch_bound": ("cpu", "many-small-kernels"),
