@@ -18,11 +18,11 @@ from torchdoctor.recording.kernel_names import is_communication
 from torchdoctor.recording.trace_categories import KERNEL, MEMCPY, MEMSET
 from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
 from torchdoctor.recording.trace_nesting import operator_nesting
+from torchdoctor.recording.trace_threads import is_loader, is_step, named, of_fetching_thread
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
 BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
-_STEP = "ProfilerStep#"
 _LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
 _OVERLAP = 0.1  # of a step mark's length, from where on it is said that the next one begins in it
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
@@ -75,11 +75,6 @@ class Timeline:
         return float(self.exposed[branch].sum()) / total if total else None
 
 
-def named(trace: Trace, table: Table, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rows of a table whose name is wanted; `wanted` has one entry per interned name."""
-    return wanted[table.name] if len(table) else np.zeros(0, dtype=bool)
-
-
 def find_steps(trace: Trace) -> Steps:
     """Steps by the profiler's annotations, ended by the last device event launched in them."""
     step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
@@ -119,17 +114,6 @@ def _one_after_the_other(start: Ints, end: Ints) -> tuple[Ints, Ints, list[str]]
         "step): a mark around several others is no step, and each other ends where the next begins."
     )
     return start, end - np.where(late, over, 0), [doubt]
-
-
-def find_step_thread(trace: Trace) -> int:
-    """The thread that the training loop runs on: that of the steps, else of most operators."""
-    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
-    for table in (trace.annotations, trace.operators):
-        threads = table.where(named(trace, table, step_name)).thread
-        if len(threads):
-            return int(np.bincount(threads).argmax())
-    threads = trace.operators.thread
-    return int(np.bincount(threads).argmax()) if len(threads) else -1
 
 
 def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
@@ -251,7 +235,7 @@ def build_timeline(trace: Trace) -> Timeline:
         "memcpy": _rows(device, kind == MEMCPY),
         "memset": _rows(device, kind == MEMSET),
         "communication": _rows(device, communication),
-        "runtime": union(trace.runtime.start, trace.runtime.end),
+        "runtime": _rows(trace.runtime, ~of_fetching_thread(trace, trace.runtime)),
         **_host_branches(trace),
     }
     collectives = branches["communication"]
@@ -273,9 +257,9 @@ def _host_branches(trace: Trace) -> dict[str, Intervals]:
     step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
     loader, work = [], []
     for table in (trace.operators, trace.annotations):
-        loading = named(trace, table, loads)
-        loader.append(_rows(table, loading))
-        work.append(_rows(table, ~loading & ~named(trace, table, step_name)))
+        loading, elsewhere = named(trace, table, loads), of_fetching_thread(trace, table)
+        loader.append(_rows(table, loading & ~elsewhere))
+        work.append(_rows(table, ~loading & ~elsewhere & ~named(trace, table, step_name)))
     return {"data_loader": join(*loader), "cpu": join(*work)}
 
 
@@ -291,18 +275,6 @@ def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Int
         return collectives
     leaves = operator_nesting(trace).leaves
     return subtract(collectives, join(loading, _rows(trace.operators, leaves)))
-
-
-def is_step(name: str) -> bool:
-    """The profiler's annotation of a step."""
-    return name.startswith(_STEP)
-
-
-def is_loader(name: str) -> bool:
-    """The annotation of a wait for the next batch."""
-    return (
-        name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
-    ) or name.startswith("enumerate(DataPipe)#")
 
 
 def _rows(table: Table, mask: NDArray[np.bool_]) -> Intervals:

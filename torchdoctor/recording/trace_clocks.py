@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchdoctor.recording.kernel_names import is_communication
-from torchdoctor.recording.timeline import Timeline, is_step, named
+from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_categories import KERNEL
 from torchdoctor.recording.trace_columns import Ints, Trace
+from torchdoctor.recording.trace_threads import is_step, named
 
 # Broadcasts and point-to-point calls may end on one rank long before they do on another.
 _TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)

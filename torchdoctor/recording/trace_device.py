@@ -15,9 +15,10 @@ from torchdoctor.recording.kernel_names import (
     is_matrix_work,
     uses_tensor_cores,
 )
-from torchdoctor.recording.timeline import Steps, Timeline, named
+from torchdoctor.recording.timeline import Steps, Timeline
 from torchdoctor.recording.trace_categories import KERNEL, MEMCPY
 from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
+from torchdoctor.recording.trace_threads import named
 
 SHORT_KERNEL_NS = 10_000
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import Ints
 from torchdoctor.recording.kernel_names import is_communication
-from torchdoctor.recording.timeline import Timeline, launch_rows, named
+from torchdoctor.recording.timeline import Timeline, launch_rows
 from torchdoctor.recording.trace_categories import KERNEL, MEMCPY
 from torchdoctor.recording.trace_columns import Table, Trace
+from torchdoctor.recording.trace_threads import named
 
 # What time can belong to; a what-if takes one of them away. FIXED stays in all of them.
 LOADER, COPY, COMMUNICATION, GPU, CPU, RUNTIME, FIXED = range(7)

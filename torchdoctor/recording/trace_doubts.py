@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchdoctor.recording.timeline import named
 from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.recording.trace_threads import named
 
 _OVERLAP_SHARE = 0.01  # of a stream's events; fewer are rounding
 _ROUNDING_NS = 2_000  # the first releases wrote whole microseconds

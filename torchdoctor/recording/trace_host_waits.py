@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import Ints
-from torchdoctor.recording.timeline import named
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_device_order import (
     CLOCK_NS,
@@ -23,6 +22,7 @@ from torchdoctor.recording.trace_device_order import (
     RUNTIME,
     DeviceEvents,
 )
+from torchdoctor.recording.trace_threads import named
 
 COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
 _DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchdoctor.recording.timeline import Steps, launch_rows, named
+from torchdoctor.recording.timeline import Steps, launch_rows
 from torchdoctor.recording.trace_categories import KERNEL
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_nesting import innermost, operator_nesting
+from torchdoctor.recording.trace_threads import named
 
 # cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
 _LAUNCH = re.compile(r"Launch(?!HostFunc)")

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import subtract, union
 from torchdoctor.recording.kernel_names import is_pointwise
-from torchdoctor.recording.timeline import Timeline, launch_rows, named
+from torchdoctor.recording.timeline import Timeline, launch_rows
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_nesting import innermost, operator_nesting
 from torchdoctor.recording.trace_python import user_frame
+from torchdoctor.recording.trace_threads import named
 from torchdoctor.records import Location, PointwiseChain, PointwiseChains
 
 _OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
