@@ -39,7 +39,7 @@ def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
     waiting = checks["data-wait"].QUESTION
     path = [
         question
-        if question.question == waiting or question.answer == "no GPU"
+        if question.question == waiting
         else replace(question, answer="not measured", value=None)
         for question in diagnosis.path
     ]

@@ -253,10 +253,47 @@ def test_a_file_that_was_cut_before_any_gpu_event_is_no_verdict_on_the_cpu(tmp_p
     text = cut_before_device_events(trace, 0.0, deviceProperties=[{"id": 0, "name": "A100"}])
     report = checked(tmp_path, text)
     assert "before its GPU events" in report.diagnosis.sentence
+
+
+_RECORDED = {"profiler": {"kwargs": {"activities": ["CPU", "CUDA"]}}}
+
+
+def host_alone(operator: str = "aten::mm") -> TraceBuilder:
     trace = launching(0)
     trace.events = [e for e in trace.events if e.get("cat") in ("user_annotation", "cpu_op")]
-    report = checked(tmp_path, trace.text().decode()[:-300])
+    trace.operator(operator, 10, 20)
+    trace.events.insert(0, trace.events.pop())
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("operator", "metadata"),
+    [
+        ("aten::mm", {"metadata": _RECORDED}),
+        ("aten::mm", {"distributedInfo": {"backend": "cpu:gloo,cuda:nccl", "rank": 0}}),
+        ("aten::cudnn_convolution", {}),
+        ("aten::_scaled_dot_product_flash_attention", {}),
+    ],
+)
+def test_what_is_left_of_a_cut_file_tells_that_there_was_a_gpu(
+    operator: str, metadata: dict, tmp_path: Path
+) -> None:
+    """It said "the CPU is the limit" of a trace that was cut before its first driver call."""
+    text = json.dumps({**metadata, "traceEvents": host_alone(operator).events})
+    report = checked(tmp_path, text[:-300])
+    assert report.diagnosis.bottleneck == "none"
+    assert "before its GPU events" in report.diagnosis.sentence
+    assert "no GPU" not in [question.answer for question in report.diagnosis.path]
+    whole = checked(tmp_path, text)
+    assert whole.diagnosis.bottleneck == "cpu"
+
+
+def test_a_cut_trace_of_a_cpu_stays_one_and_is_not_certain(tmp_path: Path) -> None:
+    operator = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    text = host_alone(operator).text(metadata={"activities": ["CPU"]}).decode()
+    report = checked(tmp_path, text[:-400])
     assert any("cut off" in doubt for doubt in report.doubts)
+    assert any("not certain" in doubt for doubt in report.doubts)
     assert report.diagnosis.bottleneck == "cpu"
 
 
