@@ -26,7 +26,7 @@ BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader"
 _LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
 _OVERLAP = 0.1  # of a step mark's length, from where on it is said that the next one begins in it
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
-_HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
+HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def _host_branches(trace: Trace) -> dict[str, Intervals]:
 
 def _host_collectives(trace: Trace) -> Intervals:
     """Collectives that run on the host (gloo), for traces without a GPU."""
-    wanted = np.array([name.startswith(_HOST_COMMUNICATION) for name in trace.names], dtype=bool)
+    wanted = np.array([name.startswith(HOST_COMMUNICATION) for name in trace.names], dtype=bool)
     return _rows(trace.annotations, named(trace, trace.annotations, wanted))
 
 
