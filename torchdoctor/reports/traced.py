@@ -14,6 +14,8 @@ PLACES = "Where the host is while no device works, by the trace's Python stacks,
 ARITHMETIC = "Arithmetic of the GPU, per step"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
+_ROUNDING = 0.005  # of the step
+_AT_ONCE = 1.05  # times the time that any thread is in a call: more are several at once
 
 
 def rank_lines(report: Report) -> list[str]:
@@ -49,11 +51,20 @@ def call_lines(report: Report) -> list[str]:
     if trace is None or not trace.step_s:
         return []
     return [
-        f"{clean(_call_name(one))}: {seconds(one.host_s)} ({percent(one.host_s / trace.step_s)}), "
-        f"{_calls(one.calls_per_step)}"
+        f"{clean(_call_name(one))}: {_held(one, trace.step_s)}, {_calls(one.calls_per_step)}"
         for one in trace.runtime_calls[:_MOST]
         if one.host_s >= _WORTH * trace.step_s
     ]
+
+
+def _held(one: RuntimeCall, step_s: float) -> str:
+    """How long a call holds any thread, of the step; and what threads at once add up to."""
+    covered_s = one.host_s if one.covered_s is None else one.covered_s
+    share = percent(covered_s / step_s)
+    if one.host_s <= _AT_ONCE * covered_s:
+        return f"{seconds(covered_s)} ({share})"
+    added = f"{seconds(one.host_s)} added up over {one.threads} threads"
+    return f"{seconds(covered_s)} ({share}; {added})"
 
 
 def _calls(number: float) -> str:
@@ -96,9 +107,16 @@ def operator_lines(report: Report) -> list[str]:
         return (one.device_s or 0.0) if trace.has_device else one.self_s
 
     ranked = sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]
+
+    step_s = trace.step_s
+
+    def share(one: Operator) -> str:
+        of_step = cost_s(one) / step_s
+        return "threads added up" if of_step > 1.0 + _ROUNDING else percent(of_step)
+
     return [
-        f"{clean(one.name)[:_NAME]}: {seconds(cost_s(one))} "
-        f"({percent(cost_s(one) / trace.step_s)}), {_calls(one.calls_per_step)}"
+        f"{clean(one.name)[:_NAME]}: {seconds(cost_s(one))} ({share(one)}), "
+        f"{_calls(one.calls_per_step)}"
         for one in ranked
         if cost_s(one) > 0
     ]
