@@ -394,3 +394,33 @@ def test_a_trace_that_shows_no_time_does_not_say_that_all_is_even(tmp_path: Path
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 0}
     report = checked(tmp_path, {"traceEvents": [event]})
     assert "stands out" not in report.diagnosis.sentence
+
+
+@pytest.mark.parametrize("time", [1e18, -1e17])
+@pytest.mark.parametrize("place", [0, 5])
+@pytest.mark.filterwarnings("error")
+def test_a_time_that_no_trace_can_span_is_left_out_and_a_doubt(
+    time: float, place: int, tmp_path: Path
+) -> None:
+    """One time of 1e18 printed a warning of numpy, and nothing said that its event was gone."""
+    trace = every_branch(4)
+    stray = trace.operator("aten::mm", 0, 10)
+    stray["ts"] = time
+    trace.events.remove(stray)
+    trace.events.insert(place, stray)
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert any("1 of" in doubt and "left out" in doubt for doubt in report.doubts)
+
+
+def test_an_event_far_from_all_others_is_said_to_make_the_span(tmp_path: Path) -> None:
+    """It said "100% of the trace lies in no operator", which was the gap before one stray event."""
+    trace = TraceBuilder()
+    for number in range(20):
+        trace.operator("aten::mm", number * 1000, number * 1000 + 900)
+    without = checked(tmp_path, trace.document())
+    assert not any("from all others" in doubt for doubt in without.doubts)
+    trace.operator("aten::mm", 1e12, 1e12 + 5)
+    report = checked(tmp_path, trace.document())
+    [doubt] = [doubt for doubt in report.doubts if "from all others" in doubt]
+    assert "1 of 21 events" in doubt and "12 days" in doubt and "100% of the trace" in doubt

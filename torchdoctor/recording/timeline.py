@@ -25,6 +25,8 @@ from torchdoctor.recording.trace_threads import is_loader, is_step, named, of_fe
 BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
 _LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
 _OVERLAP = 0.1  # of a step mark's length, from where on it is said that the next one begins in it
+_MOSTLY_GAP, _STRAY, _FEWEST_TO_STRAY = 0.9, 0.01, 5  # of the trace; of its events; events
+_DAY_S = 86_400.0
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
 HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
 
@@ -128,8 +130,32 @@ def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
         "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
         "is meant."
     )
-    doubts = [doubt, *_start_up(trace, int((end - start)[0]))]
+    doubts = [doubt, *_stray(tables), *_start_up(trace, int((end - start)[0]))]
     return Steps(start, end, start, end, known=False, doubts=doubts)
+
+
+def _stray(tables: list[Table]) -> list[str]:
+    """A few events so far from all others that the span is mostly the gap between."""
+    start = np.concatenate([table.start for table in tables] or [EMPTY.start])
+    end = np.concatenate([table.end for table in tables] or [EMPTY.end])
+    if len(start) < _FEWEST_TO_STRAY:
+        return []
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    gap = start[1:] - reach[:-1]
+    widest = int(gap.argmax())
+    few = min(widest + 1, len(start) - widest - 1)
+    span_ns = int(reach[-1] - start[0])
+    if gap[widest] < _MOSTLY_GAP * span_ns or few > max(1, _STRAY * len(start)):
+        return []
+    verb = "lie" if few > 1 else "lies"
+    apart_s = float(gap[widest]) / 1e9
+    apart = f"{apart_s:.3g} s" if apart_s < _DAY_S else f"{apart_s / _DAY_S:.0f} days"
+    return [
+        f"{few} of {len(start)} events of the host {verb} {apart} from all others: "
+        f"{gap[widest] / span_ns:.0%} of the trace is the gap between, so no share of it says "
+        "anything of the program."
+    ]
 
 
 def _start_up(trace: Trace, length_ns: int) -> list[str]:
