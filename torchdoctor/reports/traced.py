@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import MatrixProduct, MatrixWork, Operator, Report, RuntimeCall
+from torchdoctor.records import (
+    MatrixProduct,
+    MatrixWork,
+    Operator,
+    Report,
+    RuntimeCall,
+    StepTime,
+)
 from torchdoctor.records.products import KNOWN_ENOUGH
 from torchdoctor.reports.figures import clean, percent, seconds
 
@@ -14,6 +21,7 @@ PLACES = "Where the host is while no device works, by the trace's Python stacks,
 ARITHMETIC = "Arithmetic of the GPU, per step"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
+_MEAN_APART = 0.03  # of the median, from where on both are said
 _ROUNDING = 0.005  # of the step
 _AT_ONCE = 1.05  # times the time that any thread is in a call: more are several at once
 
@@ -32,6 +40,20 @@ def rank_lines(report: Report) -> list[str]:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
         lines.append(f"rank {one.rank}: step {seconds(one.step_s)} ({', '.join(parts)})")
     return lines
+
+
+def median_and_mean(report: Report, time: StepTime) -> list[str]:
+    """A step's median time and, where what is said of the step is of another mean, that too."""
+    of_trace = report.steps is None and report.trace is not None
+    if time.mean is not None and of_trace:
+        if abs(time.mean - time.median) <= _MEAN_APART * time.median:
+            return [seconds(time.median)]
+        of_mean = f"mean {seconds(time.mean)} (shares, findings and what-ifs are of the mean)"
+        return [f"median {seconds(time.median)}", of_mean]
+    if not time.two_modes:
+        return [seconds(time.median)]
+    of_mean = f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
+    return [seconds(time.median), of_mean]
 
 
 def operators_title(report: Report) -> str:
