@@ -18,7 +18,13 @@ from torchdoctor.recording.kernel_names import is_communication
 from torchdoctor.recording.trace_categories import KERNEL, MEMCPY, MEMSET
 from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
 from torchdoctor.recording.trace_nesting import operator_nesting
-from torchdoctor.recording.trace_threads import is_loader, is_step, named, of_fetching_thread
+from torchdoctor.recording.trace_threads import (
+    is_loader,
+    is_step,
+    named,
+    named_by,
+    of_fetching_thread,
+)
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
@@ -254,8 +260,7 @@ def build_timeline(trace: Trace) -> Timeline:
     steps = find_steps(trace)
     device = trace.device
     kind = device["kind"]
-    collective = np.array([is_communication(name) for name in trace.names], dtype=bool)
-    communication = (kind == KERNEL) & named(trace, device, collective)
+    communication = (kind == KERNEL) & named_by(trace, device, is_communication)
     branches = {
         "gpu": _rows(device, (kind == KERNEL) & ~communication),
         "memcpy": _rows(device, kind == MEMCPY),

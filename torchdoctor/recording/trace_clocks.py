@@ -21,7 +21,7 @@ from torchdoctor.recording.timeline import HOST_COMMUNICATION, Timeline
 from torchdoctor.recording.trace_categories import KERNEL
 from torchdoctor.recording.trace_columns import Ints, Trace
 from torchdoctor.recording.trace_gpus import text
-from torchdoctor.recording.trace_threads import is_step, named
+from torchdoctor.recording.trace_threads import is_step, named, named_by
 
 # Broadcasts and point-to-point calls may end on one rank long before they do on another.
 _TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
@@ -75,11 +75,9 @@ def collectives(trace: Trace, timeline: Timeline) -> Collectives:
     """The collectives of the known steps; none where steps are unknown."""
     table = trace.device if trace.has_device else trace.annotations
     if trace.has_device:
-        wanted = np.array([_is_collective(name) for name in trace.names], dtype=bool)
-        rows = np.flatnonzero((table["kind"] == KERNEL) & named(trace, table, wanted))
+        rows = np.flatnonzero((table["kind"] == KERNEL) & named_by(trace, table, _is_collective))
     else:
-        wanted = np.array([_is_host_collective(name) for name in trace.names], dtype=bool)
-        rows = np.flatnonzero(named(trace, table, wanted))
+        rows = np.flatnonzero(named_by(trace, table, _is_host_collective))
     rows = rows[np.argsort(table.start[rows], kind="stable")]
     number = _step_numbers(trace, timeline)
     index = timeline.steps.index(table.start[rows])

@@ -13,7 +13,7 @@ from torchdoctor.recording.trace_categories import KERNEL
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_gpus import dictionary
 from torchdoctor.recording.trace_nesting import innermost, operator_nesting
-from torchdoctor.recording.trace_threads import named
+from torchdoctor.recording.trace_threads import named, named_by
 
 # cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
 _LAUNCH = re.compile(r"Launch(?!HostFunc)")
@@ -48,9 +48,8 @@ class Launches:
 
 def launches(trace: Trace, steps: Steps) -> Launches:
     """Counts them; a kernel that names no launch of the trace may be any launch's."""
-    wanted = np.array([_LAUNCH.search(name) is not None for name in trace.names], dtype=bool)
-    inside = steps.host.index(trace.runtime.start) >= 0
-    calls = named(trace, trace.runtime, wanted) & inside
+    launching = named_by(trace, trace.runtime, lambda name: _LAUNCH.search(name) is not None)
+    calls = launching & (steps.host.index(trace.runtime.start) >= 0)
     made = int(calls.sum())
     kernels = trace.device["kind"] == KERNEL
     launched_by = launch_rows(trace)[kernels]

@@ -6,6 +6,8 @@ fetches ahead, it holds nobody.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,17 @@ _WORKS = 0.1  # of the busiest thread's operators, from where on a thread is tak
 def named(trace: Trace, table: Table, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Rows of a table whose name is wanted; `wanted` has one entry per interned name."""
     return wanted[table.name] if len(table) else np.zeros(0, dtype=bool)
+
+
+def named_by(trace: Trace, table: Table, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Rows of a table whose name is wanted; only the table's own names are asked about.
+
+    A trace may have hundreds of thousands of names, of operators most of them.
+    """
+    own = np.zeros(len(trace.names), dtype=bool)
+    for number in np.unique(table.name).tolist():
+        own[number] = wanted(trace.names[number])
+    return named(trace, table, own)
 
 
 def is_step(name: str) -> bool:
