@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from compared_pairs import synthetic
 
+from torchdoctor.reports.wording import step_time
 from torchdoctor.trace_checkup import trace_checkup
 
 
@@ -98,3 +99,22 @@ def test_advice_of_a_trace_invents_no_arguments(tmp_path: Path) -> None:
     assert not {"persistent-workers", "prefetch-factor"} & set(code)
     for text in code.values():
         assert "DataLoader(dataset" not in text and "batch_size=64" not in text
+
+
+@pytest.mark.parametrize(("last", "both"), [(4_000, True), (1_020, False)])
+def test_median_and_mean_of_the_step_are_named_where_they_differ(
+    last: float, both: bool, tmp_path: Path
+) -> None:
+    """It said "step 216 ms" above findings "of a 245.8 ms step"."""
+    trace = synthetic.TraceBuilder()
+    at = 0.0
+    for number, length in enumerate((1_000, 1_000, 1_000, 1_000, last)):
+        trace.step(number, at, at + length)
+        trace.operator("aten::mm", at, at + length)
+        at += length
+    text = step_time(trace_checkup([str(written(tmp_path, trace))]))
+    if both:
+        assert text.startswith("median 1.00 ms (10 to 90 %")
+        assert "mean 1.60 ms (shares, findings and what-ifs are of the mean)" in text
+    else:
+        assert text.startswith("1.00 ms (") and "mean" not in text

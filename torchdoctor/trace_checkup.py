@@ -16,7 +16,7 @@ from torchdoctor import __version__, catalogue
 from torchdoctor.diagnosis import diagnose
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_annotate import annotate
-from torchdoctor.recording.trace_clocks import Alignment, align
+from torchdoctor.recording.trace_clocks import Alignment, Unaligned, align
 from torchdoctor.recording.trace_ranks import STDIN, RankTrace, read_ranks
 from torchdoctor.records import (
     Baseline,
@@ -33,7 +33,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.records.hardware import compute_capability
-from torchdoctor.trace_verdict import as_far_as_recorded
+from torchdoctor.trace_verdict import as_far_as_recorded, with_waits
 
 NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
@@ -41,6 +41,7 @@ NOT_MEASURED = (
 _FEW_STEPS = 3
 _OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
+_HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
@@ -62,18 +63,18 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         _check_unread(annotated, ranks)
     chosen = slowest(ranks)
     trace = chosen.statistics
-    alignment = align([one.collectives for one in ranks], trace.step_s or 0.0)
+    aligned = align([one.collectives for one in ranks], trace.step_s or 0.0)
     command = ["torchdoctor", "diagnose", *map(_argument, sources)]
     recording = Recording(
         workload=Workload(command=command, cwd=str(Path.cwd())),
         environment=chosen.environment,
         trace=trace,
         shares=trace.shares,
-        ranks=rank_times(ranks, alignment),
+        ranks=rank_times(ranks, aligned),
     )
     fixes = catalogue.fixes()
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
-    diagnosis = as_far_as_recorded(diagnosis, trace)
+    diagnosis = with_waits(as_far_as_recorded(diagnosis, trace), trace, recording.ranks)
     if annotated is not None and chosen.timeline is not None:
         source = Path(trace.path)
         annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
@@ -89,7 +90,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
-        doubts=[*read.doubts, *_doubts(ranks, chosen, alignment), *_hidden(diagnosis, trace)],
+        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned), *_hidden(diagnosis, trace)],
         reproduce=[shlex.join(command)],
     )
 
@@ -120,10 +121,13 @@ def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
     return any(one.rank is not None or len(one.collectives.start) for one in ranks)
 
 
-def rank_times(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[RankTime]:
-    """One row a rank; empty for a single trace, and for traces that are of no ranks."""
-    if len(ranks) < 2 or not _of_one_job(ranks):
+def rank_times(
+    ranks: Sequence[RankTrace], aligned: Alignment | Unaligned = Unaligned.TOO_FEW
+) -> list[RankTime]:
+    """One row a rank; empty for a single trace, and for traces of no ranks or of several runs."""
+    if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.DIFFERENT_RUNS:
         return []
+    alignment = aligned if isinstance(aligned, Alignment) else None
     rows = []
     for number, one in enumerate(ranks):
         figures = one.statistics
@@ -212,7 +216,7 @@ def _hidden(diagnosis: Diagnosis, trace: TraceStatistics) -> list[str]:
 
 
 def _doubts(
-    ranks: Sequence[RankTrace], chosen: RankTrace, alignment: Alignment | None
+    ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
 ) -> list[str]:
     trace = chosen.statistics
     doubts = list(trace.doubts)
@@ -226,8 +230,8 @@ def _doubts(
             "folder with the traces of all."
         )
     if len(ranks) > 1:
-        doubts += _whose(ranks, chosen)
-        doubts += _clock_doubts(ranks, alignment)
+        doubts += _whose(ranks, chosen, aligned)
+        doubts += _clock_doubts(ranks, aligned)
         for one in ranks:
             if one is not chosen:
                 label = Path(one.statistics.path).name
@@ -235,13 +239,21 @@ def _doubts(
     return list(dict.fromkeys(doubts))
 
 
-def _whose(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
+def _whose(
+    ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
+) -> list[str]:
     """Which trace the shares are of, and whether each is of another rank."""
     name = Path(chosen.statistics.path).name
     if not _of_one_job(ranks):
         return [
             f"The {len(ranks)} traces name no rank and communicate with nobody: they are taken for "
             f"separate recordings, and the figures are of {name}, whose steps are the longest."
+        ]
+    if aligned is Unaligned.DIFFERENT_RUNS:
+        return [
+            "The traces are of different runs: what would be the same collectives does not end "
+            f"together. Ranks are not compared, and the figures are of {name}, whose steps without "
+            "collectives are the longest."
         ]
     rank = name if chosen.rank is None else chosen.rank
     doubts = [f"The shares are of rank {rank}, which the others wait for."]
@@ -255,20 +267,28 @@ def _whose(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
     return doubts
 
 
-def _clock_doubts(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[str]:
-    if alignment is not None:
-        apart_s = max(alignment.offset_s) - min(alignment.offset_s)
-        if apart_s < _CLOCKS_TOGETHER_S:
+def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> list[str]:
+    if isinstance(aligned, Alignment):
+        apart_s = max(aligned.offset_s) - min(aligned.offset_s)
+        if apart_s < (_CLOCKS_TOGETHER_S if aligned.on_device else _HOST_CLOCKS_TOGETHER_S):
             return []
         return [
             f"The ranks' clocks differ by up to {apart_s * 1e3:.3g} ms. They were aligned on "
-            f"{alignment.collectives} collectives that all ranks ran, whose ends then lie within "
-            f"{alignment.scatter_s * 1e6:.0f} us."
+            f"{aligned.collectives} collectives that all ranks ran, whose ends then lie within "
+            f"{aligned.scatter_s * 1e6:.0f} us."
         ]
+    if aligned is Unaligned.DIFFERENT_RUNS or not _of_one_job(ranks):
+        return []
     starts = [one.collectives.base_us for one in ranks]
     if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:
         return [
             "The ranks' clocks are over an hour apart, or the traces are of different runs: "
             "their times are not compared with each other."
         ]
-    return []
+    if not any(one.statistics.communication_s for one in ranks):
+        return []
+    return [
+        "The ranks' clocks could not be aligned, for want of marked steps with collectives that "
+        "all ranks ran alike: how long each waited for the others is not told from the exchange "
+        "itself, and whether the traces are of one run is not known."
+    ]

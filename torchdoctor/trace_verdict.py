@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 
 from torchdoctor import catalogue
-from torchdoctor.records import Diagnosis, TraceStatistics
+from torchdoctor.records import Diagnosis, RankTime, TraceStatistics
 
 _UNSEEN = (
     "The host launched work on a device that was not recorded, so whether it waited for that or "
     "computed cannot be told: record with ProfilerActivity.CUDA (or that of the device)."
 )
 _NO_TIME = "The events of the trace have no length, so what takes the time cannot be told."
+_MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
 
@@ -33,13 +35,39 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
     return diagnosis
 
 
+def with_waits(
+    diagnosis: Diagnosis, trace: TraceStatistics, ranks: Sequence[RankTime]
+) -> Diagnosis:
+    """The diagnosis, where collectives are mostly waits for ranks that come later, saying so."""
+    row = next((one for one in ranks if one.path == trace.path), None)
+    exposed_s = trace.communication_exposed_s
+    if row is None or not row.wait_s or not exposed_s or not trace.step_s:
+        return diagnosis
+    waited_s = min(row.wait_s, exposed_s)
+    if waited_s < _MOSTLY * exposed_s:
+        return diagnosis
+    share, rest = waited_s / trace.step_s, (exposed_s - waited_s) / trace.step_s
+    told = f"rank {row.rank} waits for the others {share:.0%} of each step, and communicates "
+    told += f"{rest:.0%} of it"
+    findings = [
+        replace(f, evidence=[*f.evidence, f"Of that {told}."])
+        if f.check == "communication-share"
+        else f
+        for f in diagnosis.findings
+    ]
+    sentence = diagnosis.sentence
+    if diagnosis.bottleneck == "communication":
+        sentence = f"The ranks wait for each other: {told}."
+    return replace(diagnosis, sentence=sentence, findings=findings)
+
+
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
     """The same of a trace that lacks what a device did: what rests on its idling is not said."""
     checks = catalogue.checks()
     waiting = checks["data-wait"].QUESTION
     path = [
         question
-        if question.question == waiting or question.answer == "no GPU"
+        if question.question == waiting
         else replace(question, answer="not measured", value=None)
         for question in diagnosis.path
     ]

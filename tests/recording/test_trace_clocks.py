@@ -50,8 +50,9 @@ def of(trace: TraceBuilder) -> Collectives:
     return collectives(read, build_timeline(read))
 
 
-def aligned(*traces: TraceBuilder) -> Alignment | None:
-    return align([of(trace) for trace in traces], STEP / 1e6)
+def aligned(*traces: TraceBuilder, step: float = STEP) -> Alignment | None:
+    found = align([of(trace) for trace in traces], step / 1e6)
+    return found if isinstance(found, Alignment) else None
 
 
 def test_offset_waits_and_who_comes_last() -> None:
@@ -101,7 +102,7 @@ def test_relative_times_count_from_their_own_base() -> None:
         read = read_trace(io.BytesIO(text))
         traces.append(collectives(read, build_timeline(read)))
     found = align(traces, STEP / 1e6)
-    assert found is not None
+    assert isinstance(found, Alignment)
     assert found.offset_s[1] == pytest.approx(2.0, abs=1e-5)
 
 
@@ -126,3 +127,93 @@ def test_clocks_that_agree_are_no_doubt(tmp_path: Path) -> None:
         text = rank_trace(0).text(distributedInfo={"rank": rank, "world_size": 2})
         (tmp_path / f"rank{rank}.json").write_bytes(text)
     assert not any("clock" in doubt for doubt in trace_checkup([str(tmp_path)]).doubts)
+
+
+HOST_STEP = 60_000.0
+
+
+def host_rank(
+    late: tuple[float, float],
+    clock: float = 0.0,
+    jitter: float = 0.0,
+    seed: int = 0,
+    name: str = "gloo:all_reduce",
+) -> TraceBuilder:
+    """Six steps of a CPU with an all-reduce each, which ends when the last rank has come to it.
+
+    Args:
+        late: when it comes to the all-reduce, in even and in odd steps.
+    """
+    chance = random.Random(seed)
+    trace = TraceBuilder()
+    for number in range(6):
+        at = HOST_STEP * number + clock
+        trace.step(number, at, at + HOST_STEP)
+        trace.operator("aten::mm", at, at + 1_000)
+        end = at + 55_000 + chance.uniform(-jitter, jitter)
+        trace.slice("user_annotation", name, at + late[number % 2], end, tid=77)
+    return trace
+
+
+def written(folder: Path, traces: list[TraceBuilder], host: str | None = None) -> list[str]:
+    for rank, trace in enumerate(traces):
+        more = {} if host is None else {"host_name": host}
+        information = {"backend": "gloo", "rank": rank, "world_size": len(traces)}
+        text = trace.text(distributedInfo=information, deviceProperties=[], **more)
+        (folder / f"rank{rank}.json").write_bytes(text)
+    return [str(folder)]
+
+
+@pytest.mark.parametrize("name", ["gloo:all_reduce", "mpi:allreduce", "ucc:reduce_scatter"])
+def test_collectives_of_the_host_align_as_well(name: str) -> None:
+    """Ends of gloo scatter by milliseconds: threads are woken when data is there."""
+    found = aligned(
+        host_rank((1_000, 53_000), name=name),
+        host_rank((53_000, 1_000), clock=9e6, jitter=2_000, seed=2, name=name),
+        step=HOST_STEP,
+    )
+    assert found is not None
+    assert found.collectives == 6
+    assert found.offset_s[1] == pytest.approx(9.0, abs=2e-3)
+    assert found.wait_s == pytest.approx([26e-3, 26e-3], abs=1.5e-3)
+    assert found.last_share == [0.5, 0.5]
+
+
+def test_waiting_for_a_rank_is_not_called_communication(tmp_path: Path) -> None:
+    traces = [host_rank((1_000, 53_000)), host_rank((53_000, 1_000), clock=700.0)]
+    report = trace_checkup(written(tmp_path, traces))
+    assert [row.wait_s for row in report.ranks] == pytest.approx([26e-3, 26e-3], abs=1e-3)
+    assert [row.last_share for row in report.ranks] == [0.5, 0.5]
+    assert report.diagnosis.bottleneck == "communication"
+    assert "wait for each other" in report.diagnosis.sentence
+    assert "waits for the others 43% of each step" in report.diagnosis.sentence
+    assert "communicates 3% of it" in report.diagnosis.sentence
+
+
+@pytest.mark.parametrize(
+    ("other", "host"),
+    [
+        (host_rank((53_000, 1_000), jitter=25_000, seed=5), None),  # the ends do not fit
+        (
+            host_rank((53_000, 1_000), clock=24e6),
+            "node1",
+        ),  # one host, two clocks
+    ],
+)
+def test_ranks_of_different_runs_are_not_compared(
+    other: TraceBuilder, host: str | None, tmp_path: Path
+) -> None:
+    report = trace_checkup(written(tmp_path, [host_rank((1_000, 53_000)), other], host))
+    assert report.ranks == []
+    assert any("different runs" in doubt for doubt in report.doubts)
+    assert not any("others wait for" in doubt for doubt in report.doubts)
+    assert "rank-imbalance" not in [finding.check for finding in report.diagnosis.findings]
+
+
+def test_that_nothing_aligns_the_ranks_is_a_doubt(tmp_path: Path) -> None:
+    traces = [host_rank((1_000, 53_000)), host_rank((53_000, 1_000))]
+    for trace in traces:
+        trace.events = [e for e in trace.events if not e["name"].startswith("ProfilerStep")]
+    report = trace_checkup(written(tmp_path, traces))
+    assert [row.wait_s for row in report.ranks] == [None, None]
+    assert any("could not be aligned" in doubt for doubt in report.doubts)

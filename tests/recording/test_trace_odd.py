@@ -253,10 +253,47 @@ def test_a_file_that_was_cut_before_any_gpu_event_is_no_verdict_on_the_cpu(tmp_p
     text = cut_before_device_events(trace, 0.0, deviceProperties=[{"id": 0, "name": "A100"}])
     report = checked(tmp_path, text)
     assert "before its GPU events" in report.diagnosis.sentence
+
+
+_RECORDED = {"profiler": {"kwargs": {"activities": ["CPU", "CUDA"]}}}
+
+
+def host_alone(operator: str = "aten::mm") -> TraceBuilder:
     trace = launching(0)
     trace.events = [e for e in trace.events if e.get("cat") in ("user_annotation", "cpu_op")]
-    report = checked(tmp_path, trace.text().decode()[:-300])
+    trace.operator(operator, 10, 20)
+    trace.events.insert(0, trace.events.pop())
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("operator", "metadata"),
+    [
+        ("aten::mm", {"metadata": _RECORDED}),
+        ("aten::mm", {"distributedInfo": {"backend": "cpu:gloo,cuda:nccl", "rank": 0}}),
+        ("aten::cudnn_convolution", {}),
+        ("aten::_scaled_dot_product_flash_attention", {}),
+    ],
+)
+def test_what_is_left_of_a_cut_file_tells_that_there_was_a_gpu(
+    operator: str, metadata: dict, tmp_path: Path
+) -> None:
+    """It said "the CPU is the limit" of a trace that was cut before its first driver call."""
+    text = json.dumps({**metadata, "traceEvents": host_alone(operator).events})
+    report = checked(tmp_path, text[:-300])
+    assert report.diagnosis.bottleneck == "none"
+    assert "before its GPU events" in report.diagnosis.sentence
+    assert "no GPU" not in [question.answer for question in report.diagnosis.path]
+    whole = checked(tmp_path, text)
+    assert whole.diagnosis.bottleneck == "cpu"
+
+
+def test_a_cut_trace_of_a_cpu_stays_one_and_is_not_certain(tmp_path: Path) -> None:
+    operator = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    text = host_alone(operator).text(metadata={"activities": ["CPU"]}).decode()
+    report = checked(tmp_path, text[:-400])
     assert any("cut off" in doubt for doubt in report.doubts)
+    assert any("not certain" in doubt for doubt in report.doubts)
     assert report.diagnosis.bottleneck == "cpu"
 
 
@@ -357,3 +394,33 @@ def test_a_trace_that_shows_no_time_does_not_say_that_all_is_even(tmp_path: Path
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 1, "tid": 1, "ts": 5, "dur": 0}
     report = checked(tmp_path, {"traceEvents": [event]})
     assert "stands out" not in report.diagnosis.sentence
+
+
+@pytest.mark.parametrize("time", [1e18, -1e17])
+@pytest.mark.parametrize("place", [0, 5])
+@pytest.mark.filterwarnings("error")
+def test_a_time_that_no_trace_can_span_is_left_out_and_a_doubt(
+    time: float, place: int, tmp_path: Path
+) -> None:
+    """One time of 1e18 printed a warning of numpy, and nothing said that its event was gone."""
+    trace = every_branch(4)
+    stray = trace.operator("aten::mm", 0, 10)
+    stray["ts"] = time
+    trace.events.remove(stray)
+    trace.events.insert(place, stray)
+    report = checked(tmp_path, trace.document())
+    assert_every_branch(report)
+    assert any("1 of" in doubt and "left out" in doubt for doubt in report.doubts)
+
+
+def test_an_event_far_from_all_others_is_said_to_make_the_span(tmp_path: Path) -> None:
+    """It said "100% of the trace lies in no operator", which was the gap before one stray event."""
+    trace = TraceBuilder()
+    for number in range(20):
+        trace.operator("aten::mm", number * 1000, number * 1000 + 900)
+    without = checked(tmp_path, trace.document())
+    assert not any("from all others" in doubt for doubt in without.doubts)
+    trace.operator("aten::mm", 1e12, 1e12 + 5)
+    report = checked(tmp_path, trace.document())
+    [doubt] = [doubt for doubt in report.doubts if "from all others" in doubt]
+    assert "1 of 21 events" in doubt and "12 days" in doubt and "100% of the trace" in doubt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 from synthetic_traces import LOADER, TraceBuilder
@@ -10,6 +11,8 @@ from synthetic_traces import LOADER, TraceBuilder
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_summary import summarise
 from torchdoctor.recording.user_frames import is_users
+from torchdoctor.reports.traced import call_lines, operator_lines
+from torchdoctor.trace_checkup import trace_checkup
 
 
 def summary(trace: TraceBuilder):
@@ -57,6 +60,40 @@ def test_a_waiting_call_is_named_with_its_operator() -> None:
     calls = {(c.name, c.operator): c for c in summary(one_step()).runtime_calls}
     assert calls["cudaStreamSynchronize", "aten::item"].host_s == pytest.approx(260e-6)
     assert calls["cudaLaunchKernel", None].calls_per_step == 1
+
+
+def test_calls_within_each_other_and_of_several_threads_hold_no_more_than_the_step(
+    tmp_path: Path,
+) -> None:
+    """It said "gif_merge: 843 ms (235 %)" of each step."""
+    trace = TraceBuilder()
+    for number in range(4):
+        at = number * 1000
+        trace.step(number, at, at + 1000)
+        trace.kernel("k", at + 10, at + 900, trace.call("cudaLaunchKernel", at, at + 10))
+        for thread in (4321, 5, 6):
+            for start, end in ((100, 900), (150, 850)):  # the second within the first
+                trace.slice("mtia_runtime", "merge", at + start, at + end, tid=thread)
+                trace.operator("aten::mm", at + 20, at + 980, tid=thread)
+    [merge] = [call for call in summary(trace).runtime_calls if call.name == "merge"]
+    assert merge.host_s == pytest.approx(2400e-6)
+    assert merge.covered_s == pytest.approx(800e-6)
+    assert (merge.threads, merge.calls_per_step) == (3, 6)
+    file = tmp_path / "t.json"
+    file.write_bytes(trace.text())
+    report = trace_checkup([str(file)])
+    lines = [line for line in call_lines(report) if "merge" in line]
+    assert lines == ["merge: 800 us (80 %; 2.40 ms added up over 3 threads), 6 calls"]
+
+
+def test_operators_of_several_threads_are_no_share_of_the_step(tmp_path: Path) -> None:
+    trace = TraceBuilder()
+    for thread in range(3):
+        trace.operator("aten::mm", 0, 1000, tid=thread)
+    file = tmp_path / "t.json"
+    file.write_bytes(trace.text())
+    [line] = operator_lines(trace_checkup([str(file)]))
+    assert line == "aten::mm: 3.00 ms (threads added up), 3 calls"
 
 
 def test_without_stacks_there_are_no_places() -> None:

@@ -9,6 +9,8 @@ from synthetic_traces import EVERY_BRANCH, LOADER, TraceBuilder, every_branch
 
 from torchdoctor.recording.timeline import Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_summary import summarise
+from torchdoctor.recording.trace_threads import named_by
 
 
 def timeline(builder: TraceBuilder) -> Timeline:
@@ -144,3 +146,60 @@ def test_hip_and_driver_calls_are_runtime() -> None:
         trace.slice(cat, "launch", 0, 25, args={"correlation": 5})
         trace.kernel("k", 50, 60, 5)
         assert timeline(trace).exposed["runtime"].tolist() == [25_000], cat
+
+
+def fetched_ahead(marks: bool, optimizer: bool, device: bool) -> TraceBuilder:
+    """Steps that compute all the time, while another thread iterates the loader for them."""
+    trace, apart = TraceBuilder(), {"tid": 99}
+    for number in range(3):
+        at = number * 10_000
+        if marks:
+            trace.step(number, at, at + 10_000)
+        trace.operator("aten::mm", at, at + 8_000)
+        trace.operator("aten::add_", at + 8_000, at + 10_000)
+        if optimizer:
+            trace.slice("user_annotation", "Optimizer.step#SGD.step", at + 8_000, at + 10_000)
+        trace.slice("user_annotation", LOADER, at + 100, at + 9_000, **apart)
+        trace.operator("aten::stack", at + 1_000, at + 8_900, **apart)
+        if device:
+            launched(trace, at + 10, at + 100, at + 200)
+    return trace
+
+
+@pytest.mark.parametrize("device", [False, True])
+@pytest.mark.parametrize(("marks", "optimizer"), [(True, True), (False, True), (False, False)])
+def test_a_loader_in_a_thread_of_its_own_is_no_wait(
+    marks: bool, optimizer: bool, device: bool
+) -> None:
+    """Training waits for data, it said, of steps that computed all the time."""
+    found = summarise(read_trace(io.BytesIO(fetched_ahead(marks, optimizer, device).text())))
+    assert found.shares.data_loader == 0
+    assert found.shares.cpu and found.shares.cpu > 0.9
+    assert "aten::stack" not in [one.name for one in found.operators]
+    assert found.operator_calls_per_step == (2 if marks else 6)
+    assert found.compute_s == pytest.approx(found.step_s, rel=0.05)
+
+
+def test_a_loader_in_the_thread_of_the_steps_is_a_wait_whoever_else_works() -> None:
+    trace = TraceBuilder()
+    for number in range(3):
+        at = number * 1000
+        trace.slice("user_annotation", LOADER, at, at + 600)
+        trace.operator("aten::mm", at + 600, at + 700)
+        trace.operator("MmBackward0", at + 700, at + 1000, tid=77)
+    assert timeline(trace).share("data_loader") == pytest.approx(0.6)
+
+
+def test_thousands_of_operator_names_are_not_asked_whether_they_are_kernels() -> None:
+    """A trace with 400 000 names of operators took a minute to be searched for collectives."""
+    builder = every_branch()
+    for number in range(500):
+        builder.operator(f"aten::named_{number}", 100, 101)
+    trace, asked = read_trace(io.BytesIO(builder.text())), []
+
+    def is_sgemm(name: str) -> bool:
+        asked.append(name)
+        return "sgemm" in name
+
+    assert named_by(trace, trace.device, is_sgemm).sum() == 3
+    assert len(asked) == len(set(asked)) == len(set(trace.device.name.tolist()))

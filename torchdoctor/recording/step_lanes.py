@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torchdoctor.recording.events import Events
 from torchdoctor.recording.intervals import Intervals, join, subtract, union
 from torchdoctor.recording.phases import PHASES, phase_after
-from torchdoctor.recording.timeline import build_timeline, is_step, named
+from torchdoctor.recording.timeline import build_timeline
 from torchdoctor.recording.trace_columns import Table, Trace
+from torchdoctor.recording.trace_threads import is_step, named, of_fetching_thread
 from torchdoctor.reports.content import PHASE_LABELS
 
 _STEPS = 3
@@ -79,10 +80,13 @@ def lanes_of_trace(trace: Trace) -> StepLanes | None:
 
 
 def _host_lanes(trace: Trace) -> dict[str, Intervals]:
-    """Operators of the host on any thread; what is no backward and no optimizer counts forward."""
+    """Operators of the host on any thread but those that only fetch; what is no backward and no
+    optimizer counts forward.
+    """
 
     def where(table: Table, wanted: Callable[[str], object]) -> Intervals:
         rows = named(trace, table, np.array([bool(wanted(name)) for name in trace.names]))
+        rows &= ~of_fetching_thread(trace, table)
         return union(table.start[rows], table.end[rows])
 
     def of_optimizer(name: str) -> bool:

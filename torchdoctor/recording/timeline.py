@@ -18,15 +18,23 @@ from torchdoctor.recording.kernel_names import is_communication
 from torchdoctor.recording.trace_categories import KERNEL, MEMCPY, MEMSET
 from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
 from torchdoctor.recording.trace_nesting import operator_nesting
+from torchdoctor.recording.trace_threads import (
+    is_loader,
+    is_step,
+    named,
+    named_by,
+    of_fetching_thread,
+)
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
 BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
-_STEP = "ProfilerStep#"
 _LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
 _OVERLAP = 0.1  # of a step mark's length, from where on it is said that the next one begins in it
+_MOSTLY_GAP, _STRAY, _FEWEST_TO_STRAY = 0.9, 0.01, 5  # of the trace; of its events; events
+_DAY_S = 86_400.0
 _SHORT_LAST_STEP = 0.8  # of the device events of the step before it
-_HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
+HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
 
 
 @dataclass(frozen=True)
@@ -75,11 +83,6 @@ class Timeline:
         return float(self.exposed[branch].sum()) / total if total else None
 
 
-def named(trace: Trace, table: Table, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rows of a table whose name is wanted; `wanted` has one entry per interned name."""
-    return wanted[table.name] if len(table) else np.zeros(0, dtype=bool)
-
-
 def find_steps(trace: Trace) -> Steps:
     """Steps by the profiler's annotations, ended by the last device event launched in them."""
     step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
@@ -121,17 +124,6 @@ def _one_after_the_other(start: Ints, end: Ints) -> tuple[Ints, Ints, list[str]]
     return start, end - np.where(late, over, 0), [doubt]
 
 
-def find_step_thread(trace: Trace) -> int:
-    """The thread that the training loop runs on: that of the steps, else of most operators."""
-    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
-    for table in (trace.annotations, trace.operators):
-        threads = table.where(named(trace, table, step_name)).thread
-        if len(threads):
-            return int(np.bincount(threads).argmax())
-    threads = trace.operators.thread
-    return int(np.bincount(threads).argmax()) if len(threads) else -1
-
-
 def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
     host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]
@@ -144,8 +136,32 @@ def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
         "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
         "is meant."
     )
-    doubts = [doubt, *_start_up(trace, int((end - start)[0]))]
+    doubts = [doubt, *_stray(tables), *_start_up(trace, int((end - start)[0]))]
     return Steps(start, end, start, end, known=False, doubts=doubts)
+
+
+def _stray(tables: list[Table]) -> list[str]:
+    """A few events so far from all others that the span is mostly the gap between."""
+    start = np.concatenate([table.start for table in tables] or [EMPTY.start])
+    end = np.concatenate([table.end for table in tables] or [EMPTY.end])
+    if len(start) < _FEWEST_TO_STRAY:
+        return []
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    gap = start[1:] - reach[:-1]
+    widest = int(gap.argmax())
+    few = min(widest + 1, len(start) - widest - 1)
+    span_ns = int(reach[-1] - start[0])
+    if gap[widest] < _MOSTLY_GAP * span_ns or few > max(1, _STRAY * len(start)):
+        return []
+    verb = "lie" if few > 1 else "lies"
+    apart_s = float(gap[widest]) / 1e9
+    apart = f"{apart_s:.3g} s" if apart_s < _DAY_S else f"{apart_s / _DAY_S:.0f} days"
+    return [
+        f"{few} of {len(start)} events of the host {verb} {apart} from all others: "
+        f"{gap[widest] / span_ns:.0%} of the trace is the gap between, so no share of it says "
+        "anything of the program."
+    ]
 
 
 def _start_up(trace: Trace, length_ns: int) -> list[str]:
@@ -244,14 +260,13 @@ def build_timeline(trace: Trace) -> Timeline:
     steps = find_steps(trace)
     device = trace.device
     kind = device["kind"]
-    collective = np.array([is_communication(name) for name in trace.names], dtype=bool)
-    communication = (kind == KERNEL) & named(trace, device, collective)
+    communication = (kind == KERNEL) & named_by(trace, device, is_communication)
     branches = {
         "gpu": _rows(device, (kind == KERNEL) & ~communication),
         "memcpy": _rows(device, kind == MEMCPY),
         "memset": _rows(device, kind == MEMSET),
         "communication": _rows(device, communication),
-        "runtime": union(trace.runtime.start, trace.runtime.end),
+        "runtime": _rows(trace.runtime, ~of_fetching_thread(trace, trace.runtime)),
         **_host_branches(trace),
     }
     collectives = branches["communication"]
@@ -273,15 +288,15 @@ def _host_branches(trace: Trace) -> dict[str, Intervals]:
     step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
     loader, work = [], []
     for table in (trace.operators, trace.annotations):
-        loading = named(trace, table, loads)
-        loader.append(_rows(table, loading))
-        work.append(_rows(table, ~loading & ~named(trace, table, step_name)))
+        loading, elsewhere = named(trace, table, loads), of_fetching_thread(trace, table)
+        loader.append(_rows(table, loading & ~elsewhere))
+        work.append(_rows(table, ~loading & ~elsewhere & ~named(trace, table, step_name)))
     return {"data_loader": join(*loader), "cpu": join(*work)}
 
 
 def _host_collectives(trace: Trace) -> Intervals:
     """Collectives that run on the host (gloo), for traces without a GPU."""
-    wanted = np.array([name.startswith(_HOST_COMMUNICATION) for name in trace.names], dtype=bool)
+    wanted = np.array([name.startswith(HOST_COMMUNICATION) for name in trace.names], dtype=bool)
     return _rows(trace.annotations, named(trace, trace.annotations, wanted))
 
 
@@ -291,18 +306,6 @@ def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Int
         return collectives
     leaves = operator_nesting(trace).leaves
     return subtract(collectives, join(loading, _rows(trace.operators, leaves)))
-
-
-def is_step(name: str) -> bool:
-    """The profiler's annotation of a step."""
-    return name.startswith(_STEP)
-
-
-def is_loader(name: str) -> bool:
-    """The annotation of a wait for the next batch."""
-    return (
-        name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
-    ) or name.startswith("enumerate(DataPipe)#")
 
 
 def _rows(table: Table, mask: NDArray[np.bool_]) -> Intervals:

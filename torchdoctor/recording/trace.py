@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from torchdoctor.errors import NoTrace
-from torchdoctor.recording.timeline import is_step
 from torchdoctor.recording.trace_columns import Columns, Trace
 from torchdoctor.recording.trace_files import BLOCK_BYTES, TraceFile
 from torchdoctor.recording.trace_processes import of_one_process
+from torchdoctor.recording.trace_threads import is_step
 
 
 def read_trace(

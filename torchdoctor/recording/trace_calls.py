@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchdoctor.recording.timeline import Timeline
-from torchdoctor.recording.trace_columns import Ints, Trace
+from torchdoctor.recording.intervals import union
+from torchdoctor.recording.timeline import Steps, Timeline
+from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_nesting import innermost, operator_nesting
 from torchdoctor.records import RuntimeCall
 
@@ -19,7 +20,7 @@ _ALLOCATION = re.compile(
 _GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
 _WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
 _AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
-_LISTED = 8
+_LISTED, _LOOKED_AT = 8, 24  # calls within each other count once, which changes their order
 
 
 def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
@@ -37,18 +38,29 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     calls = np.bincount(group, minlength=len(key))
     spent = np.bincount(group, weights=rows.end - rows.start, minlength=len(key))
     found = []
-    for row in np.argsort(-spent, kind="stable")[:_LISTED]:
+    for row in np.argsort(-spent, kind="stable")[:_LOOKED_AT]:
         name, under = divmod(int(key[row]), names + 1)
         inside_name = trace.names[under] if under < names else None
+        own = rows.where(group.reshape(-1) == row)
+        threads = np.unique(own.thread)
+        each = [own.where(own.thread == thread) for thread in threads]
+        host_ns = sum(_covered(one, steps) for one in each)
         found.append(
             RuntimeCall(
                 name=trace.names[name],
                 operator=_AS_WRITTEN.get(inside_name or "", inside_name),
                 calls_per_step=float(calls[row]) / len(steps),
-                host_s=float(spent[row]) / len(steps) / 1e9,
+                host_s=host_ns / len(steps) / 1e9,
+                covered_s=_covered(own, steps) / len(steps) / 1e9,
+                threads=len(threads),
             )
         )
-    return found
+    return sorted(found, key=lambda one: -one.host_s)[:_LISTED]
+
+
+def _covered(table: Table, steps: Steps) -> float:
+    """Nanoseconds of the steps in which one of these is under way."""
+    return float(union(table.start, table.end).covered(steps.start, steps.end).sum())
 
 
 def _names_of(trace: Trace, rows: Ints) -> Ints:

@@ -6,7 +6,6 @@ Times are int64 nanoseconds since `Trace.base_us`, so that differences are exact
 from __future__ import annotations
 
 import functools
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 _LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
+_FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
 _NOTICED = 0.01  # share of the device's events, or of all, without a duration: said from there on
 _NO_ARGS = SliceArgs()
 
@@ -177,15 +177,15 @@ class Columns:
 
     def _add_events(self, table: str, events: list[Slice]) -> None:
         ts = np.array([event.ts for event in events], dtype=np.float64)
-        finite = np.isfinite(ts)
-        if not finite.all():
-            self.untimed += int(len(ts) - finite.sum())
-            events = [event for event in events if math.isfinite(event.ts)]
-            ts = ts[finite]
-        if not events:
-            return
         if self.base_us is None:
-            self.base_us = float(np.floor(ts.min()))
+            self.base_us = _first_time(ts)
+        sound = np.abs(ts - (self.base_us or 0.0)) < _FURTHEST_US  # NaN is not
+        if not sound.all():
+            self.untimed += int(len(ts) - sound.sum())
+            events = [event for event, kept in zip(events, sound, strict=True) if kept]
+            ts = ts[sound]
+        if not events or self.base_us is None:
+            return
         columns: dict[str, NDArray[Any]] = {
             "start": np.rint((ts - self.base_us) * 1000.0).astype(np.int64),
             "dur_us": np.array([event.dur for event in events], dtype=np.float64),
@@ -235,7 +235,10 @@ class Columns:
         """All that was added, as one Trace; durations that overflowed become zero."""
         doubts = []
         if self.untimed:
-            doubts.append(f"{self.untimed} events have no time that can be read; left out.")
+            doubts.append(
+                f"{self.untimed} of {self.events} events {'has' if self.untimed == 1 else 'have'} "
+                "no time that can be (none, or over a century from all others); left out."
+            )
         longest = self._longest_plausible_us()
         tables: dict[str, Any] = {}
         overflowed = instants = 0
@@ -304,6 +307,15 @@ class Columns:
             start, end, column("name"), column("thread"), {name: column(name) for name in extra}
         )
         return joined, int(len(sound) - sound.sum()) - without, without
+
+
+def _first_time(ts: NDArray[np.float64]) -> float | None:
+    """The earliest time in whole microseconds, without what lies too far from most others."""
+    finite = ts[np.isfinite(ts)]
+    if not len(finite):
+        return None
+    near = finite[np.abs(finite - np.median(finite)) < _FURTHEST_US]
+    return float(np.floor((near if len(near) else finite).min()))
 
 
 def _tell_copies(device: Table, names: Iterable[str]) -> None:

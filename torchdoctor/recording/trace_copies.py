@@ -13,6 +13,7 @@ from torchdoctor.recording.timeline import Timeline, launch_rows
 from torchdoctor.recording.trace_categories import MEMCPY
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_exposed import exposed_intervals
+from torchdoctor.recording.trace_threads import named_by
 
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
 COPY_LAUNCH_NS = 20_000
@@ -68,20 +69,20 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> CopySummary:
 
 def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
     """Source and target memory of every copy by its name: "pageable", "pinned", "device" or ""."""
+    names, row = np.unique(copies.name, return_inverse=True)
     sides = []
-    for name in trace.names:
-        match = _SIDES.search(name)
+    for number in names.tolist():
+        match = _SIDES.search(trace.names[number])
         sides.append([side.lower() for side in match.groups() if side] if match else ["", ""])
-    table = np.array(sides or [["", ""]])[copies.name]
+    table = np.array(sides or [["", ""]])[row]
     return table[:, 0], table[:, 1]
 
 
 def _held_ns(trace: Trace, timeline: Timeline) -> Ints:
     """Of every runtime call how long it holds the host in a copy, beyond queueing one."""
     runtime = trace.runtime
-    copying = np.array([_COPY_CALL.match(name) is not None for name in trace.names], dtype=bool)
-    counts = timeline.steps.host.index(runtime.start) >= 0
-    counts &= copying[runtime.name] if len(copying) else False
+    counts = named_by(trace, runtime, lambda name: _COPY_CALL.match(name) is not None)
+    counts &= timeline.steps.host.index(runtime.start) >= 0
     return np.where(counts, np.maximum(runtime.end - runtime.start - COPY_LAUNCH_NS, 0), 0)
 
 

@@ -15,9 +15,10 @@ from torchdoctor.recording.kernel_names import (
     is_matrix_work,
     uses_tensor_cores,
 )
-from torchdoctor.recording.timeline import Steps, Timeline, named
+from torchdoctor.recording.timeline import Steps, Timeline
 from torchdoctor.recording.trace_categories import KERNEL
 from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
+from torchdoctor.recording.trace_threads import named_by
 
 SHORT_KERNEL_NS = 10_000
 _SYNC_CALL = re.compile(
@@ -68,8 +69,7 @@ def device_time(trace: Trace) -> Ints:
     product that runs beside a collective takes its time all the same.
     """
     device = trace.device
-    collective = np.array([is_communication(name) for name in trace.names], dtype=bool)
-    computing = (device["kind"] == KERNEL) & ~named(trace, device, collective)
+    computing = (device["kind"] == KERNEL) & ~named_by(trace, device, is_communication)
     added = np.zeros(len(device), dtype=np.int64)
     added[computing] = exposed_in_order(device.start[computing], device.end[computing])
     start, end = device.start[~computing], device.end[~computing]
@@ -79,8 +79,7 @@ def device_time(trace: Trace) -> Ints:
 
 
 def _matching(trace: Trace, table: Table, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    wanted = np.array([pattern.match(name) is not None for name in trace.names], dtype=bool)
-    return named(trace, table, wanted)
+    return named_by(trace, table, lambda name: pattern.match(name) is not None)
 
 
 def _busy_share(device: Table, steps: Steps) -> float | None:
@@ -99,16 +98,15 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
 def _float32_matrix_ns(trace: Trace, steps: Steps) -> int:
     """Of the device's time, what matrix kernels without tensor cores add; doubles left out."""
     device = trace.device
-    plain = np.array([computes_float32(name) for name in trace.names], dtype=bool)
-    wanted = (device["kind"] == KERNEL) & named(trace, device, plain)
+    wanted = (device["kind"] == KERNEL) & named_by(trace, device, computes_float32)
     return int(device_time(trace)[wanted & (steps.index(device.start) >= 0)].sum())
 
 
 def _tensor_core_share(trace: Trace, kernels: Table) -> float | None:
     """Of the time in matrix products, convolutions and attention; None: there are none."""
-    matrix = np.array([is_matrix_work(name) for name in trace.names], dtype=bool)
-    tensor = np.array([uses_tensor_cores(name) for name in trace.names], dtype=bool)
+    matrix = named_by(trace, kernels, is_matrix_work)
+    tensor = named_by(trace, kernels, uses_tensor_cores)
     length = kernels.end - kernels.start
-    in_matrix = int(length[named(trace, kernels, matrix)].sum())
-    in_tensor = int(length[named(trace, kernels, matrix & tensor)].sum())
+    in_matrix = int(length[matrix].sum())
+    in_tensor = int(length[matrix & tensor].sum())
     return in_tensor / in_matrix if in_matrix else None

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import Ints
 from torchdoctor.recording.kernel_names import is_communication
-from torchdoctor.recording.timeline import Timeline, launch_rows, named
+from torchdoctor.recording.timeline import Timeline, launch_rows
 from torchdoctor.recording.trace_categories import KERNEL, MEMCPY
 from torchdoctor.recording.trace_columns import Table, Trace
+from torchdoctor.recording.trace_threads import named, named_by
 
 # What time can belong to; a what-if takes one of them away. FIXED stays in all of them.
 LOADER, COPY, COMMUNICATION, GPU, CPU, RUNTIME, FIXED = range(7)
@@ -128,10 +129,10 @@ def _dense(values: Ints) -> Ints:
 
 
 def _cost(trace: Trace, table: Table) -> Ints:
-    collective = np.array([is_communication(name) for name in trace.names], dtype=bool)
+    collective = named_by(trace, table, is_communication)
     kernel = table["kind"] == KERNEL
     cost = np.where(kernel, GPU, np.where(table["kind"] == MEMCPY, COPY, FIXED))
-    return np.where(kernel & named(trace, table, collective), COMMUNICATION, cost)
+    return np.where(kernel & collective, COMMUNICATION, cost)
 
 
 def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> None:

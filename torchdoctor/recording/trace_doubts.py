@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchdoctor.recording.timeline import named
 from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.recording.trace_threads import named
 
 _OVERLAP_SHARE = 0.01  # of a stream's events; fewer are rounding
 _ROUNDING_NS = 2_000  # the first releases wrote whole microseconds
@@ -19,6 +19,11 @@ def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:
     """
     if missing is not None and not trace.has_device:
         return [missing]
+    if not trace.has_device and trace.cut_off:
+        return [
+            "What can be read of the trace has no GPU events, and the profiler writes them last: "
+            "that none ran on a GPU is not certain. GPU figures are not measured."
+        ]
     if not trace.has_device:
         return [
             "The trace has no GPU events: either nothing ran on a GPU or the profiler did not "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import operator
 import re
@@ -80,7 +81,8 @@ _PHASES: list[Any] = [
     for phase in _PHASES_WITHOUT_FIELDS
 ]
 _TYPED: Any = msgspec.json.Decoder(list[functools.reduce(operator.or_, _PHASES, Slice)])  # type: ignore[misc]
-_LOOSE = msgspec.json.Decoder(list[_LooseEvent])
+# What else stands in the list is no event, and passed over.
+_LOOSE = msgspec.json.Decoder(list[_LooseEvent | list[Any] | str | float | int | bool | None])
 
 
 @dataclass
@@ -118,7 +120,8 @@ def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
         loose = _LOOSE.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return [_typed_slice(event) for event in loose if event.ph == "X"]
+    events = [event for event in loose if isinstance(event, _LooseEvent)]
+    return [_typed_slice(event) for event in events if event.ph == "X"]
 
 
 def repair(run: bytes | bytearray) -> bytes:
@@ -161,6 +164,21 @@ def salvage(run: bytes, more_follows: bool) -> Salvage:
                 return found
         found.read = _EVENT_START.match(run, found.read).end()  # type: ignore[union-attr]
     return found
+
+
+def whole_array_end(run: bytes) -> int | None:
+    """Where the array's closing bracket stands; None: what is before it is not valid or no event.
+
+    Args:
+        run: UTF-8, from an entry of the array on; slow, for the last one of a file.
+    """
+    try:
+        text = run.decode()
+        entries, end = json.JSONDecoder().raw_decode("[" + text)
+    except (ValueError, RecursionError):
+        return None
+    held = any(isinstance(entry, dict) for entry in entries)
+    return len(text[: end - 2].encode()) if held else None
 
 
 def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> int | None:

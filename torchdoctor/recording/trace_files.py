@@ -20,10 +20,12 @@ from torchdoctor.recording.trace_events import (
     EVENT_END,
     MOST_DAMAGED,
     Run,
+    Salvage,
     Slice,
     decode_run,
     repair,
     salvage,
+    whole_array_end,
 )
 
 try:
@@ -147,6 +149,9 @@ class TraceFile:
             return []
         rest = repair(rest)
         found = salvage(rest, more_follows=False)
+        if not found.array_ended and (end := whole_array_end(rest)) is not None:
+            whole = Run(rest[:end], decode_run(rest[:end]) or [])
+            found = Salvage([whole], read=end, array_ended=True)
         self.damaged += found.damaged
         if found.array_ended:
             self._read_tail(rest[found.read :])

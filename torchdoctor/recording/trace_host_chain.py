@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import Intervals, Ints, join, subtract, union
-from torchdoctor.recording.timeline import Timeline, is_loader, is_step, named
+from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_columns import Table, Trace
 from torchdoctor.recording.trace_device_order import COPY, CPU, FIXED, LOADER, RUNTIME, DeviceEvents
 from torchdoctor.recording.trace_host_waits import COPY_CALL, HostWaits
+from torchdoctor.recording.trace_threads import is_loader, is_step, named
 
 CLASSES = FIXED + 1
 # Kinds of points, in the order in which those of one moment follow each other.

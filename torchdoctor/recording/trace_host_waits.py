@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import Ints
-from torchdoctor.recording.timeline import named
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_device_order import (
     CLOCK_NS,
@@ -23,6 +22,7 @@ from torchdoctor.recording.trace_device_order import (
     RUNTIME,
     DeviceEvents,
 )
+from torchdoctor.recording.trace_threads import named_by
 
 COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
 _DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")
@@ -71,8 +71,7 @@ def stuck_ns(trace: Trace, events: DeviceEvents, rows: Ints, waits: HostWaits) -
 
 
 def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    wanted = np.array([pattern.match(name) is not None for name in trace.names], dtype=bool)
-    return named(trace, trace.runtime, wanted)[rows]
+    return named_by(trace, trace.runtime, lambda name: pattern.match(name) is not None)[rows]
 
 
 def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints, int]:

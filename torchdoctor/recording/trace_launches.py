@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from torchdoctor.recording.timeline import Steps, launch_rows, named
+from torchdoctor.recording.timeline import Steps, launch_rows
 from torchdoctor.recording.trace_categories import KERNEL
 from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.recording.trace_gpus import dictionary
 from torchdoctor.recording.trace_nesting import innermost, operator_nesting
+from torchdoctor.recording.trace_threads import named, named_by
 
 # cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
 _LAUNCH = re.compile(r"Launch(?!HostFunc)")
@@ -19,6 +22,13 @@ _COMPUTES = re.compile(
     r"aten::(?:mm|bmm|addmm|baddbmm|(?:cudnn|miopen)_\w+|convolution_backward|relu_?|clamp_min_?|"
     r"native_(?:batch|layer|group)_norm\w*|threshold_backward|gelu\w*|_(?:log_)?softmax\w*)$"
 )
+# What only a GPU runs, or runs on behalf of one; names that the host's own operators do not have.
+_DEVICE_OPERATOR = re.compile(
+    r"aten::(?:_?cudnn_|_?miopen_|_thnn_fused|_fused_dropout|record_stream|_?pin_memory|"
+    r"_(?:flash|efficient)_attention_|_scaled_dot_product_\w+_attention(?!_for_cpu))|nccl:"
+)
+_DEVICE_BACKEND = re.compile(r"nccl|rccl|xccl|hccl", re.IGNORECASE)
+_DEVICE_ACTIVITY = re.compile(r"\b(?:CUDA|XPU|HPU|MTIA|PrivateUse1)\b", re.IGNORECASE)
 _NEXT_TO_NONE = 0.10  # of the launches show their kernel: the device was not recorded
 _MISSING_FROM_CUT = 0.20  # of the launches lack it, in a file that was cut off
 
@@ -38,9 +48,8 @@ class Launches:
 
 def launches(trace: Trace, steps: Steps) -> Launches:
     """Counts them; a kernel that names no launch of the trace may be any launch's."""
-    wanted = np.array([_LAUNCH.search(name) is not None for name in trace.names], dtype=bool)
-    inside = steps.host.index(trace.runtime.start) >= 0
-    calls = named(trace, trace.runtime, wanted) & inside
+    launching = named_by(trace, trace.runtime, lambda name: _LAUNCH.search(name) is not None)
+    calls = launching & (steps.host.index(trace.runtime.start) >= 0)
     made = int(calls.sum())
     kernels = trace.device["kind"] == KERNEL
     launched_by = launch_rows(trace)[kernels]
@@ -65,13 +74,34 @@ def _without_launch(trace: Trace, steps: Steps) -> float:
     return float((wanted & ~calling).sum() / wanted.sum())
 
 
+def _drives_device(trace: Trace) -> bool:
+    """Whether the part of a file that is there speaks of a device that its program drives."""
+    if trace.metadata.get("deviceProperties") or len(trace.runtime):
+        return True
+    if any(_DEVICE_OPERATOR.search(name) for name in trace.names):
+        return True
+    backend = dictionary(trace.metadata.get("distributedInfo")).get("backend")
+    if isinstance(backend, str) and _DEVICE_BACKEND.search(backend):
+        return True
+    activities = _under(trace.metadata, "activities")
+    return any(isinstance(one, str) and _DEVICE_ACTIVITY.search(one) for one in activities)
+
+
+def _under(value: Any, key: str, levels: int = 8) -> list[Any]:
+    """What the lists of this name hold, anywhere in the metadata, which tools nest as they like."""
+    if not isinstance(value, dict) or not levels:
+        return []
+    found = value.get(key)
+    below = [one for inner in value.values() for one in _under(inner, key, levels - 1)]
+    return [*(found if isinstance(found, list) else []), *below]
+
+
 def device_missing(trace: Trace, steps: Steps) -> str | None:
     """Why the device's part of the steps is not there, in one sentence; None: it is there."""
     found = launches(trace, steps)
     share = found.share
     if trace.cut_off:
-        drove_one = found.made or trace.metadata.get("deviceProperties")
-        if not trace.has_device and drove_one:
+        if not trace.has_device and (found.made or _drives_device(trace)):
             return (
                 "The file was cut off or damaged before its GPU events, which the profiler writes "
                 "after the host's: what the GPU did is unknown. Record or copy the trace again."

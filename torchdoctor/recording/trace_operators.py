@@ -20,6 +20,7 @@ from torchdoctor.recording.timeline import Steps, Timeline, launch_rows
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_device import device_time
 from torchdoctor.recording.trace_nesting import Nesting, innermost, nest
+from torchdoctor.recording.trace_threads import named, of_fetching_thread
 from torchdoctor.recording.trace_work import too_small
 from torchdoctor.records import Operator
 from torchdoctor.records.recording import LISTED_OPERATORS
@@ -87,8 +88,10 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
 
 
 def _true_operators(trace: Trace) -> Table:
+    """Operators of the steps, without those of a thread that only fetches batches for them."""
     annotation = np.array([name.startswith(_ANNOTATION_PREFIXES) for name in trace.names], bool)
-    return trace.operators.where(~annotation[trace.operators.name])
+    table = trace.operators
+    return table.where(~named(trace, table, annotation) & ~of_fetching_thread(trace, table))
 
 
 def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:

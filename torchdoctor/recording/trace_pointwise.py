@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import subtract, union
 from torchdoctor.recording.kernel_names import is_pointwise
-from torchdoctor.recording.timeline import Timeline, launch_rows, named
+from torchdoctor.recording.timeline import Timeline, launch_rows
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_nesting import innermost, operator_nesting
 from torchdoctor.recording.trace_python import user_frame
+from torchdoctor.recording.trace_threads import named, named_by
 from torchdoctor.records import Location, PointwiseChain, PointwiseChains
 
 _OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
@@ -53,8 +54,7 @@ def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None
 
 def _members(trace: Trace, timeline: Timeline) -> _Members:
     device, call = trace.device, launch_rows(trace)
-    wanted = np.array([is_pointwise(name) for name in trace.names], dtype=bool)
-    pointwise = named(trace, device, wanted) & (timeline.steps.index(device.start) >= 0)
+    pointwise = named_by(trace, device, is_pointwise) & (timeline.steps.index(device.start) >= 0)
     pointwise &= ~_by_an_optimizer(trace, call)
     order = np.lexsort((device.start, device["stream"], device["device"]))
     one_stream = np.ones(len(order), dtype=bool)

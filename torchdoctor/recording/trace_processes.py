@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.timeline import is_step, launch_rows, named
+from torchdoctor.recording.timeline import launch_rows
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
+from torchdoctor.recording.trace_threads import is_step, named
 
 _BEFORE_NS = 1_000  # by rounding an event may begin this much before its launch
 

@@ -22,6 +22,7 @@ from torchdoctor.recording.trace_device import device_time
 from torchdoctor.recording.trace_gpus import gpus
 from torchdoctor.recording.trace_nesting import Nesting, innermost, nest
 from torchdoctor.recording.trace_python import user_frame
+from torchdoctor.recording.trace_threads import named_by
 from torchdoctor.records import Gpu, Location, MatrixProduct, MatrixWork
 from torchdoctor.records.products import KNOWN_ENOUGH
 
@@ -83,13 +84,13 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     inside = innermost(table, nesting, runtime.thread[call[asked]], runtime.start[call[asked]])
     launched, row = asked[inside >= 0], inside[inside >= 0]
     added = device_time(trace)[is_kernel].astype(np.float64)
-    tensor = np.array([uses_tensor_cores(name) for name in trace.names], dtype=bool)
-    matrix = np.array([is_matrix_work(name) for name in trace.names], dtype=bool)
+    tensor = named_by(trace, kernels, uses_tensor_cores)
+    matrix = named_by(trace, kernels, is_matrix_work)
 
     def per_call(wanted: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         spent = added[launched]
         if wanted is not None:
-            spent = spent * wanted[kernels.name[launched]]
+            spent = spent * wanted[launched]
         total: NDArray[np.float64] = np.bincount(row, spent, len(table)).astype(np.float64)
         return total
 
@@ -101,7 +102,7 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     # Kernels that only prepare or finish a product count for it, but are no arithmetic of its own.
     in_matrix = per_call(matrix)
     known = np.array([found is not None for found in sizes], dtype=bool)
-    every = float(added[in_steps & matrix[kernels.name]].sum())
+    every = float(added[in_steps & matrix].sum())
     return _Calls(
         table=table,
         device_ns=per_call(),

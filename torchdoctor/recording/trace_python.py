@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.recording.intervals import Intervals
-from torchdoctor.recording.timeline import Timeline, find_step_thread
+from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
 from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_nesting import nest
+from torchdoctor.recording.trace_threads import find_step_thread
 from torchdoctor.recording.user_frames import FRAME, is_users
 from torchdoctor.records import Location, PythonPlace
 

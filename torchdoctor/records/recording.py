@@ -173,6 +173,8 @@ class RuntimeCall:
     name: str
     calls_per_step: float
     host_s: float  # per step, threads added up
+    covered_s: float | None = None  # per step, in which any thread is in it
+    threads: int = 1
     operator: str | None = None  # that a waiting call is made in, such as aten::item
 
 

@@ -104,7 +104,9 @@ NOTES: dict[str, dict[str, str]] = {
     "RuntimeCall": {
         "name": "Its name.",
         "calls_per_step": "How often a step makes it.",
-        "host_s": "Host time per step in it, all threads added up.",
+        "host_s": "Host time per step in it, all threads added up; of calls within each other on a thread the outer.",
+        "covered_s": "Time of a step in which any thread is in it: at most the step.",
+        "threads": "How many threads make it.",
         "operator": "The operator in which it waits, such as aten::item; null: none, or no wait.",
     },
     "PythonPlace": {

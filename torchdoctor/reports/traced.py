@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import MatrixProduct, MatrixWork, Operator, Report, RuntimeCall
+from torchdoctor.records import (
+    MatrixProduct,
+    MatrixWork,
+    Operator,
+    Report,
+    RuntimeCall,
+    StepTime,
+)
 from torchdoctor.records.products import KNOWN_ENOUGH
 from torchdoctor.reports.figures import clean, percent, seconds
 
@@ -14,6 +21,9 @@ PLACES = "Where the host is while no device works, by the trace's Python stacks,
 ARITHMETIC = "Arithmetic of the GPU, per step"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
+_MEAN_APART = 0.03  # of the median, from where on both are said
+_ROUNDING = 0.005  # of the step
+_AT_ONCE = 1.05  # times the time that any thread is in a call: more are several at once
 
 
 def rank_lines(report: Report) -> list[str]:
@@ -30,6 +40,20 @@ def rank_lines(report: Report) -> list[str]:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
         lines.append(f"rank {one.rank}: step {seconds(one.step_s)} ({', '.join(parts)})")
     return lines
+
+
+def median_and_mean(report: Report, time: StepTime) -> list[str]:
+    """A step's median time and, where what is said of the step is of another mean, that too."""
+    of_trace = report.steps is None and report.trace is not None
+    if time.mean is not None and of_trace:
+        if abs(time.mean - time.median) <= _MEAN_APART * time.median:
+            return [seconds(time.median)]
+        of_mean = f"mean {seconds(time.mean)} (shares, findings and what-ifs are of the mean)"
+        return [f"median {seconds(time.median)}", of_mean]
+    if not time.two_modes:
+        return [seconds(time.median)]
+    of_mean = f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
+    return [seconds(time.median), of_mean]
 
 
 def operators_title(report: Report) -> str:
@@ -49,11 +73,20 @@ def call_lines(report: Report) -> list[str]:
     if trace is None or not trace.step_s:
         return []
     return [
-        f"{clean(_call_name(one))}: {seconds(one.host_s)} ({percent(one.host_s / trace.step_s)}), "
-        f"{_calls(one.calls_per_step)}"
+        f"{clean(_call_name(one))}: {_held(one, trace.step_s)}, {_calls(one.calls_per_step)}"
         for one in trace.runtime_calls[:_MOST]
         if one.host_s >= _WORTH * trace.step_s
     ]
+
+
+def _held(one: RuntimeCall, step_s: float) -> str:
+    """How long a call holds any thread, of the step; and what threads at once add up to."""
+    covered_s = one.host_s if one.covered_s is None else one.covered_s
+    share = percent(covered_s / step_s)
+    if one.host_s <= _AT_ONCE * covered_s:
+        return f"{seconds(covered_s)} ({share})"
+    added = f"{seconds(one.host_s)} added up over {one.threads} threads"
+    return f"{seconds(covered_s)} ({share}; {added})"
 
 
 def _calls(number: float) -> str:
@@ -96,9 +129,16 @@ def operator_lines(report: Report) -> list[str]:
         return (one.device_s or 0.0) if trace.has_device else one.self_s
 
     ranked = sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]
+
+    step_s = trace.step_s
+
+    def share(one: Operator) -> str:
+        of_step = cost_s(one) / step_s
+        return "threads added up" if of_step > 1.0 + _ROUNDING else percent(of_step)
+
     return [
-        f"{clean(one.name)[:_NAME]}: {seconds(cost_s(one))} "
-        f"({percent(cost_s(one) / trace.step_s)}), {_calls(one.calls_per_step)}"
+        f"{clean(one.name)[:_NAME]}: {seconds(cost_s(one))} ({share(one)}), "
+        f"{_calls(one.calls_per_step)}"
         for one in ranked
         if cost_s(one) > 0
     ]

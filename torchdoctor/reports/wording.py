@@ -21,6 +21,7 @@ from torchdoctor.reports.figures import (
     speedup,
     speedup_words,
 )
+from torchdoctor.reports.traced import median_and_mean
 
 RISKS = ("same result", "rounding or order", "lower precision", "changes training")
 
@@ -280,14 +281,12 @@ def step_time(report: Report) -> str:
     if time is None:
         return ""
     counted = f"{time.steps} step{'s' * (time.steps != 1)}"
+    median, *mean = median_and_mean(report, time)
     parts = [
-        f"{seconds(time.median)} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
-        f"{counted}{_of_launches(report)})"
+        f"{median} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
+        f"{counted}{_of_launches(report)})",
+        *mean,
     ]
-    if time.two_modes:
-        parts.append(
-            f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
-        )
     rate = report.baseline.samples_per_s
     if rate is not None:
         parts.append(
