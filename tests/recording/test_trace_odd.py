@@ -284,6 +284,7 @@ def test_what_is_left_of_a_cut_file_tells_that_there_was_a_gpu(
     assert report.diagnosis.bottleneck == "none"
     assert "before its GPU events" in report.diagnosis.sentence
     assert "no GPU" not in [question.answer for question in report.diagnosis.path]
+    assert report.baseline.shares.cpu is None and report.baseline.shares.other is None
     whole = checked(tmp_path, text)
     assert whole.diagnosis.bottleneck == "cpu"
 

@@ -57,11 +57,11 @@ def report_with_run(folder: Path) -> Report:
 
 
 def ranks_folder(folder: Path) -> list[Path]:
-    """Two ranks' traces as torch.profiler's handler names them."""
+    """Two ranks' traces as torch.profiler's handler names them; the collectives end together."""
     folder.mkdir(parents=True)
     paths = []
     for rank in range(2):
-        trace = trace_of(loader_us=300.0 + 200 * rank, collective_us=100.0)
+        trace = trace_of(loader_us=300.0 + 200 * rank, collective_us=300.0 - 200 * rank)
         document = trace.document(distributedInfo={"rank": rank, "world_size": 2})
         path = folder / f"node-a_{100 + rank}.170000000000{rank}.pt.trace.json"
         path.write_text(json.dumps(document))

@@ -59,7 +59,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         step_times_s=[float(x) / 1e9 for x in (steps.end - steps.start)] if steps.known else [],
         shares=device_shares(timeline)
         if trace.has_device
-        else host_shares(timeline, host.outside_s),
+        else host_shares(timeline, host.outside_s, device_unknown=missing is not None),
         has_device=trace.has_device,
         device_missing=missing,
         operator_calls_per_step=host.calls,
@@ -90,18 +90,22 @@ def device_shares(timeline: Timeline) -> Shares:
     return Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
 
 
-def host_shares(timeline: Timeline, outside_s: float) -> Shares:
+def host_shares(timeline: Timeline, outside_s: float, device_unknown: bool = False) -> Shares:
     """The shares of a trace without a GPU: what is not loader or collective runs on the CPU.
 
     Args:
         timeline: of the trace.
         outside_s: per step, in long stretches without any operator: whether the program computed or
             slept there is not known, so they are "other". The short ones link operators: "cpu".
+        device_unknown: there was a device, and what it hid of the host's time is not in the trace:
+            neither "cpu" nor "other" is known then.
     """
     total = timeline.steps.total
     if not total:
         return Shares()
     loading, waiting = timeline.share("data_loader") or 0.0, timeline.share("communication") or 0.0
+    if device_unknown:
+        return Shares(data_loader=loading)
     rest = max(0.0, 1.0 - loading - waiting)
     outside = min(rest, outside_s * 1e9 * len(timeline.steps) / total)
     return Shares(
