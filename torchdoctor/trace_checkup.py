@@ -33,7 +33,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.records.hardware import compute_capability
-from torchdoctor.trace_verdict import as_far_as_recorded, with_waits
+from torchdoctor.trace_verdict import as_far_as_recorded, with_replay, with_waits
 
 NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
@@ -42,7 +42,6 @@ _FEW_STEPS = 3
 _OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
-_LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
 
@@ -75,6 +74,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     fixes = catalogue.fixes()
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
     diagnosis = with_waits(as_far_as_recorded(diagnosis, trace), trace, recording.ranks)
+    diagnosis = with_replay(diagnosis, trace)
     if annotated is not None and chosen.timeline is not None:
         source = Path(trace.path)
         annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
@@ -90,7 +90,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
-        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned), *_hidden(diagnosis, trace)],
+        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned)],
         reproduce=[shlex.join(command)],
     )
 
@@ -197,22 +197,6 @@ def _permanent(module: Any) -> str:
     """The page's "Make it permanent": without the program, the general form has to do."""
     match = _PERMANENT.search(inspect.getdoc(module) or "")
     return textwrap.dedent(match[1]).strip("\n") if match else ""
-
-
-def _hidden(diagnosis: Diagnosis, trace: TraceStatistics) -> list[str]:
-    """Whether the bottleneck has a large share and, by replay, nothing to give."""
-    replay = trace.what_if
-    if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
-        return []
-    gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
-    best = max(gains, key=lambda branch: gains[branch])
-    if gains[diagnosis.bottleneck] >= _LITTLE or gains[best] < _MUCH:
-        return []
-    return [
-        f"By its share the bottleneck is {diagnosis.bottleneck}, but by replay the step would be "
-        f"only {gains[diagnosis.bottleneck]:.2f}x as fast without it, and {gains[best]:.2f}x "
-        f"without {best}: what hides behind it paces the step."
-    ]
 
 
 def _doubts(

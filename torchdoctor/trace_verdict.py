@@ -14,6 +14,15 @@ _UNSEEN = (
     "computed cannot be told: record with ProfilerActivity.CUDA (or that of the device)."
 )
 _NO_TIME = "The events of the trace have no length, so what takes the time cannot be told."
+_LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
+_REPLAYED = {
+    "data_loader": "the wait for data",
+    "memcpy": "copies",
+    "communication": "communication",
+    "gpu": "the GPU's kernels",
+    "cpu": "the host's operators, Python and launches",
+    "runtime": "other driver calls",
+}
 _MOSTLY = 0.5  # of the exposed time in collectives
 _RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
 _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
@@ -59,6 +68,25 @@ def with_waits(
     if diagnosis.bottleneck == "communication":
         sentence = f"The ranks wait for each other: {told}."
     return replace(diagnosis, sentence=sentence, findings=findings)
+
+
+def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
+    """The diagnosis, saying so where its bottleneck has a large share and, by replay, no gain."""
+    replay = trace.what_if
+    if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
+        return diagnosis
+    gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
+    best, own = max(gains, key=lambda branch: gains[branch]), gains[diagnosis.bottleneck]
+    if own >= _LITTLE or gains[best] < _MUCH:
+        return diagnosis
+    said = (
+        "By replay of the trace, which is a model, that hides behind something else: the step "
+        f"would be {own:.2f}x as fast without {_REPLAYED[diagnosis.bottleneck]}, and "
+        f"{gains[best]:.2f}x without {_REPLAYED[best]}."
+    )
+    if best == "cpu" and diagnosis.bottleneck == "gpu":
+        said += " The profiler slows the host down, so without it that may be less."
+    return replace(diagnosis, sentence=f"{diagnosis.sentence} {said}")
 
 
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:

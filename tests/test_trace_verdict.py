@@ -1,0 +1,45 @@
+"""What the verdict on a trace says of a bottleneck that hides behind something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchdoctor.records import Diagnosis, TraceStatistics
+from torchdoctor.records.what_if import BranchReplay, WhatIf
+from torchdoctor.trace_verdict import with_replay
+
+
+def said(bottleneck: str, replayed_s: float = 0.1, **without_s: float) -> str:
+    branches = {branch: BranchReplay(step_s=step_s) for branch, step_s in without_s.items()}
+    replay = WhatIf(
+        steps=4,
+        of_steps=4,
+        measured_s=0.1,
+        replayed_s=replayed_s,
+        explained_s=0.1,
+        branches=branches,
+    )
+    trace = TraceStatistics(path="t", steps=4, step_s=0.1, what_if=replay)
+    return with_replay(Diagnosis(bottleneck=bottleneck, sentence="It is slow."), trace).sentence
+
+
+def test_a_large_share_with_nothing_to_gain_is_not_left_as_the_whole_verdict() -> None:
+    text = said("memcpy", memcpy=0.099, cpu=0.07)
+    assert text.startswith("It is slow. By replay")
+    assert "1.01x as fast without copies" in text
+    assert "1.43x without the host's operators" in text
+    assert "profiler" not in text
+    assert "profiler slows the host down" in said("gpu", gpu=0.099, cpu=0.07)
+
+
+@pytest.mark.parametrize(
+    "replay",
+    [
+        {"memcpy": 0.06, "cpu": 0.07},  # the bottleneck gains
+        {"memcpy": 0.099, "cpu": 0.095},  # nothing gains much
+        {"memcpy": 0.099, "cpu": 0.07, "replayed_s": 0.2},  # the replay is no likeness
+        {"cpu": 0.07},  # the trace cannot say
+    ],
+)
+def test_otherwise_the_verdict_stays(replay: dict[str, float]) -> None:
+    assert said("memcpy", **replay) == "It is slow."
