@@ -10,7 +10,9 @@ from torchdoctor.trace_verdict import with_replay
 
 
 def said(bottleneck: str, replayed_s: float = 0.1, **without_s: float) -> str:
-    branches = {branch: BranchReplay(step_s=step_s, lowest_s=step_s) for branch, step_s in without_s.items()}
+    branches = {
+        branch: BranchReplay(step_s=step_s, lowest_s=step_s) for branch, step_s in without_s.items()
+    }
     replay = WhatIf(
         steps=4,
         of_steps=4,
