@@ -131,20 +131,8 @@ def rank_times(ranks: Sequence[RankTrace], alignment: Alignment | None) -> list[
 
 
 def _step_time(trace: TraceStatistics) -> StepTime | None:
-    times = sorted(trace.step_times_s)
-    if not trace.steps or not times:
-        return None
-
-    def quantile(share: float) -> float:
-        return times[min(int(share * len(times)), len(times) - 1)]
-
-    return StepTime(
-        median=quantile(0.5),
-        p10=quantile(0.1),
-        p90=quantile(0.9),
-        steps=len(times),
-        mean=sum(times) / len(times),
-    )
+    times = trace.step_times_s
+    return StepTime.of(times) if trace.steps and times else None
 
 
 def _offered(
