@@ -13,12 +13,13 @@ from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports.code_lines import code_lines, is_python
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import told_and_named
 
 WIDTH = 80
-_BAR = 60
+_BAR, _MARGIN = 60, 5
 _WIDE = 72  # below it, memory and risk give way so that no figure is cut
 _COLOURS = {
     "data_loader": "red",
@@ -73,7 +74,7 @@ def _print(console: Console, report: Report) -> None:
         if title:
             console.print()
             console.print(Text(title, style="bold underline"))
-        console.print(body)
+        console.print(body, crop=False)
     console.print()
 
 
@@ -249,11 +250,20 @@ def _changes(report: Report, fixes: list[RecommendedFix], width: int) -> Rendera
         if row.is_diff:  # not indented: the fewer of its lines are broken
             lines.append(Syntax(row.code, "diff", background_color="default", word_wrap=True))
         else:
-            lines.append(Padding(Text(row.code), (0, 0, 0, 5)))
+            lines += _code(row.code, width)
     for command in content.patch_commands(report, fixes):
         said = shell_lines(clean(command), width - 7)
         lines.append(Padding(Text("$ " + "\n  ".join(said)), (0, 0, 0, 5)))
     return Group(*lines)
+
+
+def _code(code: str, width: int) -> list[RenderableType]:
+    """What to write; a word of Python that is longer than the line stays whole to be copied."""
+    lines, whole = code_lines(code, width - _MARGIN), is_python(code)
+    if not whole:
+        return [Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))]
+    text = "\n".join(" " * _MARGIN * bool(line) + line for line in lines)
+    return [Text(text, no_wrap=True, overflow="ignore")]
 
 
 def _together(report: Report) -> RenderableType | None:
