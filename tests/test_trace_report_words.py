@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from compared_pairs import diagnosed, synthetic
+from partial_recordings import recording
 
+from torchdoctor import catalogue
 from torchdoctor.records import Report
 from torchdoctor.records.report import StepTime
+from torchdoctor.trace_checkup import _permanent
 
 
 def of_steps(folder: Path, *milliseconds: float) -> Report:
@@ -34,3 +37,58 @@ def test_quantiles_are_numpys(times: list[float]) -> None:
     found = StepTime.of(times)
     expected = numpy.quantile(times, [0.1, 0.5, 0.9])
     assert [found.p10, found.median, found.p90] == pytest.approx(list(expected))
+
+
+def offered(report: Report) -> dict[str, str]:
+    return {fix.fix: fix.instruction or "" for fix in report.recommendation.also_offered}
+
+
+def many_small(folder: Path) -> Report:
+    trace = synthetic.TraceBuilder()
+    for number in range(4):
+        at = 1000.0 * number
+        trace.step(number, at, at + 1000)
+        for kernel in range(60):
+            begin = at + 15 * kernel
+            trace.operator("aten::add", begin, begin + 14)
+            launch = trace.call("cudaLaunchKernel", begin + 2, begin + 6)
+            trace.kernel("vectorized_elementwise_kernel", begin + 7, begin + 9, launch)
+    return diagnosed(folder, "trace.json", trace)
+
+
+def test_a_larger_batch_is_offered_without_figures_that_nobody_saw(tmp_path: Path) -> None:
+    """`batch_size=128)  # twice yours: here it was 64`: the trace held neither."""
+    code = offered(many_small(tmp_path))["larger-batch"]
+    assert "batch_size=2 * batch_size" in code and "lr=2 * lr" in code
+    assert not any(invented in code for invented in ("here it was", "64", "0.1"))
+    assert "changes training" in code
+
+
+_WORK = {"flops": 1e12, "device_s": 0.03, "known_share": 1.0}
+
+
+def padding_advice(operator: str, dimension: str, size: int) -> str:
+    uneven = [{"dimension": dimension, "size": size, "multiple": 8}]
+    product = {"operator": operator, "sizes": "s", "precision": "bfloat16", "uneven": uneven}
+    product |= {"calls_per_step": 24.0, "flops": 1e12, "device_s": 0.03}
+    trace = {"path": "t", "steps": 4, "step_s": 0.1}
+    trace["matrix_work"] = {**_WORK, "products": [product]}
+    code: str = catalogue.fixes()["pad-to-multiple"].advice(recording({"trace": trace}))
+    return code
+
+
+def test_padding_is_worded_by_the_size_that_was_found() -> None:
+    """5185, a sequence in a batched product, got `vocabulary = ...` and `GPT(vocab_size=...)`."""
+    sequence = padding_advice("aten::bmm", "columns", 5185)
+    assert "5185 -> 5192" in sequence and "sequence" in sequence
+    assert "vocabulary" not in sequence and "vocab_size" not in sequence
+    assert "vocabulary" in padding_advice("aten::mm", "columns", 50257)
+    assert "channels" in padding_advice("aten::cudnn_convolution", "input channels", 3001)
+
+
+def test_attention_is_offered_without_a_mask_that_the_model_may_not_have() -> None:
+    module = catalogue.fixes()["attention"]
+    for code in (_permanent(module), module.instruction({}, recording())):
+        calls = [line for line in code.splitlines() if not line.startswith("#")]
+        assert "is_causal" not in "\n".join(calls)
+        assert "is_causal=True" in code  # said where it belongs

@@ -40,6 +40,7 @@ _FEW_STEPS = 3
 _OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
+_OTHER_TRAINING = "changes training"
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
 
@@ -157,9 +158,17 @@ def _offered(
             instruction = None
         else:
             instruction = _permanent(module)
+        if instruction and module.KEEPS_RESULTS == _OTHER_TRAINING:
+            instruction = _said_to_change(instruction)
         if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
     return offered
+
+
+def _said_to_change(instruction: str) -> str:
+    """The code with the remark that what was not tried here makes it another training."""
+    told = "changes training" in instruction
+    return instruction if told else f"# It changes training.\n{instruction}"
 
 
 def _permanent(module: Any) -> str:
