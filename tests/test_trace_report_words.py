@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from partial_recordings import recording
 from torchdoctor import catalogue
 from torchdoctor.records import Report
 from torchdoctor.records.report import StepTime
-from torchdoctor.trace_checkup import _permanent
+from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.trace_checkup import _permanent, trace_checkup
 
 
 def of_steps(folder: Path, *milliseconds: float) -> Report:
@@ -92,3 +95,68 @@ def test_attention_is_offered_without_a_mask_that_the_model_may_not_have() -> No
         calls = [line for line in code.splitlines() if not line.startswith("#")]
         assert "is_causal" not in "\n".join(calls)
         assert "is_causal=True" in code  # said where it belongs
+
+
+def without_steps(trace):
+    trace.events = [event for event in trace.events if "ProfilerStep" not in event["name"]]
+    return trace
+
+
+FORMATS = [terminal.render, html.render, markdown.render]
+
+
+def test_without_step_marks_no_figure_is_per_step(tmp_path: Path) -> None:
+    """Driver calls "per step" stood beside "in the whole trace"."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank in (0, 1):
+        trace = without_steps(synthetic.every_branch())
+        text = trace.text(distributedInfo={"backend": "nccl", "rank": rank, "world_size": 2})
+        (folder / f"{rank}.json").write_bytes(text)
+    report = trace_checkup([str(folder)])
+    assert report.ranks
+    for render in FORMATS:
+        text = " ".join(render(report).split())
+        for title in ("The ranks", "Driver calls that hold the host", "Arithmetic of the GPU"):
+            assert f"{title}, in the whole trace" in text
+        assert "per step" not in text and "rank 0: step" not in text
+
+
+def test_waits_of_unknown_cause_are_of_the_trace_where_steps_are_unknown(tmp_path: Path) -> None:
+    trace = synthetic.TraceBuilder()
+    launch = trace.call("cudaLaunchKernel", 0, 10)
+    trace.kernel("ampere_sgemm_128x64_nn", 10, 100, launch)
+    trace.call("cudaDeviceSynchronize", 200, 900)
+    trace.operator("aten::mm", 900, 1000)
+    found = diagnosed(tmp_path, "trace.json", trace).trace
+    assert found is not None and found.what_if is not None
+    assert any("of the trace the host is held" in doubt for doubt in found.what_if.doubts)
+
+
+def test_a_trace_that_names_no_machine_is_measured_on_none(tmp_path: Path) -> None:
+    """The page ended with "Measured on . ", the terminal's section repeated the command."""
+    report = of_steps(tmp_path, 1, 1, 1, 1)
+    for render in FORMATS:
+        assert "Measured on" not in render(report)
+
+
+def test_the_title_of_a_page_is_a_whole_sentence(tmp_path: Path) -> None:
+    """It ended in "Nothing was tried: a trace"."""
+    report = of_steps(tmp_path, 1, 1, 1, 1)
+    title = re.search("<title>(.*?)</title>", html.render(report))
+    assert title is not None
+    assert title[1].endswith(".") and "Nothing was tried" not in title[1]
+    assert unescape(title[1].removeprefix("torchdoctor: ")) in report.diagnosis.sentence
+
+
+def test_separate_recordings_have_no_ranks_clocks(tmp_path: Path) -> None:
+    """Years apart: "taken for separate recordings", and then "The ranks' clocks are ..."."""
+    for number in (0, 1):
+        trace = synthetic.TraceBuilder(base=synthetic.BASE + number * 1e13)
+        for step in range(4):
+            trace.step(step, 1e3 * step, 1e3 * step + 1e3)
+            trace.operator("aten::mm", 1e3 * step, 1e3 * step + 900)
+        (tmp_path / f"{number}.json").write_bytes(trace.text())
+    doubts = trace_checkup([str(tmp_path)]).doubts
+    assert any("separate recordings" in doubt for doubt in doubts)
+    assert not any("ranks' clocks" in doubt for doubt in doubts)

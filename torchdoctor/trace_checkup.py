@@ -209,7 +209,8 @@ def _doubts(
         )
     if len(ranks) > 1:
         doubts += _whose(ranks, chosen)
-        doubts += _clock_doubts(ranks, alignment)
+        if _of_one_job(ranks):
+            doubts += _clock_doubts(ranks, alignment)
         for one in ranks:
             if one is not chosen:
                 label = Path(one.statistics.path).name

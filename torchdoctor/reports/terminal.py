@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 
 from rich.console import Console, Group, RenderableType
@@ -90,11 +91,8 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("Why: the path through the tree", _path(report))
     add("Where a step's time goes", _time(report, width))
     add("What was found", _findings(report, width))
-    add(traced.RANKS, _listed(traced.rank_lines(report)))
-    add(traced.PLACES, _listed(traced.place_lines(report)))
-    add(traced.CALLS, _listed(traced.call_lines(report)))
-    add(traced.operators_title(report), _listed(traced.operator_lines(report)))
-    add(traced.ARITHMETIC, _listed(traced.arithmetic_lines(report)))
+    for title, texts in traced.sections(report):
+        add(title, _listed(texts))
     add(ceilings.TITLE, _listed(ceilings.ceiling_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))
@@ -288,12 +286,14 @@ def _listed(lines: list[str], bullet: str = "-") -> RenderableType | None:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _machine(report: Report) -> RenderableType:
-    command = " ".join(clean(word) for word in report.workload.command)
-    lines = [command, wording.machine(report.environment), wording.overhead(report)]
+def _machine(report: Report) -> RenderableType | None:
+    lines = [wording.machine(report.environment), wording.overhead(report)]
     if report.run_folder:
         lines.append(f"Everything that was recorded: {report.run_folder}")
     if report.memory_snapshot:
         viewer = "open it at https://pytorch.org/memory_viz"
         lines.append(f"GPU memory, allocation by allocation ({viewer}): {report.memory_snapshot}")
-    return Padding(Text("\n".join(line for line in lines if line)), (0, 0, 0, 2))
+    command = " ".join(clean(word) for word in report.workload.command)
+    if not any(lines) and shlex.join(report.workload.command) in report.reproduce:
+        return None
+    return Padding(Text("\n".join(line for line in (command, *lines) if line)), (0, 0, 0, 2))

@@ -6,19 +6,44 @@ from torchdoctor.records import MatrixProduct, MatrixWork, Operator, Report, Run
 from torchdoctor.records.products import KNOWN_ENOUGH
 from torchdoctor.reports.figures import clean, percent, seconds
 
-RANKS = "The ranks, per step"
-OPERATORS = "The most expensive operators, per step"
-OPERATORS_OF_ALL = "The most expensive operators, in the whole trace"
-CALLS = "Driver calls that hold the host, per step"
-PLACES = "Where the host is while no device works, by the trace's Python stacks, per step"
-ARITHMETIC = "Arithmetic of the GPU, per step"
+_RANKS = "The ranks"
+_OPERATORS = "The most expensive operators"
+_CALLS = "Driver calls that hold the host"
+_PLACES = "Where the host is while no device works, by the trace's Python stacks"
+_ARITHMETIC = "Arithmetic of the GPU"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
+
+
+def sections(report: Report) -> list[tuple[str, list[str]]]:
+    """What the trace says beside the findings: titles, which say of what, and their lines."""
+    of = "per step" if _steps_known(report) else "in the whole trace"
+    return [
+        (f"{_RANKS}, {of}", rank_lines(report)),
+        (f"{_PLACES}, {of}", place_lines(report)),
+        (f"{_CALLS}, {of}", call_lines(report)),
+        (f"{_OPERATORS}, {of}{_of_profiled_steps(report)}", operator_lines(report)),
+        (f"{_ARITHMETIC}, {of}", arithmetic_lines(report)),
+    ]
+
+
+def _steps_known(report: Report) -> bool:
+    return report.trace is None or bool(report.trace.steps)
+
+
+def _of_profiled_steps(report: Report) -> str:
+    """How long the step was that the operators' shares are of, where others were timed."""
+    trace = report.trace
+    # A run's other figures are of launches without a profiler.
+    if trace is None or not trace.steps or report.steps is None or not trace.step_s:
+        return ""
+    return f" of {seconds(trace.step_s)} under the profiler"
 
 
 def rank_lines(report: Report) -> list[str]:
     """A line for each rank: its step, and what of it is its own, collectives and data."""
     lines = []
+    whole = "step " if _steps_known(report) else ""
     for one in report.ranks:
         exposed = one.communication_exposed_s or 0.0
         parts = [f"own {seconds(one.step_s - exposed)}", f"collectives {seconds(exposed)}"]
@@ -28,19 +53,8 @@ def rank_lines(report: Report) -> list[str]:
             parts.append(f"comes last to {percent(one.last_share)} of them")
         if one.data_loader_s >= 0.01 * one.step_s:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
-        lines.append(f"rank {one.rank}: step {seconds(one.step_s)} ({', '.join(parts)})")
+        lines.append(f"rank {one.rank}: {whole}{seconds(one.step_s)} ({', '.join(parts)})")
     return lines
-
-
-def operators_title(report: Report) -> str:
-    """Of each step, or of the whole trace where its steps are unknown."""
-    trace = report.trace
-    if trace is not None and not trace.steps:
-        return OPERATORS_OF_ALL
-    # A run's other figures are of launches without a profiler.
-    if trace is None or report.steps is None or not trace.step_s:
-        return OPERATORS
-    return f"{OPERATORS} of {seconds(trace.step_s)} under the profiler"
 
 
 def call_lines(report: Report) -> list[str]:
