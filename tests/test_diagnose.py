@@ -136,7 +136,7 @@ def test_a_share_that_hides_the_pacemaker_is_a_doubt() -> None:
     if not file.exists():
         pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
     report = trace_checkup([str(file)])
-    assert any("by replay" in doubt and "without cpu" in doubt for doubt in report.doubts)
+    assert any("by replay" in doubt and "without CPU operators" in doubt for doubt in report.doubts)
     plain = trace_checkup([str(SHARED / "v100_resnet50_workers0.json.gz")])
     assert not any("by replay" in doubt for doubt in plain.doubts)
 

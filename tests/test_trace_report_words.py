@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
+import msgspec
 import pytest
-from compared_pairs import diagnosed, synthetic
+from compared_pairs import diagnosed, samples, synthetic
 from partial_recordings import recording
 
 from torchdoctor import catalogue
-from torchdoctor.records import Report
+from torchdoctor.records import Report, TraceStatistics
 from torchdoctor.records.report import StepTime
 from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.traced import sections
 from torchdoctor.trace_checkup import _permanent, trace_checkup
 
 
@@ -160,3 +163,69 @@ def test_separate_recordings_have_no_ranks_clocks(tmp_path: Path) -> None:
     doubts = trace_checkup([str(tmp_path)]).doubts
     assert any("separate recordings" in doubt for doubt in doubts)
     assert not any("ranks' clocks" in doubt for doubt in doubts)
+
+
+def traced(**more) -> Report:
+    trace = {"path": "t", "steps": 4, "step_s": 0.1, "has_device": True, **more}
+    report = samples.diagnosed_only()
+    return replace(
+        report,
+        trace=msgspec.convert(trace, TraceStatistics),
+        environment=replace(report.environment, gpus=[]),
+    )
+
+
+def lines_of(report: Report) -> str:
+    return "\n".join(line for _, lines in sections(report) for line in lines)
+
+
+def test_what_is_cut_or_not_known_says_so() -> None:
+    """A name ended in "CppNode<SplitLookupFunc:", as if it were one."""
+    name = "torch::autograd::CppNode<SplitLookupFunction_sum_Op>"
+    product = {"operator": "aten::mm", "sizes": "s", "precision": "float32", "calls_per_step": 1.0}
+    work = {**_WORK, "products": [product | {"flops": 1e12, "device_s": 0.03}]}
+    operators = [{"name": name, "calls_per_step": 1.0, "self_s": 0.1, "device_s": 0.1}]
+    calls = [{"name": name, "operator": "aten::copy_", "calls_per_step": 1.0, "host_s": 0.1}]
+    said = lines_of(traced(matrix_work=work, operators=operators, runtime_calls=calls))
+    assert said.count(f"{name[:37]}...") == 2
+    assert "not measured (the trace does not name its GPU, whose data sheet" in said
+
+
+def test_a_scripts_own_level_has_no_line_that_the_trace_does_not_know() -> None:
+    places = [
+        {"file": "own.py", "line": 21, "function": "<module>", "other_s": 0.09},
+        {"file": "rec.py", "line": 27, "function": "train", "other_s": 0.0001},
+    ]
+    trace = {"path": "t", "steps": 4, "step_s": 0.1, "outside_s": 0.095, "python_places": places}
+    seen = recording({"steps": None, "shares": {"other": 0.95}, "trace": trace})
+    [found] = catalogue.checks()["outside-operators"].look(seen)
+    assert found.location is None
+    assert found.evidence[1].startswith("It passes in own.py outside its functions (90%)")
+    assert "own.py:21" not in lines_of(traced(python_places=places))
+    assert "rec.py" not in found.evidence[1]
+
+
+def test_a_single_event_has_its_verb(tmp_path: Path) -> None:
+    trace = without_steps(synthetic.every_branch())
+    trace.call("cudaMalloc", 3000, 200_000)
+    trace.slice("cpu_op", "aten::mm", 200_000, 199_000)
+    doubts = " ".join(diagnosed(tmp_path, "trace.json", trace).doubts)
+    assert "1 call (cudaMalloc) holds the host" in doubts
+    assert "1 event has a duration that cannot be" in doubts and "it counts as" in doubts
+
+
+def test_the_last_step_without_events_is_one_step(tmp_path: Path) -> None:
+    trace = synthetic.every_branch(steps=1)
+    trace.step(1, 1000, 2000)
+    doubts = " ".join(diagnosed(tmp_path, "trace.json", trace).doubts)
+    assert "The last step of 2 has no or too few device events" in doubts
+
+
+def test_a_trace_has_no_launches_that_alternate(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from torchdoctor.tensorboard_log.images import _images
+    from torchdoctor.tensorboard_log.measured import Measured
+
+    report = of_steps(tmp_path, 1, 1, 1, 1)
+    said = {tag: description for tag, _, description in _images(report, Measured())}
+    assert "aunches" not in said["step_time/over_the_run"]

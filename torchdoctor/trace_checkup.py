@@ -31,6 +31,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.records.hardware import compute_capability
+from torchdoctor.reports.content import SHARE_LABELS
 from torchdoctor.trace_verdict import as_far_as_recorded
 
 NOT_MEASURED = (
@@ -187,9 +188,9 @@ def _hidden(diagnosis: Diagnosis, trace: TraceStatistics) -> list[str]:
     if gains[diagnosis.bottleneck] >= _LITTLE or gains[best] < _MUCH:
         return []
     return [
-        f"By its share the bottleneck is {diagnosis.bottleneck}, but by replay the step would be "
-        f"only {gains[diagnosis.bottleneck]:.2f}x as fast without it, and {gains[best]:.2f}x "
-        f"without {best}: what hides behind it paces the step."
+        f"By its share the bottleneck is {SHARE_LABELS[diagnosis.bottleneck]}, but by replay the "
+        f"step would be only {gains[diagnosis.bottleneck]:.2f}x as fast without it, and "
+        f"{gains[best]:.2f}x without {SHARE_LABELS[best]}: what hides behind it paces the step."
     ]
 
 

@@ -26,6 +26,7 @@ from torchdoctor.recording.trace_categories import (
 )
 from torchdoctor.recording.trace_events import NO_DURATION, Slice, SliceArgs
 from torchdoctor.recording.user_frames import is_users
+from torchdoctor.records.counts import counted
 
 Ints = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
@@ -235,7 +236,9 @@ class Columns:
         """All that was added, as one Trace; durations that overflowed become zero."""
         doubts = []
         if self.untimed:
-            doubts.append(f"{self.untimed} events have no time that can be read; left out.")
+            have = "has" if self.untimed == 1 else "have"
+            untimed = counted(self.untimed, "event")
+            doubts.append(f"{untimed} {have} no time that can be read; left out.")
         longest = self._longest_plausible_us()
         tables: dict[str, Any] = {}
         overflowed = instants = 0
@@ -251,9 +254,11 @@ class Columns:
                 )
         tables["python"] = tables.pop("python_frames")
         if overflowed:
+            one = overflowed == 1
             doubts.append(
-                f"{overflowed} events have a duration that cannot be (missing on a device, "
-                "negative, or longer than the trace by far); they count as instants."
+                f"{counted(overflowed, 'event')} {'has' if one else 'have'} a duration that cannot "
+                "be (missing on a device, negative, or longer than the trace by far); "
+                f"{'it counts as an instant' if one else 'they count as instants'}."
             )
         if instants > _NOTICED * self.events:
             doubts.append(

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import MatrixProduct, MatrixWork, Operator, Report, RuntimeCall
+from torchdoctor.records import (
+    MatrixProduct,
+    MatrixWork,
+    Operator,
+    PythonPlace,
+    Report,
+    RuntimeCall,
+)
 from torchdoctor.records.products import KNOWN_ENOUGH
 from torchdoctor.reports.figures import clean, percent, seconds
 
@@ -76,7 +83,11 @@ def _calls(number: float) -> str:
 
 
 def _call_name(one: RuntimeCall) -> str:
-    return f"{one.name[:_NAME]} in {one.operator[:_NAME]}" if one.operator else one.name[:_NAME]
+    return f"{_short(one.name)} in {_short(one.operator)}" if one.operator else _short(one.name)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 
 def place_lines(report: Report) -> list[str]:
@@ -94,10 +105,16 @@ def place_lines(report: Report) -> list[str]:
         )
         told = [f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * one.total_s]
         lines.append(
-            f"{clean(one.file)}:{one.line} {clean(one.function)}: {seconds(one.total_s)} "
+            f"{_place(one)}: {seconds(one.total_s)} "
             f"({percent(one.total_s / trace.step_s)}; {', '.join(told)})"
         )
     return lines
+
+
+def _place(one: PythonPlace) -> str:
+    if one.function == "<module>":  # its line is the one that ran as the recording began
+        return f"{clean(one.file)}, outside its functions"
+    return f"{clean(one.file)}:{one.line} {clean(one.function)}"
 
 
 def operator_lines(report: Report) -> list[str]:
@@ -111,7 +128,7 @@ def operator_lines(report: Report) -> list[str]:
 
     ranked = sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]
     return [
-        f"{clean(one.name)[:_NAME]}: {seconds(cost_s(one))} "
+        f"{_short(clean(one.name))}: {seconds(cost_s(one))} "
         f"({percent(cost_s(one) / trace.step_s)}), {_calls(one.calls_per_step)}"
         for one in ranked
         if cost_s(one) > 0
@@ -146,8 +163,9 @@ def _mfu(report: Report, work: MatrixWork) -> str:
             "operators with recorded sizes; replayed CUDA graphs have none)"
         )
     names = sorted({clean(gpu.name) for gpu in report.environment.gpus})
-    missing = ", ".join(names) if names else "the GPU, which the trace does not name"
-    return f"not measured (no data sheet figures for {missing} in this precision)"
+    if not names:
+        return "not measured (the trace does not name its GPU, whose data sheet would say the peak)"
+    return f"not measured (no data sheet figures for {', '.join(names)} in this precision)"
 
 
 def _product_line(one: MatrixProduct) -> str:
