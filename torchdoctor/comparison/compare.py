@@ -12,6 +12,8 @@ from torchdoctor.comparison.workloads import different
 from torchdoctor.records import Report
 from torchdoctor.records.comparison import Comparison
 
+NOT_ALIKE = "The two do not look like the same workload"
+
 
 def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
     """What changed from A to B.
@@ -35,17 +37,14 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     reasons = another_workload(a, b, both, differences)
     said = doubts(a, b, both, interval, differences)
     if other := different(a, b):
-        said.insert(
-            0,
-            f"They plainly are not the same workload: {other}. Their ratio says nothing of either.",
-        )
+        said.insert(0, f"{NOT_ALIKE}: {other}. The ratio of their times says nothing of either.")
     if reasons:
         answer, interval = "not comparable", None
     if parts_are == "none":
         said.append("One of them does not say where its time goes: the change has no place.")
     told = sentence(answer, both, interval, changed, found, load)
     if other:
-        told += " But the two plainly are not the same workload (see the doubts)."
+        told += f" {NOT_ALIKE}, see the doubts."
     return Comparison(
         torchdoctor_version=__version__,
         a=first,

@@ -42,9 +42,7 @@ def different(a: Report, b: Report) -> str | None:
     more = max(map(sum, kinds)) / min(map(sum, kinds))
     if more < _OTHER_COUNT or not _other_sizes(a.trace, b.trace):
         return None
-    return (
-        f"{said}, and hardly any of their sizes are the same: these are not the layers of one model"
-    )
+    return f"{said}, hardly any of the same sizes: these are not the layers of one model"
 
 
 def _kinds(trace: TraceStatistics) -> tuple[float, float]:
