@@ -218,7 +218,7 @@ def test_the_last_step_without_events_is_one_step(tmp_path: Path) -> None:
     trace = synthetic.every_branch(steps=1)
     trace.step(1, 1000, 2000)
     doubts = " ".join(diagnosed(tmp_path, "trace.json", trace).doubts)
-    assert "The last step of 2 has no or too few device events" in doubts
+    assert "The last of 2 steps has no or too few device events" in doubts
 
 
 def test_a_trace_has_no_launches_that_alternate(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
+from partial_recordings import recording
 
 from torchdoctor import catalogue
 from torchdoctor.records import (
@@ -40,6 +41,9 @@ def printed(code: str, width: int = 80) -> str:
 
 
 TEMPLATES = {ident: _permanent(module) for ident, module in catalogue.fixes().items()}
+for ident, module in catalogue.fixes().items():
+    if hasattr(module, "advice"):
+        TEMPLATES[ident] = module.advice(recording({"trace": {"path": "t", "steps": 4}}))
 PYTHON = [ident for ident, code in TEMPLATES.items() if is_python(code)]
 
 

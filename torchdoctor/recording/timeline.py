@@ -191,9 +191,9 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
     doubts = []
     if keep < len(count):
         left = len(count) - keep
-        which, have, they = ("step", "has", "it") if left == 1 else (f"{left}", "have", "they")
+        which, have, they = ("last", "has", "it") if left == 1 else (f"last {left}", "have", "they")
         doubts.append(
-            f"The last {which} of {len(count)} {have} no or too few device events (the recording "
+            f"The {which} of {len(count)} steps {have} no or too few device events (the recording "
             f"ended before {they} did); left out."
         )
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
