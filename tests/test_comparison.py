@@ -15,6 +15,7 @@ from torchdoctor.comparison import compare
 from torchdoctor.errors import Inconclusive
 from torchdoctor.records import Finding, Location, Report, Shares
 from torchdoctor.records.comparison import Comparison
+from torchdoctor.reports.comparison import terminal
 from torchdoctor.trace_checkup import trace_checkup
 from torchdoctor.trials.compare import welch_interval
 
@@ -56,6 +57,18 @@ def test_an_exposed_collective_is_communication_and_a_new_finding(tmp_path: Path
     new = [one.check for one in found.findings if one.change == "new"]
     assert "communication-share" in new
     assert "new finding communication-share" in found.sentence
+
+
+def test_what_only_fell_below_its_threshold_is_not_said_to_be_gone(tmp_path: Path) -> None:
+    """ "gone: communication-share (14.7 ms)" while 12.2 ms of it remained."""
+    a = diagnosed(tmp_path, "a.json", trace_of(collective_us=100))
+    b = diagnosed(tmp_path, "b.json", trace_of(collective_us=50))
+    found = compare(a, b)
+    [change] = [one for one in found.findings if one.check == "communication-share"]
+    assert (change.a_s, change.b_s) == pytest.approx((100e-6, 50e-6))
+    text = " ".join(terminal(found).split())
+    assert "now below its threshold: communication-share (100 us -> 50.0 us per step)" in text
+    assert "is gone" not in found.sentence
 
 
 def test_what_came_when_read_backwards_went(tmp_path: Path) -> None:

@@ -130,13 +130,14 @@ def test_ranks_are_told_apart_and_the_one_that_others_wait_for_is_shown(tmp_path
     assert "rank 1" in diagnose(str(tmp_path)).stdout.decode().lower()
 
 
-def test_a_share_that_hides_the_pacemaker_is_a_doubt() -> None:
+def test_a_share_that_hides_the_pacemaker_is_said_in_the_verdict() -> None:
     """Kernels fill 70 % of this step, and the host that launches them would take as long alone."""
     file = SHARED / "v100_resnet50_workers4.json.gz"
     if not file.exists():
         pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
     report = trace_checkup([str(file)])
-    assert any("by replay" in doubt and "without cpu" in doubt for doubt in report.doubts)
+    said = report.diagnosis.sentence
+    assert "By replay of the trace" in said and "without the host's operators" in said
     plain = trace_checkup([str(SHARED / "v100_resnet50_workers0.json.gz")])
     assert not any("by replay" in doubt for doubt in plain.doubts)
 

@@ -149,14 +149,7 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
     memory = recording.main.peak_gpu_memory_bytes or recording.main.peak_memory_bytes
     launches: list[float] = []
     if trials is not None and trials.baselines:
-        durations = sorted(s for one in trials.baselines for s in one.step_s)
-        time = StepTime(
-            median=_quantile(durations, 0.5),
-            p10=_quantile(durations, 0.1),
-            p90=_quantile(durations, 0.9),
-            steps=len(durations),
-            mean=sum(durations) / len(durations),
-        )
+        time = StepTime.of(s for one in trials.baselines for s in one.step_s)
         counted = [one for one in trials.baselines if one.samples and one.step_s]
         if counted:
             total = sum(one.samples or 0.0 for one in counted)
@@ -171,11 +164,6 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
         peak_memory_bytes=memory,
         launches_s=launches,
     )
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Nearest-rank quantile of an ascending, non-empty sequence."""
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
 
 def _refused_trial(one: Refused, fixes: Mapping[str, Any]) -> Trial:

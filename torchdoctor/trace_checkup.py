@@ -42,6 +42,7 @@ _FEW_STEPS = 3
 _OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
+_OTHER_TRAINING = "changes training"
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
 
@@ -150,20 +151,8 @@ def rank_times(
 
 
 def _step_time(trace: TraceStatistics) -> StepTime | None:
-    times = sorted(trace.step_times_s)
-    if not trace.steps or not times:
-        return None
-
-    def quantile(share: float) -> float:
-        return times[min(int(share * len(times)), len(times) - 1)]
-
-    return StepTime(
-        median=quantile(0.5),
-        p10=quantile(0.1),
-        p90=quantile(0.9),
-        steps=len(times),
-        mean=sum(times) / len(times),
-    )
+    times = trace.step_times_s
+    return StepTime.of(times) if trace.steps and times else None
 
 
 def _offered(
@@ -188,9 +177,17 @@ def _offered(
             instruction = None
         else:
             instruction = _permanent(module)
+        if instruction and module.KEEPS_RESULTS == _OTHER_TRAINING:
+            instruction = _said_to_change(instruction)
         if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
     return offered
+
+
+def _said_to_change(instruction: str) -> str:
+    """The code with the remark that what was not tried here makes it another training."""
+    told = "changes training" in instruction
+    return instruction if told else f"# It changes training.\n{instruction}"
 
 
 def _permanent(module: Any) -> str:
@@ -215,7 +212,8 @@ def _doubts(
         )
     if len(ranks) > 1:
         doubts += _whose(ranks, chosen, aligned)
-        doubts += _clock_doubts(ranks, aligned)
+        if _of_one_job(ranks):
+            doubts += _clock_doubts(ranks, aligned)
         for one in ranks:
             if one is not chosen:
                 label = Path(one.statistics.path).name

@@ -186,7 +186,7 @@ def test_a_duration_beyond_floats_is_none() -> None:
     text = builder.text().replace(b'"dur": 37,', b'"dur": 1e400,')
     assert b"1e400" in text
     trace = read(text)
-    assert any("1 events have a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert any("1 event has a duration that cannot be" in doubt for doubt in trace.doubts)
     assert not trace.cut_off
     assert_every_branch(trace)
 
@@ -301,7 +301,7 @@ def test_a_whole_number_that_no_float_holds_is_no_duration() -> None:
     builder.operator("aten::never", 100, 140)
     builder.events[-1]["ts"] = 10**400
     trace = read(builder.text())
-    assert any("1 events have a duration that cannot be" in doubt for doubt in trace.doubts)
+    assert any("1 event has a duration that cannot be" in doubt for doubt in trace.doubts)
     assert any("1 of" in doubt and "no time that can be" in doubt for doubt in trace.doubts)
     assert_every_branch(trace)
 

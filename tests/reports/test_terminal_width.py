@@ -35,9 +35,9 @@ def printed(*arguments: str) -> str:
 def test_every_page_fits(ident: str) -> None:
     page = reflow(catalogue.explain(ident), 80)
     assert too_wide(page) == []
-    # No word is lost: only what breaks a line of code is added.
-    words = sorted(catalogue.explain(ident).split())
-    assert sorted(word for word in page.split() if word != "\\") == words
+    # No word is lost: only what breaks a line of code, or goes on with a comment, is added.
+    words = sorted(word for word in catalogue.explain(ident).split() if word != "#")
+    assert sorted(word for word in page.split() if word not in ("\\", "#")) == words
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_lists_and_code_keep_their_shape() -> None:
         "  https://example.org/a-very-long-address/that-nobody-can-break/at-all.html",
         "",
         "    # why this line of code is as it is, at some",
-        "    length",
+        "    # length",
         "    x = 1",
         "    y = 2",
     ]

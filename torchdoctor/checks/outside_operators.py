@@ -29,6 +29,8 @@ THRESHOLD = 0.10
 THRESHOLD_SOURCE = "torchdoctor: a tenth of the step is worth a look"
 _HIGH = 0.30
 _NAMED = 3
+_SCRIPT = "<module>"
+_LITTLE = 0.01  # of the step: a place that holds less is not named
 _TOLD = 0.25  # of that time: places that hold less of it do not explain it
 
 
@@ -43,11 +45,11 @@ def look(recording: Recording) -> list[Finding]:
     if share < THRESHOLD:
         return []
     ranked = sorted(trace.python_places, key=lambda one: one.other_s, reverse=True)
-    told = [one for one in ranked if one.other_s > 0][:_NAMED]
+    told = [one for one in ranked if one.other_s >= _LITTLE * trace.step_s][:_NAMED]
     if sum(one.other_s for one in told) < _TOLD * share * trace.step_s:
         told = []
     location = None
-    if told:
+    if told and told[0].function != _SCRIPT:
         location = Location(file=told[0].file, line=told[0].line, function=told[0].function)
     return [
         Finding(
@@ -62,12 +64,10 @@ def look(recording: Recording) -> list[Finding]:
 
 def _evidence(share: float, told: list[PythonPlace], step_s: float, stacks: bool) -> list[str]:
     if told:
-        named = ", ".join(
-            f"{one.function} at {one.file}:{one.line} ({one.other_s / step_s:.0%})" for one in told
-        )
+        named = ", ".join(f"{_named(one)} ({one.other_s / step_s:.0%})" for one in told)
         return [
             f"{share:.0%} of the step lies in no operator.",
-            f"There it was in {named}, with what that calls.",
+            f"It passes in {named}, what is called from there included.",
         ]
     what = "Python of the program, or waiting (sleep, input/output)"
     if stacks:
@@ -80,6 +80,13 @@ def _evidence(share: float, told: list[PythonPlace], step_s: float, stacks: bool
         "not tell apart.",
         "Record with_stack=True, or let `torchdoctor run` look.",
     ]
+
+
+def _named(one: PythonPlace) -> str:
+    """Of a script's own level the trace holds only the line that ran as the recording began."""
+    if one.function == _SCRIPT:
+        return f"{one.file} outside its functions"
+    return f"{one.function} at {one.file}:{one.line}"
 
 
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "python_s": 0.0097, "outside_s": 0.0096}

@@ -8,8 +8,11 @@ from torchdoctor.comparison.sentence import not_the_same, sentence
 from torchdoctor.comparison.step_parts import figures, operators, parts
 from torchdoctor.comparison.step_times import other_load, sides, verdict
 from torchdoctor.comparison.surroundings import another_workload, doubts, environment, workload
+from torchdoctor.comparison.workloads import different
 from torchdoctor.records import Report
 from torchdoctor.records.comparison import Comparison
+
+NOT_ALIKE = "The two do not look like the same workload"
 
 
 def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
@@ -33,18 +36,21 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     differences = environment(a, b)
     reasons = another_workload(a, b, both, differences)
     said = doubts(a, b, both, interval, differences)
+    if other := different(a, b):
+        said.insert(0, f"{NOT_ALIKE}: {other}. The ratio of their times says nothing of either.")
     if reasons:
         answer, interval = "not comparable", None
     if parts_are == "none":
         said.append("One of them does not say where its time goes: the change has no place.")
+    told = sentence(answer, both, interval, changed, found, load)
+    if other:
+        told += f" {NOT_ALIKE}, see the doubts."
     return Comparison(
         torchdoctor_version=__version__,
         a=first,
         b=second,
         verdict=answer,
-        sentence=not_the_same(reasons, both)
-        if reasons
-        else sentence(answer, both, interval, changed, found, load),
+        sentence=not_the_same(reasons, both) if reasons else told,
         ratio=ratio,
         speedup=interval,
         figures=figures(a, b, both),

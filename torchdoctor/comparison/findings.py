@@ -9,6 +9,12 @@ from torchdoctor.records.comparison import ComparedSide, FindingChange
 from torchdoctor.reports.figures import place, relative
 
 _SAME_LINE, _SAME_FILE, _ELSEWHERE = range(3)
+_LEFT = 0.1  # of the other side's cost: with less it is gone
+_SHARE_OF = {  # checks that are of a whole branch, of which something may remain
+    "communication-share": "communication",
+    "data-wait": "data_loader",
+    "memcpy-share": "memcpy",
+}
 _SMALL_CHANGE, _OF_ITSELF = 0.01, 0.1  # of the shorter step, and of what it cost before
 
 
@@ -65,18 +71,41 @@ def _change(
     shown = new or old
     assert shown is not None
     module = catalogue.checks().get(shown.check)  # a report may name a check of another version
+    a_s, b_s = _seconds(old, sides[0]), _seconds(new, sides[1])
     return FindingChange(
         check=shown.check,
         change="new" if old is None else "gone" if new is None else "changed",
         branch=getattr(module, "UNDER", ""),
-        a_s=_seconds(old, sides[0]),
-        b_s=_seconds(new, sides[1]),
+        a_s=_below_threshold(shown, a, sides[0], b_s) if old is None else a_s,
+        b_s=_below_threshold(shown, b, sides[1], a_s) if new is None else b_s,
         a_location=old.location if old else None,
         b_location=new.location if new else None,
         a_place=place(old.location, a.workload.cwd) if old else "",
         b_place=place(new.location, b.workload.cwd) if new else "",
         evidence=shown.evidence,
     )
+
+
+def _below_threshold(
+    found: Finding, report: Report, side: ComparedSide, other_s: float | None
+) -> float | None:
+    """What is left of a cost whose check says nothing there; None where that is little or unknown.
+
+    Args:
+        found: of the other side.
+        report: the side where it is not.
+        side: for its step.
+        other_s: the cost of the other side.
+    """
+    name = _SHARE_OF.get(found.check)
+    share = getattr(report.baseline.shares, name) if name else None
+    if found.check == "communication-share" and report.trace and report.trace.step_s:
+        exposed_s = report.trace.communication_exposed_s
+        share = share if exposed_s is None else exposed_s / report.trace.step_s
+    if not share or other_s is None or share * parts_s(side) < _LEFT * other_s:
+        return None
+    left_s: float = share * parts_s(side)
+    return left_s
 
 
 def _seconds(one: Finding | None, side: ComparedSide) -> float | None:

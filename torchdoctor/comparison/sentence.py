@@ -96,4 +96,6 @@ def _news(findings: list[FindingChange], wanted: Callable[[FindingChange], bool]
         return ""
     where = found.b_place or found.a_place
     named = f"{found.check} at {where}" if where else found.check
-    return f": {named} is gone" if found.change == "gone" else f": new finding {named}"
+    if found.change == "new":
+        return f": new finding {named}"
+    return f": {named} {'is gone' if found.b_s is None else 'fell below its threshold'}"

@@ -19,7 +19,7 @@ _WORTH_NAMING = 0.005  # of the shorter step, for an operator's change
 _COUNTED = (
     ("kernels", "kernels_per_step", ""),
     ("kernel, median", "kernel_median_us", "us"),
-    ("GPU busy", "gpu_busy_share", "share"),
+    ("GPU busy, collectives included", "gpu_busy_share", "share"),
     ("copied to device", "h2d_bytes", "bytes"),
     ("copied to host", "d2h_bytes", "bytes"),
     ("pageable copies", "pageable_copies", ""),

@@ -99,11 +99,7 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
     """The step's time; of a run beside a trace that of its profiled steps, where it has them."""
     trace = report.trace
     if profiled and not is_trace(report) and trace is not None and trace.step_times_s:
-        ordered = sorted(trace.step_times_s)
-        median, p10, p90 = (
-            ordered[min(int(q * len(ordered)), len(ordered) - 1)] for q in (0.5, 0.1, 0.9)
-        )
-        time = StepTime(median=median, p10=p10, p90=p90, steps=len(ordered), mean=fmean(ordered))
+        time = StepTime.of(trace.step_times_s)
     else:
         time = report.baseline.step_time_s  # type: ignore[assignment]
     if time is None or not (math.isfinite(time.median) and time.median > 0):

@@ -18,7 +18,8 @@ the attention weights cannot have them.
 
 Make it permanent
 -----------------
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    # where each position sees only those before it: is_causal=True; another mask: attn_mask=
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     # transformers
     model = AutoModel.from_pretrained(name, attn_implementation="sdpa")
     # torch.nn.MultiheadAttention
@@ -70,7 +71,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return (
         "# a causal mask: is_causal=True; another: attn_mask=allowed, bool (True: may be seen).\n"
         "# A mask of 0 and 1 in floats would be added to the scores: give mask.bool().\n"
-        "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
+        "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
     )
 
 

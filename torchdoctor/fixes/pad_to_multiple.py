@@ -22,8 +22,9 @@ targets).
 
 Make it permanent
 -----------------
-    vocabulary = 8 * -(-vocabulary // 8)           # 50257 -> 50264; 64 on A100 and later: 50304
-    model = GPT(vocab_size=vocabulary)
+    size = 8 * -(-size // 8)           # 50257 -> 50264; 64 on A100 and later: 50304
+    model = GPT(vocab_size=size)
+    # a sequence: pad each batch to such a length where it is collated, and mask what was added
 
 Sources
 -------
@@ -39,6 +40,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.records import Recording
+
+_NAMED = 3
 
 TREATS = ("odd-sizes", "sizes-not-multiples")
 KEEPS_RESULTS = "changes training"
@@ -86,6 +89,39 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
             padded = [str(tile * -(-int(n) // tile)) for n in sizes.split(" -> ")]
             lines.append(f"{name}: Linear {sizes}  to  {' -> '.join(padded)}")
     return "\n".join(lines)
+
+
+def advice(recording: Recording) -> str:
+    """For traces, which know the sizes of a product, and not which variable they come from."""
+    work = recording.trace.matrix_work if recording.trace else None
+    found: dict[tuple[str, int, int], str] = {}
+    for one in work.products if work else []:
+        for odd in one.uneven:
+            found.setdefault((odd.dimension, odd.size, odd.multiple), one.operator)
+    lines = ["# It changes training where it gives layers other shapes."]
+    for (dimension, size, multiple), operator in list(found.items())[:_NAMED]:
+        padded = multiple * -(-size // multiple)
+        lines.append(
+            f"# {operator}, {dimension}: {size} -> {padded}. {_origin(operator, dimension)}"
+        )
+        lines.append(f"size = {multiple} * -(-size // {multiple})")
+    return "\n".join(lines)
+
+
+def _origin(operator: str, dimension: str) -> str:
+    """What such a size mostly is, as far as the operator tells."""
+    if "bmm" in operator or "attention" in operator:
+        return (
+            "In attention this is the length of a sequence or the size of a head; pad sequences "
+            "where batches are collated, and mask what was added."
+        )
+    if "channels" in dimension:
+        return "The channels of a convolution: set them where the layer is made."
+    if dimension == "rows":
+        return "The rows of a layer's input: the batch, or its tokens."
+    if dimension == "columns":
+        return "A layer's outputs, in the last layer the classes or the vocabulary."
+    return "A layer's inputs: set them where it and the layer before it are made."
 
 
 _MODEL = {

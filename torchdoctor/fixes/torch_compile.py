@@ -39,7 +39,7 @@ Make it permanent
     for block in model.modules():              # the repeated blocks alone
         if isinstance(block, Block):
             block.compile()
-    model.compile(dynamic=True)                # or torch._dynamo.mark_dynamic(x, 0) on the inputs
+    model.compile(dynamic=True)                # or torch._dynamo.mark_dynamic(x, 0)
 
 Sources
 -------

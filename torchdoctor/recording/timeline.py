@@ -25,6 +25,7 @@ from torchdoctor.recording.trace_threads import (
     named_by,
     of_fetching_thread,
 )
+from torchdoctor.records.counts import counted
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
@@ -174,8 +175,10 @@ def _start_up(trace: Trace, length_ns: int) -> list[str]:
     names = sorted({trace.names[name] for name in runtime.name[long]})
     held = union(runtime.start[long], runtime.end[long])
     total_ns = int((held.end - held.start).sum())
+    holds = "holds" if len(long) == 1 else "hold"
     return [
-        f"{len(long)} calls ({', '.join(names)}) hold the host for {total_ns / 1e6:.0f} ms, "
+        f"{counted(len(long), 'call')} ({', '.join(names)}) {holds} the host for "
+        f"{total_ns / 1e6:.0f} ms, "
         f"{total_ns / length_ns:.0%} of the trace, as start-up does: where it is no part of "
         "training, record after a few steps (`schedule=` with wait and warmup)."
     ]
@@ -203,9 +206,11 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
         keep -= 1
     doubts = []
     if keep < len(count):
+        left = len(count) - keep
+        which, have, they = ("last", "has", "it") if left == 1 else (f"last {left}", "have", "they")
         doubts.append(
-            f"The last {len(count) - keep} of {len(count)} steps have no or too few device events "
-            "(the recording ended before they did); left out."
+            f"The {which} of {len(count)} steps {have} no or too few device events (the recording "
+            f"ended before {they} did); left out."
         )
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
 

@@ -25,6 +25,7 @@ from torchdoctor.recording.trace_categories import (
 )
 from torchdoctor.recording.trace_events import NO_DURATION, Slice, SliceArgs
 from torchdoctor.recording.user_frames import is_users
+from torchdoctor.records.counts import counted
 
 Ints = NDArray[np.int64]
 Key = TypeVar("Key", bound=Hashable)
@@ -254,9 +255,11 @@ class Columns:
                 )
         tables["python"] = tables.pop("python_frames")
         if overflowed:
+            one = overflowed == 1
             doubts.append(
-                f"{overflowed} events have a duration that cannot be (missing on a device, "
-                "negative, or longer than the trace by far); they count as instants."
+                f"{counted(overflowed, 'event')} {'has' if one else 'have'} a duration that cannot "
+                "be (missing on a device, negative, or longer than the trace by far); "
+                f"{'it counts as an instant' if one else 'they count as instants'}."
             )
         if instants > _NOTICED * self.events:
             doubts.append(

@@ -77,7 +77,9 @@ def user_frame(trace: Trace, thread: int, time: int, stack: bytes) -> Location |
             return None
     for name in names:
         match = FRAME.fullmatch(name)
-        if match is not None and is_users(name):
+        # Of a script's own level the events hold only the line that ran as the recording began.
+        unknown = len(table) and match is not None and match["function"] == "<module>"
+        if match is not None and not unknown and is_users(name):
             return Location(file=match["file"], line=int(match["line"]), function=match["function"])
     return None
 

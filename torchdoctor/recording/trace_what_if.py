@@ -128,28 +128,31 @@ def _without(graph: Dependencies, cost: int, delays: Delays, replayed: float) ->
 
 def _doubts(timeline: Timeline, found: WhatIf, graph: Dependencies) -> list[str]:
     doubts = []
+    whole = "step" if timeline.steps.known else "trace"
     if not timeline.steps.known:
         doubts.append("Steps are unknown, so the whole trace was replayed, start-up included.")
     if not found.reproduced:
         off = abs(found.replayed_s / found.measured_s - 1)
-        doubts.append(f"The replay is {off:.0%} off the measured step: what-ifs are not believed.")
+        doubts.append(
+            f"The replay is {off:.0%} off the measured {whole}: what-ifs are not believed."
+        )
     elif found.own_delays:
         doubts.append(
-            "Usual launch delays do not reproduce the step, so every device event was replayed "
+            f"Usual launch delays do not reproduce the {whole}, so every device event was replayed "
             "with the delay that it had."
         )
     unexplained = 1 - found.explained_s / found.replayed_s if found.replayed_s else 0.0
     if unexplained > _UNEXPLAINED_SHARE:
         doubts.append(
-            f"{unexplained:.0%} of the step are waits of the device for something that the trace "
-            "does not show (other ranks, other processes, lost events); what-ifs keep them."
+            f"{unexplained:.0%} of the {whole} are waits of the device for something that the "
+            "trace does not show (other ranks, other processes, lost events); what-ifs keep them."
         )
     stuck = graph.stuck_ns / (found.measured_s * 1e9 * max(found.steps, 1))
     if stuck > _UNEXPLAINED_SHARE:
         doubts.append(
-            f"For {stuck:.0%} of the step the host is held by synchronisation or copies although "
-            "the trace shows nothing to wait for (lost events, or clocks of host and device that "
-            "disagree); what-ifs keep it."
+            f"For {stuck:.0%} of the {whole} the host is held by synchronisation or copies "
+            "although the trace shows nothing to wait for (lost events, or clocks of "
+            "host and device that disagree); what-ifs keep it."
         )
     if graph.broken:
         doubts.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -177,6 +178,27 @@ class StepTime:
     p90: float
     steps: int
     mean: float | None = None
+
+    @classmethod
+    def of(cls, times_s: Iterable[float]) -> StepTime:
+        """The time of steps that took this long each, in any order, at least one.
+
+        Quantiles between two steps are interpolated, as numpy's are.
+        """
+        ordered = sorted(times_s)
+
+        def quantile(share: float) -> float:
+            below, part = divmod(share * (len(ordered) - 1), 1)
+            low, high = ordered[int(below)], ordered[min(int(below) + 1, len(ordered) - 1)]
+            return low + part * (high - low)
+
+        return cls(
+            median=quantile(0.5),
+            p10=quantile(0.1),
+            p90=quantile(0.9),
+            steps=len(ordered),
+            mean=sum(ordered) / len(ordered),
+        )
 
     @property
     def two_modes(self) -> bool:

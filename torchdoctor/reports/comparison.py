@@ -17,6 +17,7 @@ from torchdoctor.reports.figures import clean, memory, percent, seconds, speedup
 from torchdoctor.reports.wrapping import wrapped
 
 _EVIDENCE_LINES = 2
+_CROSSED = {"new": "now above its threshold", "gone": "now below its threshold"}
 _SAME = 0.005  # relative; below it a figure did not change
 
 
@@ -134,12 +135,14 @@ def _times(one: ComparedFigure) -> str:
 
 
 def _finding(one: FindingChange) -> str:
-    costs = {"new": _time(one.b_s), "gone": _time(one.a_s)}
+    crossed = one.change != "changed" and one.a_s is not None and one.b_s is not None
+    costs = {} if crossed else {"new": _time(one.b_s), "gone": _time(one.a_s)}
     cost = costs.get(one.change, _arrow(_time(one.a_s), _time(one.b_s)))
+    change = _CROSSED[one.change] if crossed else one.change
     where = {"new": one.b_place, "gone": one.a_place}
     both = _arrow(one.a_place, one.b_place) if one.a_place and one.b_place else ""
     place = where.get(one.change, both or one.a_place or one.b_place)
-    head = f"{one.change}: {clean(one.check)}"
+    head = f"{change}: {clean(one.check)}"
     head += f" at {clean(place)}" if place else ""
     head += f" ({cost} per step)" if cost != "-" else ""
     evidence = " ".join(clean(sentence) for sentence in one.evidence[:_EVIDENCE_LINES])

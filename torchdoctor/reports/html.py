@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from torchdoctor.records import RecommendedFix, Report
@@ -42,11 +43,7 @@ def render(report: Report) -> str:
         *_path(report),
         *_time(report),
         *_findings(report),
-        *_listed(traced.RANKS, traced.rank_lines(report)),
-        *_listed(traced.PLACES, traced.place_lines(report)),
-        *_listed(traced.CALLS, traced.call_lines(report)),
-        *_listed(traced.operators_title(report), traced.operator_lines(report)),
-        *_listed(traced.ARITHMETIC, traced.arithmetic_lines(report)),
+        *(line for title, texts in traced.sections(report) for line in _listed(title, texts)),
         *_listed(ceilings.TITLE, ceilings.ceiling_lines(report)),
         *_listed(what_if.TITLE, what_if.what_if_lines(report)),
         *_trials(report),
@@ -56,16 +53,27 @@ def render(report: Report) -> str:
         *_not_measured(report),
         *_listed("Doubts", report.doubts),
         *_reproduce(report),
-        f'<p class="soft">Measured on {escape(wording.machine(report.environment))}. '
-        f"{escape(wording.overhead(report))}</p>",
+        *_measured_on(report),
         "</main>",
     ]
     head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>torchdoctor: {escape(verdict[:80])}</title><style>{_STYLE}</style></head><body>"
+        f"<title>torchdoctor: {escape(_title(report))}</title><style>{_STYLE}</style></head><body>"
     )
     return head + "\n".join(body) + "</body></html>\n"
+
+
+def _title(report: Report) -> str:
+    """What slows training, in one sentence: a tab shows its beginning, a bookmark all of it."""
+    return re.split(r"(?<=[.!?])\s", wording.cause(report), maxsplit=1)[0]
+
+
+def _measured_on(report: Report) -> list[str]:
+    machine = wording.machine(report.environment)
+    told = [f"Measured on {machine}." if machine else "", wording.overhead(report)]
+    text = " ".join(part for part in told if part)
+    return [f'<p class="soft">{escape(text)}</p>'] if text else []
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

@@ -49,11 +49,7 @@ def _parts(report: Report) -> list[str]:
     ]
     parts += _table("What was found", ["check", "share", "where", "evidence"], findings)
     for title, found in (
-        (traced.RANKS, traced.rank_lines(report)),
-        (traced.PLACES, traced.place_lines(report)),
-        (traced.CALLS, traced.call_lines(report)),
-        (traced.operators_title(report), traced.operator_lines(report)),
-        (traced.ARITHMETIC, traced.arithmetic_lines(report)),
+        *traced.sections(report),
         (ceilings.TITLE, ceilings.ceiling_lines(report)),
         (what_if.TITLE, what_if.what_if_lines(report)),
     ):
@@ -80,7 +76,8 @@ def _parts(report: Report) -> list[str]:
         parts.append("### Doubts\n\n" + "\n".join(f"- {_escape(x)}" for x in report.doubts))
     if report.reproduce:
         parts.append("### How to reproduce\n\n```\n" + "\n".join(report.reproduce) + "\n```")
-    parts.append(_escape(f"Measured on {wording.machine(report.environment)}."))
+    if machine := wording.machine(report.environment):
+        parts.append(_escape(f"Measured on {machine}."))
     return parts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 import sys
 
 from rich.console import Console, Group, RenderableType
@@ -13,13 +14,14 @@ from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports.code_lines import code_lines, is_python
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import told_and_named
 from torchdoctor.reports.wrapping import with_whole_command
 
 WIDTH = 80
-_BAR = 60
+_BAR, _MARGIN = 60, 5
 _WIDE = 72  # below it, memory and risk give way so that no figure is cut
 _COLOURS = {
     "data_loader": "red",
@@ -74,7 +76,7 @@ def _print(console: Console, report: Report) -> None:
         if title:
             console.print()
             console.print(Text(title, style="bold underline"))
-        console.print(body)
+        console.print(body, crop=False)
     console.print()
 
 
@@ -91,11 +93,8 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("Why: the path through the tree", _path(report))
     add("Where a step's time goes", _time(report, width))
     add("What was found", _findings(report, width))
-    add(traced.RANKS, _listed(traced.rank_lines(report)))
-    add(traced.PLACES, _listed(traced.place_lines(report)))
-    add(traced.CALLS, _listed(traced.call_lines(report)))
-    add(traced.operators_title(report), _listed(traced.operator_lines(report)))
-    add(traced.ARITHMETIC, _listed(traced.arithmetic_lines(report)))
+    for title, texts in traced.sections(report):
+        add(title, _listed(texts))
     add(ceilings.TITLE, _listed(ceilings.ceiling_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
     add("What was tried, measured side by side", _trials(report, width))
@@ -253,11 +252,20 @@ def _changes(report: Report, fixes: list[RecommendedFix], width: int) -> Rendera
         if row.is_diff:  # not indented: the fewer of its lines are broken
             lines.append(Syntax(row.code, "diff", background_color="default", word_wrap=True))
         else:
-            lines.append(Padding(Text(row.code), (0, 0, 0, 5)))
+            lines += _code(row.code, width)
     for command in content.patch_commands(report, fixes):
         said = shell_lines(clean(command), width - 7)
         lines.append(Padding(Text("$ " + "\n  ".join(said)), (0, 0, 0, 5)))
     return Group(*lines)
+
+
+def _code(code: str, width: int) -> list[RenderableType]:
+    """What to write; a word of Python that is longer than the line stays whole to be copied."""
+    lines, whole = code_lines(code, width - _MARGIN), is_python(code)
+    if not whole:
+        return [Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))]
+    text = "\n".join(" " * _MARGIN * bool(line) + line for line in lines)
+    return [Text(text, no_wrap=True, overflow="ignore")]
 
 
 def _together(report: Report) -> RenderableType | None:
@@ -282,12 +290,14 @@ def _listed(lines: list[str], bullet: str = "-") -> RenderableType | None:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _machine(report: Report) -> RenderableType:
-    command = " ".join(clean(word) for word in report.workload.command)
-    lines = [command, wording.machine(report.environment), wording.overhead(report)]
+def _machine(report: Report) -> RenderableType | None:
+    lines = [wording.machine(report.environment), wording.overhead(report)]
     if report.run_folder:
         lines.append(f"Everything that was recorded: {report.run_folder}")
     if report.memory_snapshot:
         viewer = "open it at https://pytorch.org/memory_viz"
         lines.append(f"GPU memory, allocation by allocation ({viewer}): {report.memory_snapshot}")
-    return Padding(Text("\n".join(line for line in lines if line)), (0, 0, 0, 2))
+    command = " ".join(clean(word) for word in report.workload.command)
+    if not any(lines) and shlex.join(report.workload.command) in report.reproduce:
+        return None
+    return Padding(Text("\n".join(line for line in (command, *lines) if line)), (0, 0, 0, 2))

@@ -6,6 +6,7 @@ from torchdoctor.records import (
     MatrixProduct,
     MatrixWork,
     Operator,
+    PythonPlace,
     Report,
     RuntimeCall,
     StepTime,
@@ -13,12 +14,11 @@ from torchdoctor.records import (
 from torchdoctor.records.products import KNOWN_ENOUGH
 from torchdoctor.reports.figures import clean, percent, seconds
 
-RANKS = "The ranks, per step"
-OPERATORS = "The most expensive operators, per step"
-OPERATORS_OF_ALL = "The most expensive operators, in the whole trace"
-CALLS = "Driver calls that hold the host, per step"
-PLACES = "Where the host is while no device works, by the trace's Python stacks, per step"
-ARITHMETIC = "Arithmetic of the GPU, per step"
+_RANKS = "The ranks"
+_OPERATORS = "The most expensive operators"
+_CALLS = "Driver calls that hold the host"
+_PLACES = "Where the host is while no device works, by the trace's Python stacks"
+_ARITHMETIC = "Arithmetic of the GPU"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
 _MEAN_APART = 0.03  # of the median, from where on both are said
@@ -26,9 +26,35 @@ _ROUNDING = 0.005  # of the step
 _AT_ONCE = 1.05  # times the time that any thread is in a call: more are several at once
 
 
+def sections(report: Report) -> list[tuple[str, list[str]]]:
+    """What the trace says beside the findings: titles, which say of what, and their lines."""
+    of = "per step" if _steps_known(report) else "in the whole trace"
+    return [
+        (f"{_RANKS}, {of}", rank_lines(report)),
+        (f"{_PLACES}, {of}", place_lines(report)),
+        (f"{_CALLS}, {of}", call_lines(report)),
+        (f"{_OPERATORS}, {of}{_of_profiled_steps(report)}", operator_lines(report)),
+        (f"{_ARITHMETIC}, {of}", arithmetic_lines(report)),
+    ]
+
+
+def _steps_known(report: Report) -> bool:
+    return report.trace is None or bool(report.trace.steps)
+
+
+def _of_profiled_steps(report: Report) -> str:
+    """How long the step was that the operators' shares are of, where others were timed."""
+    trace = report.trace
+    # A run's other figures are of launches without a profiler.
+    if trace is None or not trace.steps or report.steps is None or not trace.step_s:
+        return ""
+    return f" of {seconds(trace.step_s)} under the profiler"
+
+
 def rank_lines(report: Report) -> list[str]:
     """A line for each rank: its step, and what of it is its own, collectives and data."""
     lines = []
+    whole = "step " if _steps_known(report) else ""
     for one in report.ranks:
         exposed = one.communication_exposed_s or 0.0
         parts = [f"own {seconds(one.step_s - exposed)}", f"collectives {seconds(exposed)}"]
@@ -38,7 +64,7 @@ def rank_lines(report: Report) -> list[str]:
             parts.append(f"comes last to {percent(one.last_share)} of them")
         if one.data_loader_s >= 0.01 * one.step_s:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
-        lines.append(f"rank {one.rank}: step {seconds(one.step_s)} ({', '.join(parts)})")
+        lines.append(f"rank {one.rank}: {whole}{seconds(one.step_s)} ({', '.join(parts)})")
     return lines
 
 
@@ -54,17 +80,6 @@ def median_and_mean(report: Report, time: StepTime) -> list[str]:
         return [seconds(time.median)]
     of_mean = f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
     return [seconds(time.median), of_mean]
-
-
-def operators_title(report: Report) -> str:
-    """Of each step, or of the whole trace where its steps are unknown."""
-    trace = report.trace
-    if trace is not None and not trace.steps:
-        return OPERATORS_OF_ALL
-    # A run's other figures are of launches without a profiler.
-    if trace is None or report.steps is None or not trace.step_s:
-        return OPERATORS
-    return f"{OPERATORS} of {seconds(trace.step_s)} under the profiler"
 
 
 def call_lines(report: Report) -> list[str]:
@@ -95,7 +110,11 @@ def _calls(number: float) -> str:
 
 
 def _call_name(one: RuntimeCall) -> str:
-    return f"{one.name[:_NAME]} in {one.operator[:_NAME]}" if one.operator else one.name[:_NAME]
+    return f"{_short(one.name)} in {_short(one.operator)}" if one.operator else _short(one.name)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
 
 
 def place_lines(report: Report) -> list[str]:
@@ -113,10 +132,16 @@ def place_lines(report: Report) -> list[str]:
         )
         told = [f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * one.total_s]
         lines.append(
-            f"{clean(one.file)}:{one.line} {clean(one.function)}: {seconds(one.total_s)} "
+            f"{_place(one)}: {seconds(one.total_s)} "
             f"({percent(one.total_s / trace.step_s)}; {', '.join(told)})"
         )
     return lines
+
+
+def _place(one: PythonPlace) -> str:
+    if one.function == "<module>":  # its line is the one that ran as the recording began
+        return f"{clean(one.file)}, outside its functions"
+    return f"{clean(one.file)}:{one.line} {clean(one.function)}"
 
 
 def operator_lines(report: Report) -> list[str]:
@@ -137,7 +162,7 @@ def operator_lines(report: Report) -> list[str]:
         return "threads added up" if of_step > 1.0 + _ROUNDING else percent(of_step)
 
     return [
-        f"{clean(one.name)[:_NAME]}: {seconds(cost_s(one))} ({share(one)}), "
+        f"{_short(clean(one.name))}: {seconds(cost_s(one))} ({share(one)}), "
         f"{_calls(one.calls_per_step)}"
         for one in ranked
         if cost_s(one) > 0
@@ -172,8 +197,9 @@ def _mfu(report: Report, work: MatrixWork) -> str:
             "operators with recorded sizes; replayed CUDA graphs have none)"
         )
     names = sorted({clean(gpu.name) for gpu in report.environment.gpus})
-    missing = ", ".join(names) if names else "the GPU, which the trace does not name"
-    return f"not measured (no data sheet figures for {missing} in this precision)"
+    if not names:
+        return "not measured (the trace does not name its GPU, whose data sheet would say the peak)"
+    return f"not measured (no data sheet figures for {', '.join(names)} in this precision)"
 
 
 def _product_line(one: MatrixProduct) -> str:

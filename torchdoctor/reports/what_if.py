@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.records import Report, WhatIf
+from torchdoctor.reports.content import SHARE_LABELS
 from torchdoctor.reports.figures import clean, ratio, seconds
 
 TITLE = "What if a cost vanished: the trace replayed, not measured"
@@ -22,7 +23,7 @@ def what_if_lines(report: Report) -> list[str]:
         return []  # nothing to gain, or a host alone: its trials say more
     lines = [_line(found, branch, gains[branch]) for branch in listed] if found.reproduced else []
     if without and found.reproduced:
-        lines.append(f"under 1 % each: {', '.join(without)}")
+        lines.append(f"under 1 % each: {'; '.join(map(_named, without))}")
     lines.append(_fidelity(found))
     lines += [clean(doubt) for doubt in found.doubts if doubt not in report.doubts]
     return lines
@@ -31,7 +32,12 @@ def what_if_lines(report: Report) -> list[str]:
 def _line(found: WhatIf, branch: str, gain: float | None) -> str:
     replayed = found.branches[branch]
     assert replayed is not None
-    return f"without {branch}: {seconds(replayed.step_s)} ({ratio(gain)}x)"
+    return f"without {_named(branch)}: {seconds(replayed.step_s)} ({ratio(gain)}x)"
+
+
+def _named(branch: str) -> str:
+    """As the legend of the step's time names it."""
+    return SHARE_LABELS.get(branch, branch)
 
 
 def _fidelity(found: WhatIf) -> str:

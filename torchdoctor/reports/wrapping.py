@@ -6,6 +6,7 @@ import re
 import shutil
 import textwrap
 
+from torchdoctor.reports.code_lines import comment_lines
 from torchdoctor.reports.figures import clean, shell_lines
 
 WIDTH = 80
@@ -89,7 +90,7 @@ def _code(line: str, columns: int) -> str:
         return line
     indent = line[: len(line) - len(line.lstrip())]
     code, mark, remark = line.rpartition("  # ")
-    lines = [fill(f"{indent}# {remark}", len(indent), columns)] if mark else []
+    lines = comment_lines(remark, indent, columns) if mark else []
     words = " ".join((code if mark else line).split())
     lines += [indent + part for part in shell_lines(words, columns - len(indent))]
     return "\n".join(lines)

@@ -58,7 +58,15 @@ def _images(report: Report, measured: Measured) -> Iterator[tuple[str, Image, st
         )
     drawn = _step_times(report, measured)
     if drawn is not None:
-        yield "step_time/over_the_run", drawn, "Launches of both kinds alternate, in random order."
+        yield "step_time/over_the_run", drawn, _of_steps(measured)
+
+
+def _of_steps(measured: Measured) -> str:
+    if measured.observed is None:
+        return "The steps of the profiler's trace, one after the other."
+    if "recommended" not in measured.kinds:
+        return "The untouched program's launches."
+    return "Launches of both kinds alternate, in random order."
 
 
 def _profiled(report: Report) -> StepLanes | None:
