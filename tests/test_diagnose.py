@@ -130,6 +130,26 @@ def test_ranks_are_told_apart_and_the_one_that_others_wait_for_is_shown(tmp_path
     assert "rank 1" in diagnose(str(tmp_path)).stdout.decode().lower()
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        # Kernels fill 70 % of the step, and by replay it would be 1 % shorter without them.
+        ("v100_resnet50_workers4", "pin-memory"),
+        ("v100_memcpy_second", "mixed-precision"),
+        # Many findings of one branch save no more than the branch.
+        ("h100_owlv2_data_loader", "loader-workers"),
+        ("h100_bert_launch_bound", "torch-compile"),
+    ],
+)
+def test_what_could_save_most_by_replay_is_offered_first(name: str, first: str) -> None:
+    file = SHARED / f"{name}.json.gz"
+    if not file.exists():
+        pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
+    report = trace_checkup([str(file)])
+    assert report.trace is not None and report.trace.what_if is not None
+    assert report.recommendation.also_offered[0].fix == first
+
+
 def test_a_share_that_hides_the_pacemaker_is_said_in_the_verdict() -> None:
     """Kernels fill 70 % of this step, and the host that launches them would take as long alone."""
     file = SHARED / "v100_resnet50_workers4.json.gz"

@@ -42,6 +42,7 @@ _FEW_STEPS = 3
 _OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
+_UNKNOWN_SHARE = 0.01  # of a finding that has none
 _OTHER_TRAINING = "changes training"
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
@@ -158,18 +159,23 @@ def _step_time(trace: TraceStatistics) -> StepTime | None:
 def _offered(
     diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, Any]
 ) -> list[RecommendedFix]:
-    """Fixes for what was found, those first that treat most of the bottleneck; none was tried."""
-    treated: dict[str, list[float]] = {}  # shares of the bottleneck's findings, and of others
+    """Fixes for what was found; none was tried.
+
+    In the order of what they could save by the what-if replay; where there is none that is
+    believed, those first that treat most of the bottleneck.
+    """
+    treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
     for finding in diagnosis.findings:
         if diagnosis.detail == _OUTSIDE and finding.check in _IDLE:
             continue  # the device waits for what no fix of the model makes shorter
-        elsewhere = diagnosis.bottleneck != catalogue.checks()[finding.check].UNDER
+        branch = catalogue.checks()[finding.check].UNDER
         for ident in finding.fixes:
-            shares = treated.setdefault(ident, [0.0, 0.0])
-            shares[elsewhere] += finding.share_of_step or 0.01
+            shares = treated.setdefault(ident, {})
+            shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
     offered = []
     capability = compute_capability(recording)
-    for ident in sorted(treated, key=lambda ident: treated[ident], reverse=True):
+    worth = {ident: _worth(shares, diagnosis, trace) for ident, shares in treated.items()}
+    for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
         module = fixes[ident]
         if hasattr(module, "advice"):
             instruction = module.advice(recording)
@@ -182,6 +188,28 @@ def _offered(
         if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
     return offered
+
+
+def _worth(
+    shares: Mapping[str | None, float], diagnosis: Diagnosis, trace: TraceStatistics
+) -> tuple[float, ...]:
+    """What orders fixes: what a fix could save by replay, then what it treats, as shares.
+
+    Args:
+        shares: by branch of the tree, of the findings that it treats, added up.
+        diagnosis: of the trace; its bottleneck counts before other branches.
+        trace: with its replay, which caps what a branch can give.
+    """
+    own = shares.get(diagnosis.bottleneck, 0.0)
+    treats = (own, sum(shares.values()) - own)
+    replay = trace.what_if
+    if replay is None or not replay.reproduced:
+        return treats
+    saved = 0.0
+    for branch, share in shares.items():
+        gain = replay.speedup(branch) if branch is not None else None
+        saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
+    return (saved, *treats)
 
 
 def _said_to_change(instruction: str) -> str:
