@@ -18,6 +18,7 @@ from compared_pairs import synthetic
 from torchdoctor import catalogue
 from torchdoctor.errors import UsageError
 from torchdoctor.recording.trace_ranks import read_ranks
+from torchdoctor.records import Report
 from torchdoctor.trace_checkup import _permanent, trace_checkup
 
 ROOT = Path(__file__).parent.parent
@@ -48,12 +49,17 @@ TRUTHS = {
 }
 
 
-@pytest.mark.parametrize("name", TRUTHS)
-def test_recorded_traces_get_their_diagnosis(name: str) -> None:
+def recorded(name: str) -> Report:
+    """The report of a recorded trace; skips the test where there is none."""
     file = SHARED / f"{name}.json.gz"
     if not file.exists():
         pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
-    report = trace_checkup([str(file)])
+    return trace_checkup([str(file)])
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_recorded_traces_get_their_diagnosis(name: str) -> None:
+    report = recorded(name)
     bottleneck, detail = TRUTHS[name]
     assert report.diagnosis.bottleneck == bottleneck
     assert detail in (None, report.diagnosis.detail)
@@ -142,23 +148,17 @@ def test_ranks_are_told_apart_and_the_one_that_others_wait_for_is_shown(tmp_path
     ],
 )
 def test_what_could_save_most_by_replay_is_offered_first(name: str, first: str) -> None:
-    file = SHARED / f"{name}.json.gz"
-    if not file.exists():
-        pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
-    report = trace_checkup([str(file)])
+    report = recorded(name)
     assert report.trace is not None and report.trace.what_if is not None
     assert report.recommendation.also_offered[0].fix == first
 
 
 def test_a_share_that_hides_the_pacemaker_is_said_in_the_verdict() -> None:
     """Kernels fill 70 % of this step, and the host that launches them would take as long alone."""
-    file = SHARED / "v100_resnet50_workers4.json.gz"
-    if not file.exists():
-        pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
-    report = trace_checkup([str(file)])
+    report = recorded("v100_resnet50_workers4")
     said = report.diagnosis.sentence
     assert "By replay of the trace" in said and "without the host's operators" in said
-    plain = trace_checkup([str(SHARED / "v100_resnet50_workers0.json.gz")])
+    plain = recorded("v100_resnet50_workers0")
     assert "By replay" not in plain.diagnosis.sentence
 
 

@@ -287,7 +287,7 @@ def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) ->
             f"{aligned.collectives} collectives that all ranks ran, whose ends then lie within "
             f"{aligned.scatter_s * 1e6:.0f} us."
         ]
-    if aligned is Unaligned.DIFFERENT_RUNS or not _of_one_job(ranks):
+    if aligned is Unaligned.DIFFERENT_RUNS:
         return []
     starts = [one.collectives.base_us for one in ranks]
     if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from torchdoctor.gate.decision import FEWEST_PAIRS, LOOKS, pairs_for, shows
+from torchdoctor.records.counts import counted
 
 _TO_SPARE = 1.15  # of the time: pairs do not all take as long
 _STEP_S, _LONG_S = 15.0, 120.0  # what a budget is rounded up to; above the second to minutes
@@ -30,9 +31,9 @@ def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
     """
     needed_s = spent_s + FEWEST_PAIRS * pair_s
     return (
-        f"The time was up after {counted(pairs)} of launches, and {FEWEST_PAIRS} are needed, which "
-        f"takes about {rounded(needed_s)}: give it more ({budget_option(needed_s)}), or less to do "
-        "with --steps."
+        f"The time was up after {counted(pairs, 'pair')} of launches, and {FEWEST_PAIRS} are "
+        f"needed, which takes about {rounded(needed_s)}: give it more "
+        f"({budget_option(needed_s)}), or less to do with --steps."
     )
 
 
@@ -70,11 +71,6 @@ def decides(
         f"About {pairs} pairs would prove {named} four times in five, {len(differences)} were "
         f"measured: that takes about {rounded(needed_s)} ({budget_option(needed_s)})."
     )
-
-
-def counted(pairs: int) -> str:
-    """ "1 pair", "5 pairs"."""
-    return f"{pairs} pair{'s' * (pairs != 1)}"
 
 
 def rounded(seconds: float) -> str:

@@ -8,12 +8,13 @@ gives the reasons.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.recording.intervals import EMPTY, Intervals, join, subtract, union
+from torchdoctor.recording.intervals import EMPTY, Intervals, intersect, join, subtract, union
 from torchdoctor.recording.kernel_names import is_communication
 from torchdoctor.recording.trace_categories import KERNEL, MEMCPY, MEMSET
 from torchdoctor.recording.trace_columns import Ints, Table, Trace, once
@@ -77,6 +78,18 @@ class Timeline:
     branches: dict[str, Intervals]
     exposed: dict[str, Ints]  # branch or "other" -> nanoseconds per step
     collectives: Intervals  # all communication, also where something else hides it
+
+    @functools.cached_property
+    def exposed_intervals(self) -> dict[str, Intervals]:
+        """Branch or "other" -> its exposed time: disjoint, and together the steps."""
+        steps = Intervals(self.steps.start, self.steps.end)
+        found, covered = {}, EMPTY
+        for branch in BRANCHES:
+            own = self.branches[branch]
+            found[branch] = intersect(subtract(own, covered), steps)
+            covered = join(covered, own)
+        found["other"] = subtract(steps, covered)
+        return found
 
     def share(self, branch: str) -> float | None:
         """Exposed share of the average step, 0 to 1; None: the steps have no length."""

@@ -19,7 +19,6 @@ from torchdoctor.errors import UsageError
 from torchdoctor.record_files import replacing
 from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_categories import OUR_CATEGORY
-from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_files import TraceFile
 from torchdoctor.records import Finding
 from torchdoctor.reports.content import SHARE_LABELS
@@ -117,7 +116,7 @@ def _events(
             for branch, spent in timeline.exposed.items()
         }
         yield slice_(_STEPS, f"step {number}" if steps.known else "the trace", start, end, **shares)
-    for branch, found in exposed_intervals(timeline).items():
+    for branch, found in timeline.exposed_intervals.items():
         for row in np.flatnonzero(found.end - found.start >= _SHORTEST_NS):
             yield slice_(_EXPOSED, SHARE_LABELS[branch], int(found.start[row]), int(found.end[row]))
     for finding in findings:

@@ -12,12 +12,11 @@ from torchdoctor.recording.intervals import intersect, union
 from torchdoctor.recording.timeline import Timeline, launch_rows
 from torchdoctor.recording.trace_categories import MEMCPY
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
-from torchdoctor.recording.trace_exposed import exposed_intervals
+from torchdoctor.recording.trace_host_waits import COPY_CALL
 from torchdoctor.recording.trace_threads import named_by
 
 # What a copy call costs that only queues the copy: about 10 us with the profiler's own share.
 COPY_LAUNCH_NS = 20_000
-_COPY_CALL = re.compile(r"(?:cuda|hip|cu)Memcpy")
 # "Memcpy HtoD (Pageable -> Device)", and of ROCm's older versions "CopyHostToDevice".
 _SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
 
@@ -49,7 +48,7 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> CopySummary:
     runtime = trace.runtime
     blocked = held_ns > 0
     held = union(runtime.start[blocked] + COPY_LAUNCH_NS, runtime.end[blocked])
-    exposed = intersect(held, exposed_intervals(timeline)["runtime"])
+    exposed = intersect(held, timeline.exposed_intervals["runtime"])
 
     def wait_s(rows: NDArray[np.bool_]) -> float:
         calls = np.unique(call[rows & (call >= 0)])
@@ -81,7 +80,7 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
 def _held_ns(trace: Trace, timeline: Timeline) -> Ints:
     """Of every runtime call how long it holds the host in a copy, beyond queueing one."""
     runtime = trace.runtime
-    counts = named_by(trace, runtime, lambda name: _COPY_CALL.match(name) is not None)
+    counts = named_by(trace, runtime, lambda name: COPY_CALL.match(name) is not None)
     counts &= timeline.steps.host.index(runtime.start) >= 0
     return np.where(counts, np.maximum(runtime.end - runtime.start - COPY_LAUNCH_NS, 0), 0)
 

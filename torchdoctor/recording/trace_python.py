@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torchdoctor.recording.intervals import Intervals
 from torchdoctor.recording.timeline import Timeline
 from torchdoctor.recording.trace_columns import Ints, Table, Trace
-from torchdoctor.recording.trace_exposed import exposed_intervals
 from torchdoctor.recording.trace_nesting import nest
 from torchdoctor.recording.trace_threads import find_step_thread
 from torchdoctor.recording.user_frames import FRAME, is_users
@@ -35,7 +34,7 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     parent = nest(table).parent
     names, steps = len(trace.names), len(timeline.steps)
     by_branch = {}
-    intervals = exposed_intervals(timeline)
+    intervals = timeline.exposed_intervals
     for branch in HOST_BRANCHES:
         own = _own_time(table, parent, intervals[branch])
         spent = np.bincount(table.name, weights=own, minlength=names)

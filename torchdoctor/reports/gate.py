@@ -5,6 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from torchdoctor.records import Interval
+from torchdoctor.records.counts import counted
 from torchdoctor.records.gate import GateMetric, GateReport
 from torchdoctor.reports.columns import laid_out
 from torchdoctor.reports.figures import clean, memory, percent, quantity, seconds
@@ -94,7 +95,7 @@ def _basis(report: GateReport) -> str:
         "side by side": "Both versions ran side by side, in alternate blocks of steps",
         "in turns": "One launch after the other, in turns (ABBA)",
     }[report.measured]
-    text = f"{how}: {report.pairs} pair{'s' * (report.pairs != 1)} of launches."
+    text = f"{how}: {counted(report.pairs, 'pair')} of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
     return (

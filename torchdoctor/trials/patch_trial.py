@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from torchdoctor.records import Interval, PatchTrial
+from torchdoctor.records.counts import counted
 from torchdoctor.trials import compare
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Arm, Launcher, Plan
@@ -58,7 +59,7 @@ def patch_result(evidence: Evidence, arm: Arm | None, why: str | None) -> PatchT
     one = evidence.measured(arm)
     pairs, reason = len(one.differences), arm.failed or arm.refused
     if reason is None and pairs < FEWEST_PAIRS:
-        reason = f"only {pairs} pair{'s' * (pairs != 1)}: {why}" if pairs and why else why
+        reason = f"only {counted(pairs, 'pair')}: {why}" if pairs and why else why
     return PatchTrial(
         speedup=compare.interval(one.differences) if arm.alive else None,
         numerics=one.numerics.classification,
