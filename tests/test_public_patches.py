@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -48,6 +50,38 @@ def test_what_was_measured_is_compared_and_what_is_missing_is_said(tmp_path: Pat
     found = judged(ROW, report(tmp_path, same), "", "To be changed by hand")
     assert found.applies is None and "by hand" in found.said
     assert overlap(None, same["speedup"]) is None
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@localhost"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("trials")
+def test_a_patch_that_the_run_did_not_measure_is_measured_by_the_gate(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    program = (
+        "import time, torch\nfrom torch import nn\nnap = 0.03\nmodel = nn.Linear(64, 64)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nwhile True:\n"
+        "    model(torch.randn(16, 64)).sum().backward()\n    optimizer.step()\n"
+        "    optimizer.zero_grad()\n    time.sleep(nap)\n"
+    )
+    (clone / "train.py").write_text(program)
+    diff = (
+        "--- a/train.py\n+++ b/train.py\n@@ -2,3 +2,3 @@\n from torch import nn\n"
+        "-nap = 0.03\n+nap = 0.01\n model = nn.Linear(64, 64)\n"
+    )
+    git(clone, "init", "-q")
+    git(clone, "add", "-A")
+    git(clone, "commit", "-qm", "as it is")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found, said = public_patches.by_gate(diff, clone, clone, ["train.py"], "50s", environment)
+    assert said == "" and found is not None and found["estimate"] > 1.3
+    assert (clone / "train.py").read_text() == program, "only a copy is changed"
+    found, said = public_patches.by_gate(diff, clone, tmp_path, ["train.py"], "45s", environment)
+    assert found is None and "within the edited repository" in said
 
 
 def test_what_is_not_there_is_skipped_and_said(tmp_path: Path) -> None:
