@@ -4,7 +4,8 @@
 
 In one run, on one program with a start-up of so many seconds: the same fixes by rounds of launches
 (baseline, the fixes in random order, baseline) and by blocks of one launch. For each way the wall
-time until every fix's 95 % interval is at most `--width` wide to either side, and whether the two
+time until every fix's 95 % interval is at most `--width` wide to either side; where one of them
+does not come so far in its rounds, until both are as narrow as that one got. And whether the two
 intervals of each fix overlap. The two ways take turns (`--repeat`), so that a machine that changes
 meanwhile changes for both. It needs a quiet machine, and prints one line of JSON at its end.
 """
@@ -72,7 +73,33 @@ class Cost:
 
     found: dict[str, Known]
     seconds: float
-    reached: bool
+
+
+@dataclass
+class Progress:
+    """One way's rounds, and the wall seconds from its start to the end of each."""
+
+    rounds: list[Round]
+    seconds: list[float]
+
+    def width(self, rounds: int) -> float:
+        """Half the widest 95 % interval (in logarithms) of any fix after so many rounds."""
+        return max(compare.half_width(_logs(self.rounds[:rounds], fix)) for fix in FIXES)
+
+    def narrowest(self) -> float:
+        """The least that `width` came to."""
+        return min(self.width(n) for n in range(2, len(self.rounds) + 1))
+
+    def cost(self, width: float) -> Cost:
+        """What was known as soon as every interval was so narrow, which it must have become."""
+        enough = next(n for n in range(2, len(self.rounds) + 1) if self.width(n) <= width)
+        found = {}
+        for fix in FIXES:
+            logs = _logs(self.rounds[:enough], fix)
+            one = compare.interval(logs)
+            assert one is not None, f"{fix} was measured less than twice"
+            found[fix] = Known(one.estimate, one.low, one.high, len(logs))
+        return Cost(found, self.seconds[enough - 1])
 
 
 class Comparison:
@@ -98,21 +125,23 @@ class Comparison:
         self.window: Window = choose_window(self.seen.steps, None, self.loaders)
         self.recording = Recording(workload=workload, environment=Environment())
 
-    def by_launches(self, most_rounds: int, seed: int) -> Cost:
+    def by_launches(self, most_rounds: int, seed: int) -> Progress:
         """Rounds of fresh launches until all are known well enough."""
         launch = TimedLaunch(
             self.recorder, self.seen, self.window, self.modules, _no_limit, self.recording
         )
         launcher = Launcher(launch, Budget(None), order=random.Random(seed))
         began = time.monotonic()
+        done = Progress(launcher.rounds, [])
         for _ in range(most_rounds):
             launcher.block(self.arms, "confirm")
-            if self._narrow(launcher.rounds):
+            done.seconds.append(time.monotonic() - began)
+            if len(done.rounds) > 1 and done.width(len(done.rounds)) <= self.width:
                 break
-        return self._cost(launcher.rounds, time.monotonic() - began)
+        return done
 
-    def by_blocks(self, rounds: int, seed: int) -> Cost:
-        """One launch of so many rounds; the seconds until those that were enough had run."""
+    def by_blocks(self, rounds: int, seed: int) -> Progress:
+        """One launch of so many rounds."""
         switching = SwitchedTrials.choose(
             self.recorder, self.seen, self.window, self.loaders, self.modules, _no_limit
         )
@@ -120,32 +149,15 @@ class Comparison:
         found = switching([arm.fixes for arm in self.arms], rounds=rounds, seed=seed)
         assert found.blocks, found.reason
         every = rounds_of(found, [arm.key for arm in self.arms])
-        enough = next((n for n in range(2, len(every)) if self._narrow(every[:n])), len(every))
-        kept = every[:enough]
-        # What follows the last block that was needed would not have been run.
-        left_s = found.blocks[-1].ended_s - kept[-1].slots[-1].ended_s
-        return self._cost(kept, found.wall_s - left_s)
+        # From the launch's start to the end of each round: what follows the last block that was
+        # needed would not have been run.
+        start_s = found.blocks[-1].ended_s - found.wall_s
+        return Progress(every, [one.slots[-1].ended_s - start_s for one in every])
 
     def close(self) -> None:
         """Remove what only launches need."""
         self.recorder.close()
         self.sandbox.close()
-
-    def _differences(self, rounds: list[Round], arm: Arm) -> list[float]:
-        return differences(rounds, arm.key, _median_s)
-
-    def _narrow(self, rounds: list[Round]) -> bool:
-        widths = [compare.half_width(self._differences(rounds, arm)) for arm in self.arms]
-        return max(widths) <= self.width
-
-    def _cost(self, rounds: list[Round], seconds: float) -> Cost:
-        found = {}
-        for arm in self.arms:
-            logs = self._differences(rounds, arm)
-            one = compare.interval(logs)
-            assert one is not None, f"{arm.key} was measured less than twice"
-            found[arm.key] = Known(one.estimate, one.low, one.high, len(logs))
-        return Cost(found, seconds, self._narrow(rounds))
 
 
 def _no_limit() -> float:
@@ -156,9 +168,12 @@ def _median_s(timing: LaunchTiming) -> float | None:
     return compare.seconds_per_sample(timing, "median")
 
 
+def _logs(rounds: list[Round], fix: str) -> list[float]:
+    return differences(rounds, fix, _median_s)
+
+
 def _show(name: str, cost: Cost) -> None:
-    reached = "" if cost.reached else "  (not as narrow as asked for)"
-    print(f"{name}: {cost.seconds:.1f} s{reached}", flush=True)
+    print(f"{name}: {cost.seconds:.1f} s", flush=True)
     for fix, one in cost.found.items():
         print(f"  {fix:<14} {one.speedup:.3f}x [{one.low:.3f}, {one.high:.3f}] {one.pairs} pairs")
 
@@ -178,21 +193,25 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         both = Comparison(options.start_up, options.width, Path(name))
-        ways: list[tuple[str, Callable[[int], Cost]]] = [
+        ways: list[tuple[str, Callable[[int], Progress]]] = [
             ("launches", lambda seed: both.by_launches(options.rounds, seed)),
             ("blocks", lambda seed: both.by_blocks(options.blocks, seed)),
         ]
         try:
             for number in range(options.repeat):
-                row = {}
-                for way, measure in ways if number % 2 == 0 else ways[::-1]:
-                    row[way] = measure(options.seed + number)
-                    _show(way, row[way])
+                turns = ways if number % 2 == 0 else ways[::-1]
+                measured = {way: measure(options.seed + number) for way, measure in turns}
+                width = max(both.width, *(one.narrowest() for one in measured.values()))
+                row = {way: one.cost(width) for way, one in measured.items()}
+                print(f"to intervals of at most {math.expm1(width):+.1%}:")
+                for way, cost in row.items():
+                    _show(way, cost)
                 pairs = [(row["launches"].found[fix], row["blocks"].found[fix]) for fix in FIXES]
                 agree = [a.low <= b.high and b.low <= a.high for a, b in pairs]
                 ratio = row["launches"].seconds / row["blocks"].seconds
                 print(f"blocks take {ratio:.1f} times less; {sum(agree)} of {len(agree)} agree\n")
-                rows.append({**{k: asdict(v) for k, v in row.items()}, "agree": sum(agree)})
+                costs = {way: asdict(cost) for way, cost in row.items()}
+                rows.append({**costs, "width": math.expm1(width), "agree": sum(agree)})
         finally:
             both.close()
     print(json.dumps({"start_up_s": options.start_up, "width": options.width, "runs": rows}))
