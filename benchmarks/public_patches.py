@@ -48,7 +48,7 @@ _NANOGPT = (
 )
 _DCGAN = "main.py --dataset fake --batchSize 16 --ngf 16 --ndf 16 --outf /tmp"
 _WLM = "main.py --epochs 6"
-_NLP = "../../accelerate/examples/nlp_example.py --cpu"
+_NLP = "../examples/nlp_example.py --cpu"
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
 TABLE = [
     Row(name=name, folder=folder, command=command, fix=fix, **more)
@@ -68,7 +68,7 @@ TABLE = [
             "autoencoder.py", "loader-workers fused-optimizer", {},
         ),
         (
-            "accelerate_nlp", "runs/accelerate_nlp", _NLP,
+            "accelerate_nlp", "accelerate/runs", _NLP,
             "mixed-precision fused-optimizer", {"environment": _OFFLINE},
         ),
         ("cleanrl_ppo", "cleanrl", "cleanrl/ppo.py", "fused-optimizer cpu-threads", {}),

@@ -554,11 +554,11 @@ def test_progress_tells_what_is_tried_and_the_best_so_far():
     events = []
     program = Simulated(gains=GAINS)
     try_all(program, NAMES, 400.0, progress=events.append)
-    assert {e.phase for e in events} == {"screen", "confirm", "stack"}
+    assert {e.phase for e in events} == {"screen", "confirm", "stack", "drop"}
     assert any(e.message == "workers (n=4) + fused" for e in events)
     assert events[-1].launches_done == len(program.launched)
     counted = [e for e in events if e.number is not None]
-    assert {e.phase for e in counted} == {"screen", "confirm", "stack"}
+    assert {e.phase for e in counted} == {"screen", "confirm", "stack", "drop"}
     assert all(1 <= e.number <= e.most for e in counted)
     # One count goes up: a pair of launches is one, not two, and none comes twice.
     stack = [e.number for e in counted if e.phase == "stack"]

@@ -68,6 +68,8 @@ class Arm:
     cost_s: float = 0.0
     failed: str | None = None
     refused: str | None = None
+    remarks: list[str] = field(default_factory=list)  # of its row: what it does to other sets
+    superseded: bool = False  # another set took its place, however its own figure reads
 
     @property
     def alive(self) -> bool:
@@ -252,21 +254,22 @@ class Launcher:
         if skipped:
             raise BudgetEnded
 
-    def abba(self, arm: Arm, phase: str, pairs: int) -> None:
-        """Pairs of the baseline and one arm, in ABBA or BAAB order; ends when the arm fails.
+    def abba(self, arm: Arm, phase: str, pairs: int, against: Arm | None = None) -> None:
+        """Pairs of the baseline (or `against`) and one arm, ABBA or BAAB; ends when the arm fails.
 
         Raises:
             BudgetEnded: the next pair does not fit.
         """
+        other = against or self.baseline
         for unit in range(math.ceil(pairs / 2)):
-            one = self._begin(phase, "abba")
-            first, second = self.order.sample([self.baseline, arm], 2)
+            one = self._begin(phase, "abba", other.key)
+            first, second = self.order.sample([other, arm], 2)
             halves = [(first, second), (second, first)][: pairs - 2 * unit]
             for half in halves:
                 if not self.affords(*half):
                     raise BudgetEnded
                 for side in half:
-                    if not arm.alive:
+                    if not (arm.alive and other.alive):
                         return
                     one.slots.append(self.run(side, phase))
                 self._did("pair", phase)
@@ -275,8 +278,9 @@ class Launcher:
         if self.plan is not None and (self.plan.unit, self.plan.phase) == (unit, phase):
             self.plan.done += 1
 
-    def _begin(self, phase: str, shape: str) -> Round:
-        one = Round(phase=phase, shape=shape, flip=self.order.random() < 0.5)
+    def _begin(self, phase: str, shape: str, against: str = BASELINE) -> Round:
+        flip = self.order.random() < 0.5
+        one = Round(phase=phase, shape=shape, flip=flip, against=against)
         self.rounds.append(one)
         return one
 

@@ -117,9 +117,9 @@ class Judgement:
         return sorted(found, key=lambda one: one.gain, reverse=True)
 
     def recommendable(self) -> list[Measured]:
-        """Those of the faster ones that train the same."""
-        allow = self.allow_training_changes
-        return [one for one in self.faster() if training_is_the_same(one, allow)]
+        """Those of the faster ones that train the same, and that no other set has replaced."""
+        faster = [one for one in self.faster() if not one.arm.superseded]
+        return [one for one in faster if training_is_the_same(one, self.allow_training_changes)]
 
     def at_most(self, one: Measured) -> float | None:
         """The most that its fixes can gain by what they work on, where it came out above that."""
@@ -220,7 +220,7 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
         parts.append("training changed: not recommended")
     elif verdict == "faster" and _training_unknown(one):
         parts.append("whether training changed is not known: not recommended")
-    return "; ".join(parts) or None
+    return "; ".join([*parts, *one.arm.remarks]) or None
 
 
 def _training_unknown(one: Measured) -> bool:

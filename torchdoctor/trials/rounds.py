@@ -43,8 +43,9 @@ class Slot:
 class Round:
     """Launches that are compared with each other, in the order they ran."""
 
-    phase: str  # "screen" | "confirm" | "stack"
+    phase: str  # "screen" | "confirm" | "stack" | "add" | "drop" | "patch"
     shape: str  # "block" | "abba"
+    against: str = BASELINE  # in "abba": key of the other side, which may be a set of fixes
     flip: bool = False  # random: which way round the A/A candidate is taken
     slots: list[Slot] = field(default_factory=list)
 
@@ -52,7 +53,7 @@ class Round:
 def differences(
     rounds: Sequence[Round], arm: str, seconds: Seconds, *, ranking: bool = False
 ) -> list[float]:
-    """Log baseline minus log candidate for every pair of `arm`, in order.
+    """Log baseline (or `Round.against`) minus log candidate for every pair of `arm`, in order.
 
     Args:
         rounds: complete or cut short; a pair that lacks a side is left out.
@@ -116,9 +117,9 @@ def _in_block(one: Round, arm: str, seconds: Seconds, ranking: bool) -> list[flo
 def _abba_pairs(one: Round, arm: str, seconds: Seconds) -> list[float]:
     found: list[float] = []
     for left, right in zip(one.slots[0::2], one.slots[1::2], strict=False):
-        if {left.arm, right.arm} != {BASELINE, arm}:
+        if {left.arm, right.arm} != {one.against, arm}:
             continue
-        baseline, candidate = (left, right) if left.arm == BASELINE else (right, left)
+        baseline, candidate = (left, right) if left.arm == one.against else (right, left)
         b, c = _log(baseline, seconds), _log(candidate, seconds)
         if b is not None and c is not None:
             found.append(b - c)

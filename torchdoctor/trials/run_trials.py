@@ -9,14 +9,13 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torchdoctor.errors import Interrupted
 from torchdoctor.records import Candidate, ProgressEvent, StepStatistics, TriedCeiling
 from torchdoctor.trials.ceilings import CeilingTrial, tried
 from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Plan, Stopped, label
+from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Stopped, label
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import measure_patch, patch_arm, patch_result
 from torchdoctor.trials.samples import Preparation
@@ -26,10 +25,10 @@ from torchdoctor.trials.schedule import (
     SEED_LAUNCHES,
     Budget,
     BudgetEnded,
-    plan_confirmation,
 )
 from torchdoctor.trials.screening import Screen
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
+from torchdoctor.trials.stacking import Stacking
 from torchdoctor.trials.switching import Switching
 
 
@@ -113,18 +112,6 @@ def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
     )
 
 
-def _adding(arms: Sequence[Arm]) -> list[Arm]:
-    """Those that do something that the better ones before them do not do as well."""
-    chosen: list[Arm] = []
-    done: set[str] = set()
-    for arm in arms:
-        names = {fix for fix, _ in arm.fixes}
-        if not names <= done:
-            chosen.append(arm)
-            done |= names | arm.facts.includes
-    return chosen
-
-
 class _Search:
     """The phases, in order. State is the launcher's log, and why the search ended."""
 
@@ -143,7 +130,14 @@ class _Search:
         self.allow_changes, self.make_patch = allow_changes, patch
         self.patch: Arm | None = None
         self.no_patch: str | None = None
-        self.stacks: list[Arm] = []
+        self.stacking = Stacking(
+            launcher,
+            evidence,
+            arms,
+            judge=self.judge,
+            settle=lambda arms: self.settle_training(arms, confirmed=True),
+            reserves=patch is not None,
+        )
         self.ended: str | None = None
         self.interrupted = False
         self.doubts: list[str] = []
@@ -165,7 +159,8 @@ class _Search:
             confirmation.finalists(finalists)
             confirmation.others(others)
             self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
-            self.stack()
+            self.stacking.run()
+            self.ended = NO_TIME if self.stacking.short_of_time else None
             self.patched()
         except BudgetEnded:
             self.ended = NO_TIME
@@ -233,53 +228,6 @@ class _Search:
                 open_or_same.append(arm)
         return open_or_same
 
-    def stack(self) -> None:
-        """All confirmed fixes together against the untouched program; fewer if that fails."""
-        members = _adding([one.arm for one in self.judge().recommendable()])
-        if len(members) < 2 or self.measure_stack(members):
-            return
-        together = members[:1]
-        for arm in members[1:] if len(members) > 2 else []:
-            grown = [*together, arm]
-            if len(grown) < len(members) and self.measure_stack(grown):
-                together = grown
-
-    def measure_stack(self, members: list[Arm]) -> bool:
-        """Whether these together are better than anything measured before."""
-        launcher = self.launcher
-        riskiest = max((arm.facts for arm in members), key=lambda facts: facts.risk)
-        together: dict[str, dict[str, Any]] = {}
-        for member in members:
-            for fix, settings in member.fixes:
-                together.setdefault(fix, settings)  # shared: as the better member has it
-        plain = launcher.expected_s(launcher.baseline)
-        expected = max(launcher.expected_s(arm) for arm in members)
-        arm = Arm(
-            key=f"stack-{len(self.stacks)}",
-            fixes=list(together.items()),
-            facts=replace(
-                riskiest,
-                setup_s=max(0.0, expected - plain),
-                how=Preparation.together(member.facts.how for member in members),
-                doubted=any(member.facts.doubted for member in members),
-            ),
-        )
-        plan = plan_confirmation([expected], plain, launcher.budget.left())
-        if plan.pairs < FEWEST_PAIRS:
-            if self.ended is None:
-                self.doubts.append(
-                    f"The budget left no time to measure {label(arm.fixes)} together; "
-                    "their gains may not add up."
-                )
-            self.ended = NO_TIME
-            return False
-        self.stacks.append(arm)
-        pair = [launcher.baseline, arm]
-        launcher.plan = Plan(phase="stack", unit="pair", most=plan.pairs, arms=pair)
-        launcher.abba(arm, "stack", plan.pairs)
-        self.settle_training([arm], confirmed=True)
-        return self.judge().recommendable()[0].arm is arm
-
     def patched(self) -> None:
         """The patch that makes the recommended fixes permanent, as a trial of its own."""
         best = self.compose_patch()
@@ -300,7 +248,7 @@ class _Search:
 
     def judge(self) -> Judgement:
         """Verdicts by what is known now."""
-        return Judgement(self.evidence, [*self.arms, *self.stacks], self.allow_changes)
+        return Judgement(self.evidence, [*self.arms, *self.stacking.measured()], self.allow_changes)
 
     def name_best(self, arms: Sequence[Arm]) -> None:
         """The best so far, for the progress line."""
@@ -323,7 +271,7 @@ class _Search:
             baseline=self.launcher.baseline,
             launches=self.launcher.done,
             ended=self.ended,
-            doubts=self.doubts,
+            doubts=[*self.doubts, *self.stacking.doubts],
             interrupted=self.interrupted,
             patch=patch_result(self.evidence, self.patch, self.no_patch),
             ceilings=self.tried_ceilings(),

@@ -1,0 +1,244 @@
+"""Which fixes to apply together: a set grows while it gains, and shrinks where it loses nothing.
+
+A sum of gains is a guess: two fixes may remove the same cost, or need each other. So the set is
+measured as a whole, what is added is compared with the set without it, and so is each member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from torchdoctor.records.counts import counted
+from torchdoctor.trials import compare
+from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launcher, Plan, label
+from torchdoctor.trials.outcome import Judgement, training_is_the_same
+from torchdoctor.trials.patch_trial import reserve_s
+from torchdoctor.trials.samples import Preparation
+from torchdoctor.trials.schedule import (
+    FEWEST_PAIRS,
+    MOST_FINALISTS,
+    WORTH,
+    hopeless,
+    plan_confirmation,
+)
+
+STACK, ADD, DROP = "stack", "add", "drop"  # phases; only pairs of the first have the baseline
+
+
+def adding(arms: Sequence[Arm]) -> list[Arm]:
+    """Those that do something that the better ones before them do not do as well."""
+    chosen: list[Arm] = []
+    done: set[str] = set()
+    for arm in arms:
+        names = {fix for fix, _ in arm.fixes}
+        if not names <= done:
+            chosen.append(arm)
+            done |= names | arm.facts.includes
+    return chosen
+
+
+def _shown(differences: Sequence[float]) -> str:
+    found = compare.interval(differences)
+    bounds = f"{found.estimate:.2f}x ({found.low:.2f}-{found.high:.2f})" if found else "unknown"
+    return f"{bounds}, {counted(len(differences), 'pair')}"
+
+
+class Stacking:
+    """Sets of fixes, measured within the budget.
+
+    Args:
+        launcher: runs the pairs.
+        evidence: what they say.
+        candidates: all of them, most promising first.
+        judge: verdicts by what is known now, over candidates and `sets`.
+        settle: launches other seeds where only they tell whether arms changed training.
+        reserves: whether some time is kept for the patch.
+
+    Attributes:
+        sets: what was put together, in order.
+        short_of_time: a set that should have been measured was not.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        evidence: Evidence,
+        candidates: Sequence[Arm],
+        *,
+        judge: Callable[[], Judgement],
+        settle: Callable[[list[Arm]], object],
+        reserves: bool,
+    ) -> None:
+        self.launcher, self.evidence, self.candidates = launcher, evidence, candidates
+        self._judge, self._settle, self._reserves = judge, settle, reserves
+        self.sets: list[Arm] = []
+        self.doubts: list[str] = []
+        self.short_of_time = False
+
+    def run(self) -> None:
+        """All confirmed fixes at once; then what may still add to the best, and what need not be.
+
+        Raises:
+            BudgetEnded: launches became slower than planned; what was measured is kept.
+        """
+        self._all_confirmed()
+        best = self._best()
+        if best is None or self.short_of_time:
+            return
+        found = self._lessened(self._grown(best))
+        if found is not best:
+            self._replace(best, found)
+
+    def measured(self) -> list[Arm]:
+        """The sets that a report has to show: beside the untouched program, or failed."""
+        return [arm for arm in self.sets if not arm.alive or self.evidence.paired(arm, STACK)]
+
+    def _best(self) -> Arm | None:
+        found = self._judge().recommendable()
+        return found[0].arm if found else None
+
+    def _all_confirmed(self) -> None:
+        """All confirmed fixes together against the untouched program; fewer if that fails."""
+        members = adding([one.arm for one in self._judge().recommendable()])
+        if len(members) < 2 or self._measured(self._together(members)):
+            return
+        together = members[:1]
+        for arm in members[1:] if len(members) > 2 else []:
+            grown = [*together, arm]
+            if len(grown) < len(members) and self._measured(self._together(grown)):
+                together = grown
+
+    def _grown(self, best: Arm) -> Arm:
+        """With each candidate that looked like a gain, as long as the set is faster with it."""
+        for arm in self._promising(best):
+            grown = self._together([best, arm])
+            found = self._pairs(grown, best, ADD)
+            if found is None:
+                return best
+            self._settle([grown])
+            one = self.evidence.measured(grown)
+            gains = compare.verdict(found) == "faster" and fmean(found) >= math.log1p(WORTH)
+            same = training_is_the_same(one, self._judge().allow_training_changes)
+            arm.remarks.append(f"on top of {label(best.fixes)}: {_shown(found)}")
+            if gains and grown.alive and same:
+                best = grown
+        return best
+
+    def _promising(self, best: Arm) -> Iterator[Arm]:
+        """Candidates beside the set whose figures lean to a gain, most of it first."""
+        judged = self._judge()
+        leaning = [
+            one
+            for one in judged.measured
+            if one.arm in self.candidates
+            and one.arm.alive
+            and math.log1p(WORTH) <= one.gain
+            and (one.phase != "confirm" or judged.verdicts[one.arm.key] == "unclear")
+            and not one.numerics.harmful
+            and (one.arm.facts.risk < 3 or judged.allow_training_changes)
+        ]
+        leaning.sort(key=lambda one: one.gain, reverse=True)
+        used = {fix for fix, _ in best.fixes} | best.facts.includes
+        for one in leaning[:MOST_FINALISTS]:
+            names = {fix for fix, _ in one.arm.fixes}
+            if not names & used:
+                used |= names  # of one fix, the setting that looked best
+                yield one.arm
+
+    def _lessened(self, best: Arm) -> Arm:
+        """Without each member that the set is as fast without, the least of them first."""
+        for fix, _ in reversed(best.fixes[1:] if len(best.fixes) > 1 else []):
+            rest = self._without(best, fix)
+            found = self._pairs(rest, best, DROP)
+            if found is None:
+                return best
+            if rest.alive and fmean(found) > -math.log1p(WORTH):
+                best.remarks.append(f"as fast without {fix}: {_shown(found)} of it")
+                best = rest
+        return best
+
+    def _pairs(self, arm: Arm, against: Arm, phase: str) -> list[float] | None:
+        """Differences of an arm and another one that is no baseline; None where no time is left.
+
+        What the new set needs to be measured against the untouched program stays free.
+        """
+        launcher = self.launcher
+        plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(arm)
+        left_s = launcher.budget.left()
+        kept_s = FEWEST_PAIRS * (plain_s + each_s)
+        kept_s += reserve_s(plain_s, left_s) if self._reserves else 0.0
+        pairs = plan_confirmation([each_s], launcher.expected_s(against), left_s - kept_s).pairs
+        if pairs < FEWEST_PAIRS:
+            return None
+        launcher.plan = Plan(phase=phase, unit="pair", most=pairs, arms=[against, arm])
+        for done in range(0, pairs, 2):
+            launcher.abba(arm, phase, min(2, pairs - done), against=against)
+            found = self.evidence.paired(arm, phase)
+            if not arm.alive or hopeless(found, pairs):
+                break
+        found = self.evidence.paired(arm, phase)
+        return found if len(found) > 1 else None
+
+    def _replace(self, best: Arm, found: Arm) -> None:
+        """Measure a set that others led to against the untouched program; it takes their place."""
+        measured = self.evidence.measured(found)
+        if measured.phase not in ("confirm", STACK):
+            self._measured(found)
+        if any(one.arm is found for one in self._judge().recommendable()):
+            for arm in [best, *self.sets]:
+                arm.superseded = arm.superseded or arm is not found
+
+    def _together(self, members: Sequence[Arm]) -> Arm:
+        together: dict[str, dict[str, Any]] = {}
+        for member in members:
+            for fix, settings in member.fixes:
+                together.setdefault(fix, settings)  # shared: as the better member has it
+        plain_s = self.launcher.expected_s(self.launcher.baseline)
+        expected_s = max(self.launcher.expected_s(arm) for arm in members)
+        riskiest = max((arm.facts for arm in members), key=lambda facts: facts.risk)
+        return self._set(
+            list(together.items()),
+            replace(
+                riskiest,
+                setup_s=max(0.0, expected_s - plain_s),
+                includes=frozenset().union(*(arm.facts.includes for arm in members)),
+                how=Preparation.together(member.facts.how for member in members),
+                doubted=any(member.facts.doubted for member in members),
+            ),
+        )
+
+    def _without(self, whole: Arm, left_out: str) -> Arm:
+        """The set without one fix: the very candidate where only that is left."""
+        fixes = [(fix, settings) for fix, settings in whole.fixes if fix != left_out]
+        return self._set(fixes, whole.facts)
+
+    def _set(self, fixes: Fixes, facts: FixFacts) -> Arm:
+        for arm in (*self.candidates, *self.sets):
+            if arm.alive and dict(arm.fixes) == dict(fixes):
+                return arm
+        self.sets.append(Arm(key=f"stack-{len(self.sets)}", fixes=fixes, facts=facts))
+        return self.sets[-1]
+
+    def _measured(self, arm: Arm) -> bool:
+        """Whether this set is better against the untouched program than all measured before."""
+        launcher = self.launcher
+        plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(arm)
+        plan = plan_confirmation([each_s], plain_s, launcher.budget.left())
+        if plan.pairs < FEWEST_PAIRS:
+            if not self.short_of_time:
+                self.doubts.append(
+                    f"The budget left no time to measure {label(arm.fixes)} together; "
+                    "their gains may not add up."
+                )
+            self.short_of_time = True
+            return False
+        pair = [launcher.baseline, arm]
+        launcher.plan = Plan(phase=STACK, unit="pair", most=plan.pairs, arms=pair)
+        launcher.abba(arm, STACK, plan.pairs)
+        self._settle([arm])
+        return self._best() is arm
