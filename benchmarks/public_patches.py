@@ -47,6 +47,7 @@ _NANOGPT = (
     "--max_iters=2000 --lr_decay_iters=2000 --dropout=0.0"
 )
 _DCGAN = "main.py --dataset fake --batchSize 16 --ngf 16 --ndf 16 --outf /tmp"
+_IMAGENET = "main.py --dummy -a resnet18 -b 16 -j 0 --epochs 1"
 _WLM = "main.py --epochs 6"
 _NLP = "../examples/nlp_example.py --cpu"
 _OFFLINE = {"HF_HUB_OFFLINE": "1"}
@@ -56,6 +57,7 @@ TABLE = [
         ("mnist", "examples/mnist", "main.py", "mixed-precision channels-last cpu-threads", {}),
         ("word_language_model", "examples/word_language_model", _WLM, "mixed-precision", {}),
         ("dcgan", "examples/dcgan", _DCGAN, "mixed-precision channels-last fused-optimizer", {}),
+        ("imagenet", "examples/imagenet", _IMAGENET, "channels-last mixed-precision", {}),
         ("vae", "examples/vae", "main.py --epochs 10", "loader-workers fused-optimizer", {}),
         ("nanogpt", "nanoGPT", _NANOGPT, "mixed-precision torch-compile", {}),
         (

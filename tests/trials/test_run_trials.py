@@ -592,6 +592,14 @@ def test_null_candidates_are_rarely_recommended(noise, budget_s):
     assert false <= 4
 
 
+@pytest.mark.parametrize("seed", [20034, 20084, 20147])
+def test_two_pairs_alone_recommend_nothing_while_there_is_time(seed):
+    """Of ten candidates that do nothing, two pairs call one faster now and then."""
+    program = Simulated(noise=TYPICAL, seed=seed)
+    results = try_all(program, [f"null-{i}" for i in range(10)], seed=seed - 20000)
+    assert not results.recommendation.fixes or results.recommendation.pairs >= 6
+
+
 @pytest.mark.slow
 def test_the_recommended_interval_covers_the_truth():
     runs, held, gains = 0, 0, {"a": 1.5, "b": 1.2}

@@ -23,7 +23,7 @@ class Confirmation:
     Args:
         launcher: runs the pairs, within the budget.
         evidence: what they say.
-        won: whether somebody is faster by what is known now.
+        faster: who is faster by what is known now.
         tell: of the arms that were measured last, for the progress line.
         reserves: whether some time is kept for the patch.
     """
@@ -33,12 +33,12 @@ class Confirmation:
         launcher: Launcher,
         evidence: Evidence,
         *,
-        won: Callable[[], bool],
+        faster: Callable[[], Sequence[Arm]],
         tell: Callable[[Sequence[Arm]], None],
         reserves: bool,
     ) -> None:
         self.launcher, self.evidence = launcher, evidence
-        self.won, self.tell, self.reserves = won, tell, reserves
+        self.faster, self.tell, self.reserves = faster, tell, reserves
 
     def finalists(self, finalists: list[Arm]) -> None:
         """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins.
@@ -65,13 +65,14 @@ class Confirmation:
                     if self.evidence.measured(arm).beyond_bound:
                         self._go_on_with(arm, kept_s, others_wait=bool(finalists))
             self.tell(chosen)
-            if self.won():
+            if self.faster():
                 return
 
     def others(self, others: list[Arm]) -> None:
         """Nobody has won, and time is left: those that screening could not tell from a gain.
 
-        Two pairs each, for as many as leave time to go on with one; then on with the best.
+        Two pairs each, for as many as leave time to go on with one; then on with the best, and
+        first with those that two pairs call faster: of many, some do by chance.
         """
         launcher = self.launcher
         arms = [arm for arm in others if not self.evidence.numerics(arm).harmful]
@@ -79,14 +80,17 @@ class Confirmation:
             *[launcher.baseline, launcher.baseline] * 2, *[launcher.baseline, *arms] * 2
         ):
             arms = arms[:-1]
-        if not arms or self.won():
+        if not arms or self.faster():
             return
         self._plan_pairs(arms[0], 2 * len(arms) + CONFIRM_PAIRS - 2)
         for arm in arms:
             launcher.abba(arm, "confirm", 2)
-        for arm in sorted(arms, key=lambda arm: -self.evidence.measured(arm).gain):
+        early = self.faster()
+        ranked = sorted(arms, key=lambda arm: -self.evidence.measured(arm).gain)
+        for arm in sorted(ranked, key=lambda arm: arm not in early):
             seen = self.evidence.paired(arm, "confirm")
-            if arm.alive and not self.won() and not hopeless(seen, CONFIRM_PAIRS):
+            known = any(len(self.evidence.paired(one, "confirm")) > 2 for one in self.faster())
+            if arm.alive and not known and not hopeless(seen, CONFIRM_PAIRS):
                 self._pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
 
     def _go_on_with(self, arm: Arm, kept_s: float, *, others_wait: bool) -> None:
@@ -101,7 +105,7 @@ class Confirmation:
             seen = self.evidence.paired(arm, "confirm")
             pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
             wanted = CONFIRM_PAIRS * (2 if self.evidence.measured(arm).beyond_bound else 1)
-            free_s = launcher.budget.left() - (kept_s if self.won() else 0.0)
+            free_s = launcher.budget.left() - (kept_s if self.faster() else 0.0)
             more = int(min(wanted - len(seen), free_s / pair_s))
             if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
                 return

@@ -152,7 +152,7 @@ class _Search:
             confirmation = Confirmation(
                 self.launcher,
                 self.evidence,
-                won=lambda: bool(self.judge().faster()),
+                faster=lambda: [one.arm for one in self.judge().faster()],
                 tell=self.name_best,
                 reserves=self.make_patch is not None,
             )
