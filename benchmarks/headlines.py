@@ -254,7 +254,7 @@ def measured(claim: Claim, has_gpu: bool, budget: str) -> Measured:
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         file = Path(folder) / "out" / "report.json"
         if not file.is_file():
-            last = (ran.stderr.strip().splitlines() or ["nothing"])[-1]
+            last = " ".join(ran.stderr.split())[-300:] or "nothing"
             return _with(bare, said=f"no report ({ran.returncode}): {last}")
         return judged(claim, json.loads(file.read_text(encoding="utf-8")))
 

@@ -113,7 +113,7 @@ def compared(row: Row, clones: Path, budget: str, keep: Path | None = None) -> C
         ]  # fmt: skip
         ran = _run(command, folder, _environment(row, clones))
         if not report_file.is_file():
-            last = (ran.stderr.strip().splitlines() or ["nothing"])[-1]
+            last = " ".join(ran.stderr.split())[-300:] or "nothing"
             return Compared(
                 name=row.name, fix=row.fix, said=f"no report ({ran.returncode}): {last}"
             )
