@@ -19,7 +19,7 @@ rank 0 alone.
 
 Make it permanent
 -----------------
-    # torchrun --standalone --nproc-per-node gpu train.py
+    # torchrun --standalone --nproc-per-node 8 train.py
     import os
 
     import torch
@@ -30,6 +30,8 @@ Make it permanent
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     model = DistributedDataParallel(model.to(device))
     loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
     # at each epoch: loader.sampler.set_epoch(epoch)
@@ -76,18 +78,21 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The command, and what to change first."""
-    import shlex
+    """The command, what to change first, and what it could give."""
+    from torchdoctor.scaling import scaling
+    from torchdoctor.scaling_words import comment_lines
+    from torchdoctor.torchrun_commands import one_machine, program
 
-    command = recording.workload.command
-    words = command[1:] if command and "python" in command[0].rpartition("/")[2] else command
-    count = max(len(recording.main.devices), 2)
     lines = []
     if any(model.data_parallel == "DataParallel" for model in recording.main.models):
-        lines.append("replace torch.nn.DataParallel(model) by DistributedDataParallel(model)")
+        lines += [
+            "replace torch.nn.DataParallel(model) by DistributedDataParallel(model), and",
+            "divide the loader's batch_size by the number of GPUs: DataParallel divides each batch",
+        ]
     lines += [
         "see `torchdoctor explain ddp` for the lines of the script; then start it by",
-        f"torchrun --standalone --nproc-per-node {count} {shlex.join(words)}",
+        one_machine(program(recording)),
+        *comment_lines(scaling(recording), "ddp"),
     ]
     return "\n".join(lines)
 
