@@ -80,7 +80,6 @@ def slurm_script(of: Program, machines: int = 2) -> str:
         'host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
         'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \\\n'
         f'    --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node {of.gpus} \\\n'
-        '    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d '
-        f'--rdzv-endpoint "$host:{_PORT}" \\\n'
-        f"    {of.line}"
+        '    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d \\\n'
+        f'    --rdzv-endpoint "$host:{_PORT}" {of.line}'
     )

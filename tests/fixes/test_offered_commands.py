@@ -48,11 +48,9 @@ def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
     tmp_path: Path, of_one_process: list[float]
 ) -> None:
-    lines = permanent("ddp")
+    lines = instruction("ddp", {}, data_parallel="DataParallel")
     (tmp_path / "train.py").write_text(BEFORE + lines + AFTER)
-    command = instruction("ddp", {}, data_parallel="DataParallel").splitlines()[-1]
-    assert command.startswith("torchrun")
-    printed = shell(command, tmp_path, torchrun_on_path(tmp_path))
+    printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
     assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
 
 
@@ -208,8 +206,10 @@ def test_torchrun_is_given_the_program_without_what_started_it(
 ) -> None:
     script = None if "pkg.train" in command else "/w/train.py"
     over = {"workload": {"command": command, "cwd": "/w", "script": script}}
-    said = instruction("ddp", over).splitlines()[-1]
-    assert said == f"torchrun --standalone --nproc-per-node 2 {started}"
+    assert (
+        started_by(instruction("ddp", over))
+        == f"torchrun --standalone --nproc-per-node 2 {started}"
+    )
 
 
 def test_the_class_that_prefetches_is_python() -> None:

@@ -12,6 +12,7 @@ from test_trace_shared import FOLDER, statistics
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_summary import summarise
 from torchdoctor.records import GradientExchange
+from torchdoctor.trace_checkup import trace_checkup
 
 RESNET50_BYTES = 4 * 25_557_032  # its parameters, in float32
 needs_recorded = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no recorded traces in {FOLDER}")
@@ -88,3 +89,18 @@ def test_recorded_bandwidths_are_below_what_the_links_can() -> None:
         assert found.mean_bytes_per_s is not None
         assert found.best_bytes_per_s is not None
         assert 5e9 < found.mean_bytes_per_s < found.best_bytes_per_s < most
+
+
+@needs_recorded
+def test_the_data_sheets_links_bound_what_sixteen_a100s_took() -> None:
+    file = FOLDER / "a100_blocking_memcpy.json.gz"
+    if not file.exists():
+        pytest.skip(f"{file} is missing")
+    found = trace_checkup([str(file)]).scaling
+    assert found is not None
+    assert found.sheet_low_s is not None
+    assert found.sheet_high_s is not None
+    assert found.measured_exchange_s is not None
+    assert found.sheet_low_s < found.measured_exchange_s < found.sheet_high_s
+    # Its ranks exchange embeddings as well, which the model knows nothing of.
+    assert found.rows == []

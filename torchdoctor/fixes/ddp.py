@@ -78,30 +78,34 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The command, what to change first, and what it could give."""
+    """The lines, the command that starts them, and what that could give."""
+    import textwrap
+
     from torchdoctor.scaling import scaling
     from torchdoctor.scaling_words import comment_lines
-    from torchdoctor.torchrun_commands import one_machine, program
+    from torchdoctor.torchrun_commands import EXAMPLE, one_machine, program
 
-    lines = []
+    first = []
     if any(model.data_parallel == "DataParallel" for model in recording.main.models):
-        lines += [
-            "replace torch.nn.DataParallel(model) by DistributedDataParallel(model), and",
-            "divide the loader's batch_size by the number of GPUs: DataParallel divides each batch",
+        first = [
+            "# in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,",
+            "# so divide the loader's batch_size by their number to train as before",
         ]
-    lines += [
-        "see `torchdoctor explain ddp` for the lines of the script; then start it by",
-        one_machine(program(recording)),
-        *comment_lines(scaling(recording), "ddp"),
-    ]
-    return "\n".join(lines)
+    page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
+    lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
+    lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    return "\n".join([*first, *comment_lines(scaling(recording), "ddp"), lines])
 
 
 _WRAPPED = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "forwards": 9}
 OFFERS: list[tuple[dict[str, Any], str]] = [
     (
         {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A", "A", "A"]}]},
-        "torchrun --standalone --nproc-per-node 4 train.py",
+        "# torchrun --standalone --nproc-per-node 4 train.py",
+    ),
+    (
+        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A"]}]},
+        "divide the loader's batch_size by their number",
     ),
 ]
 REFUSES: list[tuple[dict[str, Any], str]] = [

@@ -19,7 +19,7 @@ may have to follow.
 
 Make it permanent
 -----------------
-    # two machines of 8 GPUs: the same command on each, HOST being the name of the first
+    # two machines of 8 GPUs: the same on each, HOST being the first
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-id train \\
         --rdzv-backend c10d --rdzv-endpoint HOST:29500 train.py
 
@@ -32,8 +32,8 @@ Make it permanent
     host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
     srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \\
         --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node 8 \\
-        --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d --rdzv-endpoint "$host:29500" \\
-        train.py
+        --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d \\
+        --rdzv-endpoint "$host:29500" train.py
 
 Sources
 -------
@@ -89,7 +89,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join(
         [
             *comment_lines(scaling(recording), "machines"),
-            f"# the same command on each of two machines, {HOST} being the name of the first",
+            f"# two machines: the same on each, {HOST} being the first",
             several_machines(own),
             "",
             "# Slurm: the file job.sh, then sbatch job.sh",
