@@ -74,7 +74,7 @@ def scaling(recording: Recording) -> Scaling | None:
     What is not known is named in `missing`, and nothing that needs it is predicted.
     """
     trace = recording.trace
-    if trace is None or not trace.has_device or not trains(trace):
+    if trace is None or not trace.has_device or (trace.exchange is None and not trains(trace)):
         return None
     known = _known(recording, trace)
     missing = _missing(known, trace)

@@ -13,7 +13,7 @@ from torchdoctor.records import Recording
 
 HOST = "HOST"  # stands for the name of the first machine
 _PORT = 29500
-_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
+_LAUNCHERS = (["torch.distributed.run"], ["torch.distributed.launch"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +46,11 @@ def _words(recording: Recording) -> list[str]:
     workload = recording.workload
     command = workload.command
     for at, word in enumerate(command):
-        module = word == "-m" and at and command[at + 1 : at + 2] not in [[x] for x in _LAUNCHERS]
+        module = word == "-m" and at and command[at + 1 : at + 2] not in _LAUNCHERS
         if module or (workload.script and str(Path(workload.cwd, word)) == workload.script):
             return command[at:]
+    if any(word in command for [word] in _LAUNCHERS) and recording.main.argv:
+        return recording.main.argv
     python = bool(command) and "python" in Path(command[0]).name
     return command[1:] if python else command
 

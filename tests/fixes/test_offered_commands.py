@@ -29,7 +29,13 @@ _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "repeated_block": "Bloc
 
 def instruction(fix: str, over: dict[str, Any], gpus: int = 2, **model: Any) -> str:
     """What a fix says to a program on a machine of so many GPUs."""
-    own = {"pid": 1, "models": [{**_MODEL, **model}], "devices": ["A"] * gpus, "world_size": gpus}
+    own = {
+        "pid": 1,
+        "argv": ["train.py"],
+        "models": [{**_MODEL, **model}],
+        "devices": ["A"] * gpus,
+        "world_size": gpus,
+    }
     return str(catalogue.fixes()[fix].instruction({}, recording({**over, "processes": [own]})))
 
 
@@ -204,7 +210,7 @@ def test_a_page_shows_the_commands_that_are_run_here(fix: str, command: str) -> 
 def test_torchrun_is_given_the_program_without_what_started_it(
     command: list[str], started: str
 ) -> None:
-    script = None if "pkg.train" in command else "/w/train.py"
+    script = None if "-m" in command else "/w/train.py"
     over = {"workload": {"command": command, "cwd": "/w", "script": script}}
     assert (
         started_by(instruction("ddp", over))

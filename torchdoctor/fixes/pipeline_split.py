@@ -15,7 +15,7 @@ Risks
 At the beginning and the end of each step stages wait for each other: with few parts of the batch
 (microbatches) for many stages that is most of the step. Stages that take unequal times wait in
 every part. Batch normalization sees a part of the batch at a time. The model has to be a chain of
-layers.
+layers, and every batch divisible by the number of microbatches (drop_last=True).
 
 Make it permanent
 -----------------
