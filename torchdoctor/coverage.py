@@ -21,6 +21,8 @@ class Row:
     lacking: str = ""  # what of it is not there, one sentence
 
 
+_COMMANDS = "tests/fixes/test_offered_commands.py"
+_SCALING = "tests/recording/test_scaling.py"
 _PROBED = "tests/probe/test_analysis.py"
 _COMPILED = "tests/fixes/test_compiling.py"
 _FLOAT16 = "tests/fixes/test_float16.py"
@@ -239,15 +241,31 @@ _ROWS_OF_FIXES = (
     Row(
         asked="DistributedDataParallel",
         fixes=("ddp",),
-        tests=(
-            "tests/fixes/test_offered_commands.py::"
-            "test_the_lines_for_one_process_a_gpu_train_under_the_command_given",
-        ),
+        tests=(f"{_COMMANDS}::test_the_lines_for_one_process_a_gpu_train_as_one_process_does",),
+        lacking="The lines are given, no source is edited; gloo runs them, no NCCL.",
     ),
     Row(
         asked="FSDP, pipeline, several machines",
-        fixes=("fsdp",),
-        lacking="Its commands are not run by a test, and scaling is not estimated.",
+        fixes=("fsdp", "pipeline-split", "several-machines"),
+        tests=(
+            f"{_COMMANDS}::"
+            "test_the_lines_that_shard_a_model_train_as_one_process_does[fully_shard]",
+            f"{_COMMANDS}::test_the_lines_that_split_a_model_train_as_one_process_does",
+            f"{_COMMANDS}::test_the_command_for_two_machines_joins_two_agents",
+            f"{_COMMANDS}::test_the_slurm_script_trains_on_every_node",
+        ),
+        lacking="They run on one machine with gloo and a stand-in for Slurm: no GPU, no network.",
+    ),
+    Row(
+        asked="a scaling estimate",
+        fixes=("ddp", "fsdp", "several-machines"),
+        tests=(
+            f"{_SCALING}::test_the_backward_pass_hides_all_but_the_last_bucket",
+            f"{_SCALING}::test_a_trace_of_one_gpu_is_predicted_from_its_data_sheet",
+            f"{_SCALING}::test_measured_links_come_before_the_data_sheet",
+        ),
+        lacking="A model of gradients alone; it was held against recorded exchanges, never against "
+        "the same program on more GPUs.",
     ),
     Row(asked="the GPU that idles", fixes=("use-the-gpu",), checks=("gpu-left-idle",)),
     Row(asked="a better GPU", fixes=("better-gpu",)),

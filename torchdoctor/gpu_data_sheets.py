@@ -21,7 +21,9 @@ class DataSheet:
     `tflops`: peak dense TFLOP/s by precision, products added up in float32: float64, float32, tf32,
     float16, bfloat16, float8; missing: the GPU has none, or it is not on the sheet. float32 is
     plain arithmetic, on AMD's the matrix cores, which torch uses for it.
-    `gb_per_s`: of its memory, 10^9 bytes. `source`: where the figures are from.
+    `gb_per_s`: of its memory, 10^9 bytes. `nvlink_gb_per_s`, `pcie_gb_per_s`: of what links it to
+    others, both directions together as sheets print them; None: it has none, or the sheet does not
+    say. `source`: where the figures are from.
     """
 
     name: str
@@ -29,6 +31,8 @@ class DataSheet:
     tflops: dict[str, float]
     gb_per_s: float
     source: str
+    nvlink_gb_per_s: float | None = None
+    pcie_gb_per_s: float | None = None
 
     def peak(self, precision: str) -> float | None:
         """Peak dense FLOP/s of a precision; None: the sheet does not say."""
@@ -40,13 +44,36 @@ class DataSheet:
         """Bytes per second of its memory."""
         return self.gb_per_s * 1e9
 
+    @property
+    def links(self) -> tuple[float, float] | None:
+        """Bytes per second in one direction to another GPU: by its slowest link and its fastest.
+
+        None: the sheet names no link.
+        """
+        known = [one for one in (self.nvlink_gb_per_s, self.pcie_gb_per_s) if one is not None]
+        return (min(known) / 2 * 1e9, max(known) / 2 * 1e9) if known else None
+
 
 def _sheet(
-    name: str, pattern: str, gb_per_s: float, source: str, half: float, **tflops: float
+    name: str,
+    pattern: str,
+    gb_per_s: float,
+    source: str,
+    half: float,
+    nvlink: float | None = None,
+    pcie: float | None = None,
+    **tflops: float,
 ) -> DataSheet:
     """`half`: float16 and bfloat16 alike, as on every GPU since Ampere."""
-    every = {**tflops, "float16": half, "bfloat16": half}
-    return DataSheet(name=name, pattern=pattern, tflops=every, gb_per_s=gb_per_s, source=source)
+    return DataSheet(
+        name=name,
+        pattern=pattern,
+        tflops={**tflops, "float16": half, "bfloat16": half},
+        gb_per_s=gb_per_s,
+        source=source,
+        nvlink_gb_per_s=nvlink,
+        pcie_gb_per_s=pcie,
+    )
 
 
 _V100 = _NVIDIA_FILES + (
@@ -78,6 +105,8 @@ SHEETS = (
         tflops={"float64": 7.8, "float32": 15.7, "float16": 125.0},
         gb_per_s=900,
         source=_V100,
+        nvlink_gb_per_s=300,
+        pcie_gb_per_s=32,
     ),
     DataSheet(
         name="V100 PCIe",
@@ -85,6 +114,7 @@ SHEETS = (
         tflops={"float64": 7.0, "float32": 14.0, "float16": 112.0},
         gb_per_s=900,
         source=_V100,
+        pcie_gb_per_s=32,
     ),
     DataSheet(
         name="V100S PCIe",
@@ -92,16 +122,41 @@ SHEETS = (
         tflops={"float64": 8.2, "float32": 16.4, "float16": 130.0},
         gb_per_s=1134,
         source=_V100,
+        pcie_gb_per_s=32,
     ),
     DataSheet(
-        name="T4", pattern=r"T4", tflops={"float32": 8.1, "float16": 65.0}, gb_per_s=300, source=_T4
+        name="T4",
+        pattern=r"T4",
+        tflops={"float32": 8.1, "float16": 65.0},
+        gb_per_s=300,
+        source=_T4,
+        pcie_gb_per_s=32,
     ),
     # PG509-200: the A100 of 40 GB on boards of the Open Compute Project.
-    _sheet("A100 40GB", r"A100-(?:(?:SXM4|PCIE)-40GB|PG509-200)", 1555, _AMPERE, **_A100_TFLOPS),
-    _sheet("A100 80GB SXM", r"A100-SXM4-80GB", 2039, _A100, **_A100_TFLOPS),
-    _sheet("A100 80GB PCIe", r"A100 80GB PCIe", 1935, _A100, **_A100_TFLOPS),
-    _sheet("A10", r"A10", 600, _NVIDIA + "products/a10-gpu/", half=125.0, float32=31.2, tf32=62.5),
-    _sheet("H100 SXM", r"H100 80GB HBM3", 3350, _NVIDIA + "h100/", **_HOPPER_SXM),
+    _sheet(
+        "A100 40GB",
+        r"A100-(?:(?:SXM4|PCIE)-40GB|PG509-200)",
+        1555,
+        _AMPERE,
+        **_A100_TFLOPS,
+        nvlink=600,
+        pcie=64,
+    ),
+    _sheet("A100 80GB SXM", r"A100-SXM4-80GB", 2039, _A100, **_A100_TFLOPS, nvlink=600, pcie=64),
+    _sheet("A100 80GB PCIe", r"A100 80GB PCIe", 1935, _A100, **_A100_TFLOPS, nvlink=600, pcie=64),
+    _sheet(
+        "A10",
+        r"A10",
+        600,
+        _NVIDIA + "products/a10-gpu/",
+        half=125.0,
+        float32=31.2,
+        tf32=62.5,
+        pcie=64,
+    ),
+    _sheet(
+        "H100 SXM", r"H100 80GB HBM3", 3350, _NVIDIA + "h100/", **_HOPPER_SXM, nvlink=900, pcie=128
+    ),
     _sheet(
         "H100 PCIe",
         r"H100 PCIe",
@@ -112,8 +167,10 @@ SHEETS = (
         tf32=378.0,
         float64=51.0,
         float8=1513.0,
+        nvlink=600,
+        pcie=128,
     ),
-    _sheet("H200 SXM", r"H200", 4800, _NVIDIA + "h200/", **_HOPPER_SXM),
+    _sheet("H200 SXM", r"H200", 4800, _NVIDIA + "h200/", **_HOPPER_SXM, nvlink=900, pcie=128),
     _sheet(
         "B200",
         r"B200",
@@ -124,13 +181,42 @@ SHEETS = (
         tf32=1125.0,
         float64=37.0,
         float8=4500.0,
+        nvlink=1800,
     ),
-    _sheet("L4", r"L4", 300, _NVIDIA + "l4/", half=121.0, float32=30.3, tf32=60.0, float8=242.5),
     _sheet(
-        "L40S", r"L40S", 864, _NVIDIA + "l40s/", half=362.05, float32=91.6, tf32=183.0, float8=733.0
+        "L4",
+        r"L4",
+        300,
+        _NVIDIA + "l4/",
+        half=121.0,
+        float32=30.3,
+        tf32=60.0,
+        float8=242.5,
+        pcie=64,
+    ),
+    _sheet(
+        "L40S",
+        r"L40S",
+        864,
+        _NVIDIA + "l40s/",
+        half=362.05,
+        float32=91.6,
+        tf32=183.0,
+        float8=733.0,
+        pcie=64,
     ),
     # Products added up in float32, as torch does: half of what float16 sums would give.
-    _sheet("RTX 3090", r"GeForce RTX 3090", 936, _GA102, half=71.0, float32=35.6, tf32=35.6),
+    _sheet(
+        "RTX 3090",
+        r"GeForce RTX 3090",
+        936,
+        _GA102,
+        half=71.0,
+        float32=35.6,
+        tf32=35.6,
+        nvlink=112.5,
+        pcie=64,
+    ),
     _sheet(
         "RTX 4090",
         r"GeForce RTX 4090",
@@ -140,6 +226,7 @@ SHEETS = (
         float32=82.6,
         tf32=82.6,
         float8=330.3,
+        pcie=64,
     ),
     # The sheet is of both dies together (383 TFLOP/s, 3.2768 TB/s); each is a device of its own.
     _sheet(

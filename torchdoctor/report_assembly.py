@@ -26,6 +26,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings, with_measured
 from torchdoctor.report_doubts import all_doubts, doubts_of_fixes
+from torchdoctor.scaling import scaling
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
 
@@ -87,6 +88,7 @@ def assemble(
         overhead=_overhead(recording),
         steps=recording.steps,
         trace=recording.trace,
+        scaling=scaling(recording),
         sensors=recording.sensors,
         doubts=[
             *doubts_of_fixes(told, recording, fixes),

@@ -33,6 +33,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.records.hardware import compute_capability
+from torchdoctor.scaling import scaling
 from torchdoctor.trace_verdict import as_far_as_recorded, with_replay, with_waits
 
 NOT_MEASURED = (
@@ -92,6 +93,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
         trace=trace,
         ranks=recording.ranks,
+        scaling=scaling(recording),
         doubts=[*read.doubts, *_doubts(ranks, chosen, aligned)],
         reproduce=[shlex.join(command)],
     )

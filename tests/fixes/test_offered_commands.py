@@ -2,63 +2,220 @@
 
 from __future__ import annotations
 
-import inspect
-import os
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+from distributed_programs import (
+    AFTER,
+    BEFORE,
+    alone,
+    executable,
+    losses,
+    permanent,
+    shell,
+    torchrun_on_path,
+)
 from partial_recordings import recording
 
 from torchdoctor import catalogue
+from torchdoctor.torchrun_commands import EXAMPLE, HOST, one_machine, several_machines, slurm_script
 
-pytestmark = pytest.mark.slow
+_GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}}
+_FULL = {**_GPUS, "sensors": {"gpu_memory_peak_bytes": 95}}
+_MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "repeated_block": "Block"}
 
-BEFORE = """
-import torch
-torch.manual_seed(0)
-model = torch.nn.Linear(4, 1)
-dataset = [torch.full((4,), float(i)) for i in range(64)]
+
+def instruction(fix: str, over: dict[str, Any], gpus: int = 2, **model: Any) -> str:
+    """What a fix says to a program on a machine of so many GPUs."""
+    own = {
+        "pid": 1,
+        "argv": ["train.py"],
+        "models": [{**_MODEL, **model}],
+        "devices": ["A"] * gpus,
+        "world_size": gpus,
+    }
+    return str(catalogue.fixes()[fix].instruction({}, recording({**over, "processes": [own]})))
+
+
+def started_by(lines: str) -> str:
+    """The command that the comment above the lines of a script names."""
+    return lines[lines.index("torchrun") :].splitlines()[0]
+
+
+@pytest.fixture(scope="module")
+def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of the same training in one process."""
+    return alone(tmp_path_factory.mktemp("alone"))
+
+
+@pytest.mark.slow
+def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
+    tmp_path: Path, of_one_process: list[float]
+) -> None:
+    lines = instruction("ddp", {}, data_parallel="DataParallel")
+    (tmp_path / "train.py").write_text(BEFORE + lines + AFTER)
+    printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
+    assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("torch_has", ["fully_shard", "only the older class"])
+def test_the_lines_that_shard_a_model_train_as_one_process_does(
+    torch_has: str, tmp_path: Path, of_one_process: list[float]
+) -> None:
+    lines = instruction("fsdp", _FULL)
+    older = "import torch.distributed.fsdp\ndel torch.distributed.fsdp.fully_shard\n"
+    before = BEFORE if torch_has == "fully_shard" else BEFORE + older
+    told = """
+from torchdoctor.probe.model_facts import describe
+print('sharded', type(model).__name__, type(blocks[0]).__name__, flush=True)
+print('seen as', describe(model)['data_parallel'], flush=True)
 """
-AFTER = """
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-seen = 0
-for x in loader:
-    optimizer.zero_grad()
-    model(x.to(device)).square().mean().backward()
-    optimizer.step()
-    seen += len(x)
-print(f"rank {rank} saw {seen} of {len(dataset)}", flush=True)
-dist.destroy_process_group()
+    (tmp_path / "train.py").write_text(before + lines + told + AFTER)
+    printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
+    # Not merely wrapped in nothing: the model, and each block by itself, are divided.
+    names = "FSDPSequential FSDPBlock" if before is BEFORE else "FullyShardedDataParallel Block"
+    assert f"sharded {names}" in printed
+    assert "seen as FSDP" in printed
+    assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_lines_that_split_a_model_train_as_one_process_does(
+    tmp_path: Path, of_one_process: list[float]
+) -> None:
+    lines = instruction("pipeline-split", _FULL, data_parallel="FSDP")
+    given = """
+def loss_function(output, target):
+    return (output - target).square().mean()
+
+loader = [(torch.stack(dataset), torch.ones(64, 1))] * 4
 """
-
-
-def permanent(fix: str) -> str:
-    page = inspect.getdoc(catalogue.fixes()[fix]) or ""
-    section = page.split("Make it permanent\n-----------------\n", 1)[1].split("\n\nSources\n")[0]
-    return textwrap.dedent(section)
-
-
-def test_the_lines_for_one_process_a_gpu_train_under_the_command_given(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(BEFORE + permanent("ddp") + AFTER)
-    wrapped = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "forwards": 9}
-    seen = recording({"processes": [{"pid": 1, "models": [wrapped], "devices": ["A", "A"]}]})
-    command = catalogue.fixes()["ddp"].instruction({}, seen).splitlines()[-1].split()
-    assert command[0] == "torchrun"
-    ran = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *command[1:]],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
+    # The same optimizer as the program alone, and the last stage says what it lost.
+    lines = lines.replace(
+        "torch.optim.AdamW(part.parameters())", "torch.optim.SGD(part.parameters(), lr=0.1)"
     )
-    assert ran.returncode == 0, ran.stderr
-    # Each process sees its half, and none of it twice.
-    assert "rank 0 saw 32 of 64" in ran.stdout
-    assert "rank 1 saw 32 of 64" in ran.stdout
+    printing = (
+        "    if losses:\n        print('loss', torch.stack(losses).mean().item(), flush=True)\n"
+    )
+    ending = "dist.destroy_process_group()\n"
+    (tmp_path / "train.py").write_text(BEFORE + given + lines + "\n" + printing + ending)
+    printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
+    assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("trials")
+def test_the_command_for_two_machines_joins_two_agents(
+    tmp_path: Path, of_one_process: list[float]
+) -> None:
+    (tmp_path / "train.py").write_text(BEFORE + permanent("ddp") + AFTER)
+    said = instruction("several-machines", {}, gpus=1, data_parallel="DistributedDataParallel")
+    command = said.split("\n\n")[0].split("\n", 1)[1].replace(HOST, "localhost")
+    environment = torchrun_on_path(tmp_path)
+    agents = [
+        subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        ended = [agent.communicate(timeout=240) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], ended
+    # One of the two holds rank 0, which prints; both together see each sample once a step.
+    found = losses("".join(printed for printed, _ in ended))
+    assert found == pytest.approx(of_one_process, rel=1e-4)
+
+
+# What Slurm does with the script, and no more: the batch runs on the first node with the job's
+# variables; srun starts its command once for each node; scontrol lists the nodes' names.
+_SBATCH = """#!/bin/bash
+script=$1
+nodes=$(sed -n 's/^#SBATCH --nodes=//p' "$script")
+export SLURM_JOB_ID=4711 SLURM_JOB_NUM_NODES=$nodes SLURM_JOB_NODELIST='node[1-2]'
+export SLURM_CPUS_PER_TASK=$(sed -n 's/^#SBATCH --cpus-per-task=//p' "$script")
+exec bash "$script"
+"""
+_SRUN = """#!/bin/bash
+while [ "${1#--}" != "$1" ]; do echo "srun option $1"; shift; done
+for ((node = 0; node < SLURM_JOB_NUM_NODES; node++)); do
+    SLURM_NODEID=$node SLURM_PROCID=$node "$@" & pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+exit ${failed:-0}
+"""
+_SCONTROL = """#!/bin/bash
+[ "$*" = 'show hostnames node[1-2]' ] || exit 1
+printf 'localhost\\nnode2\\n'
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("trials")
+def test_the_slurm_script_trains_on_every_node(tmp_path: Path, of_one_process: list[float]) -> None:
+    (tmp_path / "train.py").write_text(BEFORE + permanent("ddp") + AFTER)
+    said = instruction("several-machines", {}, gpus=1, data_parallel="DistributedDataParallel")
+    script = said[said.index("#!/bin/bash") :]
+    (tmp_path / "job.sh").write_text(script)
+    environment = torchrun_on_path(tmp_path)
+    for name, text in (("sbatch", _SBATCH), ("srun", _SRUN), ("scontrol", _SCONTROL)):
+        executable(tmp_path / "bin" / name, text)
+    printed = shell("sbatch job.sh", tmp_path, environment)
+    assert "srun option --cpus-per-task=8" in printed
+    assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
+
+
+def test_the_slurm_script_is_valid_bash() -> None:
+    checked = subprocess.run(
+        ["bash", "-n"], input=slurm_script(EXAMPLE), capture_output=True, text=True
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("fix", "command"),
+    [
+        ("ddp", one_machine(EXAMPLE)),
+        ("fsdp", one_machine(EXAMPLE)),
+        ("pipeline-split", one_machine(EXAMPLE)),
+        ("several-machines", several_machines(EXAMPLE)),
+        ("several-machines", slurm_script(EXAMPLE)),
+    ],
+)
+def test_a_page_shows_the_commands_that_are_run_here(fix: str, command: str) -> None:
+    assert command in permanent(fix)
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        (["python", "-u", "-X", "dev", "train.py", "--lr", "0.1 0.2"], "train.py --lr '0.1 0.2'"),
+        (["python", "-m", "pkg.train", "-v"], "-m pkg.train -v"),
+        (["torchrun", "--nproc-per-node", "2", "train.py", "a"], "train.py a"),
+        (["python", "-m", "torch.distributed.run", "--nnodes", "1", "train.py"], "train.py"),
+        (["uv", "run", "train.py"], "train.py"),
+        (["./train.py", "b"], "./train.py b"),
+    ],
+)
+def test_torchrun_is_given_the_program_without_what_started_it(
+    command: list[str], started: str
+) -> None:
+    script = None if "-m" in command else "/w/train.py"
+    over = {"workload": {"command": command, "cwd": "/w", "script": script}}
+    assert (
+        started_by(instruction("ddp", over))
+        == f"torchrun --standalone --nproc-per-node 2 {started}"
+    )
 
 
 def test_the_class_that_prefetches_is_python() -> None:

@@ -19,7 +19,7 @@ rank 0 alone.
 
 Make it permanent
 -----------------
-    # torchrun --standalone --nproc-per-node gpu train.py
+    # torchrun --standalone --nproc-per-node 8 train.py
     import os
 
     import torch
@@ -30,6 +30,8 @@ Make it permanent
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     model = DistributedDataParallel(model.to(device))
     loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
     # at each epoch: loader.sampler.set_epoch(epoch)
@@ -76,27 +78,34 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The command, and what to change first."""
-    import shlex
+    """The lines, the command that starts them, and what that could give."""
+    import textwrap
 
-    command = recording.workload.command
-    words = command[1:] if command and "python" in command[0].rpartition("/")[2] else command
-    count = max(len(recording.main.devices), 2)
-    lines = []
+    from torchdoctor.scaling import scaling
+    from torchdoctor.scaling_words import comment_lines
+    from torchdoctor.torchrun_commands import EXAMPLE, one_machine, program
+
+    first = []
     if any(model.data_parallel == "DataParallel" for model in recording.main.models):
-        lines.append("replace torch.nn.DataParallel(model) by DistributedDataParallel(model)")
-    lines += [
-        "see `torchdoctor explain ddp` for the lines of the script; then start it by",
-        f"torchrun --standalone --nproc-per-node {count} {shlex.join(words)}",
-    ]
-    return "\n".join(lines)
+        first = [
+            "# in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,",
+            "# so divide the loader's batch_size by their number to train as before",
+        ]
+    page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
+    lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
+    lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    return "\n".join([*first, *comment_lines(scaling(recording), "ddp"), lines])
 
 
 _WRAPPED = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "forwards": 9}
 OFFERS: list[tuple[dict[str, Any], str]] = [
     (
         {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A", "A", "A"]}]},
-        "torchrun --standalone --nproc-per-node 4 train.py",
+        "# torchrun --standalone --nproc-per-node 4 train.py",
+    ),
+    (
+        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A"]}]},
+        "divide the loader's batch_size by their number",
     ),
 ]
 REFUSES: list[tuple[dict[str, Any], str]] = [

@@ -1,9 +1,9 @@
-"""Divide the model among the GPUs, and go on to several machines.
+"""Divide the model among the GPUs: fully sharded data parallel.
 
 What it does
 ------------
 Nothing at run time. Where memory is short and there are several GPUs, it gives the lines and the
-commands: fully sharded data parallel on one machine, torchrun on several, and a Slurm job.
+command.
 
 Why it helps
 ------------
@@ -14,33 +14,53 @@ a GPU saves is available for the batch.
 Risks
 -----
 Weights are sent once more in the forward and the backward pass: on a slow network it is slower than
-DistributedDataParallel. Checkpoints need torch.distributed.checkpoint. A model too large for its
-machine's GPUs may need a pipeline (torch.distributed.pipelining) as well.
+DistributedDataParallel. Every process loads its own share of the data, so one step sees as many
+batches as there are GPUs: the learning rate may have to follow. Checkpoints need
+torch.distributed.checkpoint. The optimizer has to be made afterwards, of the sharded parameters.
 
 Make it permanent
 -----------------
-    from torch.distributed.fsdp import fully_shard     # torch 2.6 and later
+    # torchrun --standalone --nproc-per-node 8 train.py
+    import os
 
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import fsdp
+    from torch.utils.data import DataLoader, DistributedSampler
 
-    # one machine
-    torchrun --standalone --nproc-per-node 8 train.py
-    # two machines: the same line on both, HOST being the first one's name
-    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 train.py
-    # Slurm
-    srun --nodes 2 --ntasks-per-node 1 --gpus-per-node 8 torchrun --nnodes 2 --nproc-per-node 8 \
-        --rdzv-backend c10d --rdzv-endpoint "$(scontrol show hostnames | head -1):29500" train.py
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    model.to(device)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.data, 0)  # each process has made its own
+    blocks = [module for module in model.modules() if type(module).__name__ == "Block"]
+    if hasattr(fsdp, "fully_shard"):  # torch 2.6 and later
+        for block in blocks:
+            fsdp.fully_shard(block)
+        fsdp.fully_shard(model)
+    else:
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        policy = ModuleWrapPolicy({type(block) for block in blocks})
+        model = fsdp.FullyShardedDataParallel(
+            model, auto_wrap_policy=policy, device_id=device, use_orig_params=True
+        )
+    loader = DataLoader(dataset, batch_size=32, sampler=DistributedSampler(dataset))
+    # then make the optimizer, of model.parameters()
+    # at each epoch: loader.sampler.set_epoch(epoch)
+    # at the end: dist.destroy_process_group()
 
 Sources
 -------
 - PyTorch tutorial, Getting Started with Fully Sharded Data Parallel (FSDP2):
   https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html
+- PyTorch documentation, FullyShardedDataParallel (torch 2.4 and 2.5):
+  https://docs.pytorch.org/docs/stable/fsdp.html
 - PyTorch documentation, torchrun:
   https://docs.pytorch.org/docs/stable/elastic/run.html
-- PyTorch documentation, Pipeline Parallelism:
-  https://docs.pytorch.org/docs/stable/distributed.pipelining.html
 """
 
 from __future__ import annotations
@@ -78,20 +98,31 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What it would save, and how to start it."""
+    """What it would save, the lines with the program's own block, and how to start it."""
+    import json
+    import textwrap
+
     from torchdoctor.records.analysed import size_words
     from torchdoctor.records.lookup import training_models
+    from torchdoctor.scaling import scaling
+    from torchdoctor.scaling_words import comment_lines
+    from torchdoctor.torchrun_commands import EXAMPLE, one_machine, program
 
     main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)
-    elements = sum(model.elements for model in training_models(recording))
-    whole = 4.0 * _STATE * elements
-    return (
+    models = training_models(recording)
+    whole = 4.0 * _STATE * sum(model.elements for model in models)
+    page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
+    lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
+    lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    largest = max(models, key=lambda model: model.elements, default=None)
+    if largest is not None and largest.repeated_block:
+        lines = lines.replace('"Block"', json.dumps(largest.repeated_block))
+    saved = (
         f"# weights, gradients and Adam's state: {size_words(whole)} on each GPU now, "
-        f"{size_words(whole / count)} divided by {count}\n"
-        "from torch.distributed.fsdp import fully_shard  # each block, then the model\n"
-        f"torchrun --standalone --nproc-per-node {count} ...  # see torchdoctor explain fsdp"
+        f"{size_words(whole / count)} divided by {count}"
     )
+    return "\n".join([saved, *comment_lines(scaling(recording), "fsdp"), lines])
 
 
 _FULL = {
@@ -99,8 +130,16 @@ _FULL = {
     "sensors": {"gpu_memory_peak_bytes": 95},
 }
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "elements": 2**28}
+_LAYERS = {**_MODEL, "repeated_blocks": 12, "repeated_block": "Layer"}
 _PAIR = [{"pid": 1, "models": [_MODEL], "devices": ["A", "A"]}]
-OFFERS: list[tuple[dict[str, Any], str]] = [({**_FULL, "processes": _PAIR}, "2.0 GiB divided by 2")]
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({**_FULL, "processes": _PAIR}, "2.0 GiB divided by 2"),
+    (
+        {**_FULL, "processes": [{**_PAIR[0], "models": [_LAYERS]}]},
+        'type(module).__name__ == "Layer"]',
+    ),
+    ({**_FULL, "processes": _PAIR}, "# torchrun --standalone --nproc-per-node 2 train.py"),
+]
 REFUSES: list[tuple[dict[str, Any], str]] = [
     (_FULL, "fewer than two"),
     ({"processes": _PAIR}, "fits"),

@@ -14,6 +14,7 @@ _PARALLEL = {
     "DataParallel": "DataParallel",
     "DistributedDataParallel": "DistributedDataParallel",
     "FullyShardedDataParallel": "FSDP",
+    "FSDPModule": "FSDP",  # what fully_shard makes of a class, under a name of its own
 }
 
 
@@ -48,8 +49,17 @@ def describe(module):
             type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None)
             for m in modules
         ),
-        "data_parallel": next((_PARALLEL[n] for n in names if n in _PARALLEL), None),
+        "data_parallel": _data_parallel(modules),
     }
+
+
+def _data_parallel(modules):
+    """The first of the wrappers that divide data or weights among devices, or None."""
+    for module in modules:
+        for cls in type(module).__mro__:
+            if cls.__name__ in _PARALLEL:
+                return _PARALLEL[cls.__name__]
+    return None
 
 
 def repeated_blocks(modules):

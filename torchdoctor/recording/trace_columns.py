@@ -24,6 +24,7 @@ from torchdoctor.recording.trace_categories import (
     table_of,
 )
 from torchdoctor.recording.trace_events import NO_DURATION, Slice, SliceArgs
+from torchdoctor.recording.trace_payloads import device_columns, payload_column, whole_column
 from torchdoctor.recording.user_frames import is_users
 from torchdoctor.records.counts import counted
 
@@ -91,7 +92,8 @@ class Trace:
     `operators` has columns shapes and product (numbers into `shapes` and `products`, -1: none).
     `runtime` has column
     correlation (-1: none). `device` has columns kind (KERNEL, MEMCPY, MEMSET), correlation,
-    device, stream, bytes (-1: not recorded).
+    device, stream, bytes (-1: not recorded). payload, of `operators`, `annotations` and `device`:
+    bytes of a gradient or a collective (-1: none, or not recorded).
     """
 
     path: str
@@ -196,13 +198,15 @@ class Columns:
             ),
         }
         args = [event.args or _NO_ARGS for event in events]
+        if table in ("operators", "annotations", *DEVICE_KINDS):
+            columns["payload"] = payload_column(events, args)
         if table == "operators":
             columns["shapes"] = self._shape_numbers(args)
             columns["product"] = self._product_numbers(events, args)
         elif table == "runtime":
-            columns["correlation"] = _whole_column([arg.correlation for arg in args])
+            columns["correlation"] = whole_column([arg.correlation for arg in args])
         elif table in DEVICE_KINDS:
-            columns |= self._device_columns(DEVICE_KINDS.index(table), args)
+            columns |= device_columns(DEVICE_KINDS.index(table), args)
             table = "device"
         self._parts[table].append(columns)
 
@@ -222,15 +226,6 @@ class Columns:
             inputs = ProductInputs(events[row].name, dims, *map(bytes, more))
             found[row] = self.products[inputs]
         return found
-
-    def _device_columns(self, kind: int, args: list[SliceArgs]) -> dict[str, NDArray[Any]]:
-        return {
-            "kind": np.full(len(args), kind, dtype=np.int8),
-            "correlation": _whole_column([arg.correlation for arg in args]),
-            "device": _whole_column([arg.device for arg in args]),
-            "stream": _whole_column([arg.stream for arg in args]),
-            "bytes": _whole_column([arg.bytes for arg in args]),
-        }
 
     def trace(self, path: str) -> Trace:
         """All that was added, as one Trace; durations that overflowed become zero."""
@@ -292,9 +287,10 @@ class Columns:
         """A table, how many durations in it cannot be, and how many events have none."""
         parts = self._parts.pop(table, [])
         extra = {
-            "operators": ("shapes", "product"),
+            "operators": ("shapes", "product", "payload"),
+            "annotations": ("payload",),
             "runtime": ("correlation",),
-            "device": ("kind", "correlation", "device", "stream", "bytes"),
+            "device": ("kind", "correlation", "device", "stream", "bytes", "payload"),
         }.get(table, ())
 
         def column(name: str) -> NDArray[Any]:
@@ -325,14 +321,3 @@ def _tell_copies(device: Table, names: Iterable[str]) -> None:
     """Some versions write copies as kernels."""
     kinds = np.array([kind_by_name(name) for name in names], dtype=np.int8)[device.name]
     device.columns["kind"] = np.where(kinds >= 0, kinds, device["kind"])
-
-
-def _whole_column(values: list[Any]) -> Ints:
-    """None becomes -1; numbers that no int64 holds (an id of 2**64 - 1) as well."""
-    try:
-        return np.array([-1 if value is None else value for value in values], dtype=np.int64)
-    except (OverflowError, ValueError):
-        return np.array(
-            [-1 if v is None or not -(2**63) <= v < 2**63 else int(v) for v in values],
-            dtype=np.int64,
-        )

@@ -49,6 +49,9 @@ class SliceArgs(msgspec.Struct, gc=False):
     strides: msgspec.Raw = msgspec.field(default=_ABSENT, name="Input Strides")
     concrete: msgspec.Raw = msgspec.field(default=_ABSENT, name="Concrete Inputs")
     stack: msgspec.Raw = msgspec.field(default=_ABSENT, name="Call stack")
+    sent: msgspec.Raw = msgspec.field(default=_ABSENT, name="In msg nelems")
+    received: msgspec.Raw = msgspec.field(default=_ABSENT, name="Out msg nelems")
+    dtype: msgspec.Raw = _ABSENT
 
 
 class Slice(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -208,7 +211,8 @@ def _typed_slice(event: _LooseEvent) -> Slice:
     args = event.args if isinstance(event.args, dict) else {}
     dims = args.get("Input Dims", args.get("Input dims"))
     texts = {"types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs"}
-    texts["stack"] = "Call stack"
+    texts |= {"stack": "Call stack", "dtype": "dtype"}
+    texts |= {"sent": "In msg nelems", "received": "Out msg nelems"}
     return Slice(
         cat=event.cat if isinstance(event.cat, str) else "",
         name=str(event.name or ""),

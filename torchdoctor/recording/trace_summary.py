@@ -14,6 +14,7 @@ from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_copies import summarise_copies
 from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
+from torchdoctor.recording.trace_exchange import gradient_exchange
 from torchdoctor.recording.trace_files import trace_paths
 from torchdoctor.recording.trace_launches import device_missing
 from torchdoctor.recording.trace_operators import summarise_operators
@@ -78,6 +79,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         matrix_work=matrix_work(trace, timeline),
         pointwise=pointwise_chains(trace, timeline),
         python_places=python_places(trace, timeline),
+        exchange=gradient_exchange(trace, timeline),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         **_communication(trace, timeline),

@@ -5,6 +5,7 @@ never zero. Per-step data are columns in files; these types hold summaries and f
 """
 
 from torchdoctor.records.environment import ContainerLimits, Environment, Gpu
+from torchdoctor.records.exchange import GradientExchange
 from torchdoctor.records.launches import Block, LaunchTiming, ProgramFailure, SwitchedLaunch
 from torchdoctor.records.padded_product import PaddedProduct
 from torchdoctor.records.pointwise import PointwiseChain, PointwiseChains
@@ -61,6 +62,7 @@ from torchdoctor.records.report import (
     TriedCeiling,
     WorkloadRecord,
 )
+from torchdoctor.records.scaling import PredictedSpeedup, Scaling, ScalingRow
 from torchdoctor.records.storage import (
     SLOW_KINDS,
     MountReads,
@@ -91,6 +93,7 @@ __all__ = [
     "Finding",
     "Flags",
     "Gpu",
+    "GradientExchange",
     "Interval",
     "KeptGraph",
     "LaunchTiming",
@@ -107,6 +110,7 @@ __all__ = [
     "PatchTrial",
     "PointwiseChain",
     "PointwiseChains",
+    "PredictedSpeedup",
     "ProcessFacts",
     "ProgramFailure",
     "ProgressEvent",
@@ -121,6 +125,8 @@ __all__ = [
     "Report",
     "RuntimeCall",
     "SampleCheck",
+    "Scaling",
+    "ScalingRow",
     "SensorStatistics",
     "Shares",
     "StackSample",

@@ -6,10 +6,11 @@ one for a field that is gone. Kept out of the types, so that those stay short to
 
 from __future__ import annotations
 
-from torchdoctor.records import comparison_notes, gate_notes, trace_notes
+from torchdoctor.records import comparison_notes, gate_notes, scaling_notes, trace_notes
 
 NOTES: dict[str, dict[str, str]] = {
     **trace_notes.NOTES,
+    **scaling_notes.NOTES,
     **comparison_notes.NOTES,
     **gate_notes.NOTES,
     "Report": {
@@ -30,6 +31,7 @@ NOTES: dict[str, dict[str, str]] = {
         "steps": "How steps were found, and where the time of one goes by phase.",
         "trace": "The profiler window's figures, or those of the trace that was given.",
         "ranks": "One row for each of several traces, in order of rank.",
+        "scaling": "What more GPUs and machines would give: a prediction, never a measurement; null: it does not train on a GPU, or no trace was taken.",
         "sensors": "What processor, memory, disk and GPU did meanwhile.",
         "doubts": "Everything that weakens what the report says, one sentence each.",
         "failure": "How the observed, untouched program failed by itself after enough steps to measure; the report is of the steps before. null: it did not.",

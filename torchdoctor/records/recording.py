@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchdoctor.records.environment import Environment
+from torchdoctor.records.exchange import GradientExchange
 from torchdoctor.records.launches import ProgramFailure
 from torchdoctor.records.pointwise import PointwiseChains
 from torchdoctor.records.products import MatrixWork
@@ -242,6 +243,7 @@ class TraceStatistics:
     pointwise: PointwiseChains | None = None  # None: no GPU
     python_places: list[PythonPlace] = field(default_factory=list)  # by time, at most 5
     what_if: WhatIf | None = None  # None: nothing to replay
+    exchange: GradientExchange | None = None  # None: no GPU, no steps, or no backward pass
     doubts: list[str] = field(default_factory=list)
 
     @property

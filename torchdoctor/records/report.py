@@ -16,6 +16,7 @@ from torchdoctor.records.recording import (
     StepStatistics,
     TraceStatistics,
 )
+from torchdoctor.records.scaling import Scaling
 
 SCHEMA_VERSION = "1.0"
 TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
@@ -314,6 +315,7 @@ class Report:
     steps: StepStatistics | None = None
     trace: TraceStatistics | None = None  # the profiler window, or the trace that was given
     ranks: list[RankTime] = field(default_factory=list)  # of several traces
+    scaling: Scaling | None = None  # None: it does not train on a GPU, or was not profiled
     sensors: SensorStatistics = field(default_factory=SensorStatistics)
     doubts: list[str] = field(default_factory=list)
     failure: ProgramFailure | None = None  # None: the observed program did not fail

@@ -50,6 +50,18 @@ NOTES: dict[str, dict[str, str]] = {
         "python_places": "The user's functions that take most exposed host time, at most 5; empty without stacks.",
         "doubts": "What of the trace cannot be trusted.",
         "what_if": "The trace replayed as it is, and without each of its costs; null: not replayed.",
+        "exchange": "Gradients and how devices exchange them; null: no GPU, no steps, or no backward pass.",
+    },
+    "GradientExchange": {
+        "ranks": "Processes of the job; null: the trace does not say, as of a single one.",
+        "known_from": 'What the bytes were read from: "all-reduce" or "reduce-scatter" (collectives with their sizes), "backward" (the gradients that the backward pass accumulates); null: not known.',
+        "gradient_bytes": "Bytes of all gradients of a step.",
+        "last_bytes": "Bytes of the collective that begins last in a step.",
+        "backward_s": "From the first to the last kernel of the backward pass.",
+        "exchange_s": "Time per step in the collectives that exchange gradients (and gather weights), added up.",
+        "other_s": "Time per step in other collectives, broadcasts left out.",
+        "mean_bytes_per_s": "Bus bandwidth (as nccl-tests defines it) of all large ones together, waits for other ranks included.",
+        "best_bytes_per_s": "Bus bandwidth of the fastest of them.",
     },
     "Operator": {
         "name": "Its name.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchdoctor import scaling_words
 from torchdoctor.records import (
     MatrixProduct,
     MatrixWork,
@@ -35,6 +36,8 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
         (f"{_CALLS}, {of}", call_lines(report)),
         (f"{_OPERATORS}, {of}{_of_profiled_steps(report)}", operator_lines(report)),
         (f"{_ARITHMETIC}, {of}", arithmetic_lines(report)),
+        # A run's offered fixes say it beside their code.
+        (scaling_words.TITLE, [] if report.steps else scaling_words.scaling_lines(report.scaling)),
     ]
 
 

@@ -1,0 +1,121 @@
+"""Cut the model into stages, one for each GPU, that work on parts of the batch in turn.
+
+What it does
+------------
+Nothing at run time. Where the model is sharded and memory is short even so, it gives the lines and
+the command.
+
+Why it helps
+------------
+Between stages only activations are sent, far less than the weights that FSDP gathers, so it bears a
+slow network. Each GPU holds the weights, gradients and optimizer state of its own layers alone.
+
+Risks
+-----
+At the beginning and the end of each step stages wait for each other: with few parts of the batch
+(microbatches) for many stages that is most of the step. Stages that take unequal times wait in
+every part. Batch normalization sees a part of the batch at a time. The model has to be a chain of
+layers, and every batch divisible by the number of microbatches (drop_last=True).
+
+Make it permanent
+-----------------
+    # torchrun --standalone --nproc-per-node 8 train.py
+    import os
+
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B  # torch 2.6 and later
+
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    local = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    rank, stages = dist.get_rank(), dist.get_world_size()
+    layers = list(model.children())  # of a torch.nn.Sequential: a layer calls the next
+    first, end = len(layers) * rank // stages, len(layers) * (rank + 1) // stages
+    part = torch.nn.Sequential(*layers[first:end]).to(device)
+    stage = PipelineStage(part, rank, stages, device)
+    schedule = Schedule1F1B(stage, n_microbatches=4 * stages, loss_fn=loss_function)
+    optimizer = torch.optim.AdamW(part.parameters())
+    for inputs, targets in loader:  # the same batches on every rank: give the sampler a seed
+        optimizer.zero_grad()
+        losses = []  # of each microbatch, on the last stage
+        if rank == 0:
+            schedule.step(inputs.to(device))
+        elif rank == stages - 1:
+            schedule.step(target=targets.to(device), losses=losses)
+        else:
+            schedule.step()
+        optimizer.step()
+    # at the end: dist.destroy_process_group()
+
+Sources
+-------
+- PyTorch documentation, Pipeline Parallelism:
+  https://docs.pytorch.org/docs/stable/distributed.pipelining.html
+- PyTorch tutorial, Introduction to Distributed Pipeline Parallelism:
+  https://docs.pytorch.org/tutorials/intermediate/pipelining_tutorial.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("memory-near-limit",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "by hand"
+UNTRIED = "it needs a process for each GPU, and a model that is a chain of layers."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    from torchdoctor.records.hardware import memory_is_short
+
+    main = recording.main
+    if not recording.has_gpu or max(len(main.devices), main.world_size or 1) < 2:
+        return "The program sees fewer than two GPUs."
+    if not any(model.data_parallel == "FSDP" for model in main.models):
+        return "Sharding the model (fsdp) comes first."
+    if not memory_is_short(recording):
+        return "The model fits."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The lines, with the program's own command."""
+    import textwrap
+
+    from torchdoctor.torchrun_commands import EXAMPLE, one_machine, program
+
+    page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
+    lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
+    return lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+
+
+_FULL = {
+    "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
+    "sensors": {"gpu_memory_peak_bytes": 95},
+}
+_MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "elements": 2**28}
+_SHARDED = {**_MODEL, "data_parallel": "FSDP"}
+_PAIR = {"pid": 1, "devices": ["A", "A"]}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    (
+        {**_FULL, "processes": [{**_PAIR, "models": [_SHARDED]}]},
+        "# torchrun --standalone --nproc-per-node 2 train.py",
+    )
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    (_FULL, "fewer than two"),
+    ({**_FULL, "processes": [{**_PAIR, "models": [_MODEL]}]}, "fsdp"),
+    ({"processes": [{**_PAIR, "models": [_SHARDED]}]}, "fits"),
+]

@@ -1,0 +1,125 @@
+"""Start the same training on several machines.
+
+What it does
+------------
+Nothing at run time. Where every GPU of the machine trains already, it gives the commands that start
+the program on several machines, and what they could give: a prediction, not a measurement.
+
+Why it helps
+------------
+A script that trains with a process for each GPU (DistributedDataParallel, FSDP) needs no other line
+for more machines: torchrun tells each process its rank among all.
+
+Risks
+-----
+Gradients go through the network in every step, which is slower than what links the GPUs of one
+machine: what it gives depends on that network alone. Every machine needs the script, the data and
+the same versions of everything. One step sees as many batches as there are GPUs: the learning rate
+may have to follow.
+
+Make it permanent
+-----------------
+    # two machines of 8 GPUs: the same on each, HOST being the first
+    torchrun --nnodes 2 --nproc-per-node 8 --rdzv-id train \\
+        --rdzv-backend c10d --rdzv-endpoint HOST:29500 train.py
+
+    # Slurm: the file job.sh, then sbatch job.sh
+    #!/bin/bash
+    #SBATCH --nodes=2
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --gpus-per-node=8
+    #SBATCH --cpus-per-task=64
+    host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+    srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \\
+        --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node 8 \\
+        --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d \\
+        --rdzv-endpoint "$host:29500" train.py
+
+Sources
+-------
+- PyTorch documentation, torchrun (multi-node training, c10d rendezvous):
+  https://docs.pytorch.org/docs/stable/elastic/run.html
+- Slurm documentation, sbatch and srun:
+  https://slurm.schedmd.com/sbatch.html
+  https://slurm.schedmd.com/srun.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Recording
+
+TREATS = ("compute",)
+KEEPS_RESULTS = "changes training"
+WHEN = "by hand"
+UNTRIED = "it needs the other machines."
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    main = recording.main
+    if not recording.has_gpu:
+        return "The model trains on the CPU."
+    if not any(m.data_parallel in ("DistributedDataParallel", "FSDP") for m in main.models):
+        return "The program does not train with a process for each GPU."
+    if (main.world_size or 1) < len(main.devices):
+        return "GPUs of this machine are left idle: these come first."
+    return None
+
+
+def suits(trace: Any) -> bool:
+    """A trace alone does not name the program."""
+    return False
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The commands for two machines like this one."""
+    from torchdoctor.scaling import scaling
+    from torchdoctor.scaling_words import comment_lines
+    from torchdoctor.torchrun_commands import HOST, program, several_machines, slurm_script
+
+    own = program(recording)
+    return "\n".join(
+        [
+            *comment_lines(scaling(recording), "machines"),
+            f"# two machines: the same on each, {HOST} being the first",
+            several_machines(own),
+            "",
+            "# Slurm: the file job.sh, then sbatch job.sh",
+            slurm_script(own),
+        ]
+    )
+
+
+_WRAPPED = {
+    "ident": 0,
+    "device": "cuda:0",
+    "forwards": 9,
+    "data_parallel": "DistributedDataParallel",
+}
+_ALONE = {**_WRAPPED, "data_parallel": None}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}]},
+        "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id train",
+    ),
+    (
+        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}]},
+        "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n",
+    ),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "CPU"),
+    ({"processes": [{"pid": 1, "models": [_ALONE], "devices": ["A"]}]}, "a process for each GPU"),
+    (
+        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 2}]},
+        "idle",
+    ),
+]
