@@ -5,6 +5,7 @@ never zero. Per-step data are columns in files; these types hold summaries and f
 """
 
 from torchdoctor.records.environment import ContainerLimits, Environment, Gpu
+from torchdoctor.records.interval import Interval
 from torchdoctor.records.launches import Block, LaunchTiming, ProgramFailure, SwitchedLaunch
 from torchdoctor.records.padded_product import PaddedProduct
 from torchdoctor.records.pointwise import PointwiseChain, PointwiseChains
@@ -47,7 +48,6 @@ from torchdoctor.records.report import (
     Ceiling,
     Diagnosis,
     Finding,
-    Interval,
     Overhead,
     PatchTrial,
     ProgressEvent,
@@ -69,6 +69,7 @@ from torchdoctor.records.storage import (
     StorageFacts,
     TableReads,
 )
+from torchdoctor.records.training_trials import LossComparison, RangeTest, TrainingTrial
 from torchdoctor.records.what_if import BranchReplay, WhatIf
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "LaunchTiming",
     "LoaderFacts",
     "Location",
+    "LossComparison",
     "MatrixProduct",
     "MatrixWork",
     "ModelFacts",
@@ -112,6 +114,7 @@ __all__ = [
     "ProgressEvent",
     "PythonPlace",
     "Question",
+    "RangeTest",
     "RankTime",
     "Recommendation",
     "RecommendedFix",
@@ -133,6 +136,7 @@ __all__ = [
     "TensorCall",
     "TraceStatistics",
     "TrainingPass",
+    "TrainingTrial",
     "Trial",
     "TriedCeiling",
     "UnevenSize",
