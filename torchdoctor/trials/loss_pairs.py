@@ -44,9 +44,12 @@ def compare_losses(pairs: Sequence[Pair], backwards_per_step: float = 1.0) -> Sh
     steps, time = f"{found.steps} steps", _time(found.step_speedup)
     if found.without is None or found.with_fix is None:
         return _broken(found, columns, steps, time)
+    if all(np.array_equal(one, other) for one, other in columns):
+        said = f"the losses of {steps} are the same bit by bit ({_seeds(pairs)})"
+        return Shown(verdict="no-difference", sentence=f"{said}{time}.", comparison=found)
     said = (
         f"loss in the last third of {steps} {found.with_fix:.4g} with it, {found.without:.4g} "
-        f"without, over the same samples ({len(pairs)} {'seed' if len(pairs) == 1 else 'seeds'}"
+        f"without, over the same samples ({_seeds(pairs)}"
     )
     if found.difference is None or found.seeds_spread is None:
         return Shown(
@@ -55,9 +58,6 @@ def compare_losses(pairs: Sequence[Pair], backwards_per_step: float = 1.0) -> Sh
             comparison=found,
         )
     said += f", which alone spread it by {found.seeds_spread:.2g})"
-    if all(np.array_equal(one, other) for one, other in columns):
-        said = f"the losses of {steps} are the same bit by bit ({len(pairs)} seeds)"
-        return Shown(verdict="no-difference", sentence=f"{said}{time}.", comparison=found)
     if not found.seeds_spread > 0:
         why = "other seeds do not change this program's losses, so its noise is not known"
         return Shown(verdict="shows-nothing", sentence=f"{said}: {why}{time}.", comparison=found)
@@ -76,6 +76,10 @@ def compare_losses(pairs: Sequence[Pair], backwards_per_step: float = 1.0) -> Sh
     return Shown(
         verdict="better" if better else "worse", sentence=f"{said}{time}.", comparison=found
     )
+
+
+def _seeds(pairs: Sequence[Pair]) -> str:
+    return "1 seed" if len(pairs) == 1 else f"{len(pairs)} seeds"
 
 
 def _not_comparable(pairs: Sequence[Pair]) -> str | None:

@@ -18,7 +18,9 @@ FEWEST_RATES = 40
 CAUTION = 10.0  # the loss stopped falling at this many times the rate for a schedule
 AGREE = 5.0  # rates of two seeds that lie further apart show nothing
 _SMOOTHED = 0.05  # of all rates, in one point of the curve
-_FALLS = 4.0  # standard errors of a point
+# Standard errors of a point: the lowest of all is picked and compared with another, medians err by
+# a quarter more than means, and at both ends half the losses count.
+_FALLS = 7.0
 _RISES = 0.1  # of what the loss fell
 _MOST_POINTS = 100  # of the curve in a report
 
@@ -34,8 +36,8 @@ class RateLosses:
     @classmethod
     def of(cls, timing: LaunchTiming, settings: Mapping[str, Any]) -> RateLosses | None:
         """Of a launch with the fix lr-schedule; None where no optimizer stepped."""
-        applied = next((x for x in timing.fixes if x.fix == "lr-schedule"), None)
-        details = applied.details if applied is not None else {}
+        applied = [x for x in timing.fixes if (x.fix, x.state) == ("lr-schedule", "applied")]
+        details = applied[0].details if applied else {}
         if "own_rate" not in details:
             return None
         count = min(len(details["updates"]), len(timing.losses))
@@ -74,10 +76,13 @@ def range_test(seen: RateLosses) -> RangeTest | str:
     begin = float(np.median(curve[:width]))
     fall = begin - float(curve[lowest])
     falls = fall > _FALLS * error and fall > 1e-9 * abs(begin)
-    allowed = max(_FALLS * error, _RISES * fall if falls else 0.0)
-    above = np.flatnonzero(curve > curve[lowest] + allowed)
+    # Without a fall to measure a rise by, only one far beyond the noise counts.
+    high = (
+        curve[lowest] + max(_FALLS * error, _RISES * fall) if falls else begin + 2 * _FALLS * error
+    )
+    above = curve > high
     # It stays above from there on.
-    stays = [i for i in above if i > lowest and (curve[i:] > curve[lowest] + allowed).all()]
+    stays = [i for i in range(lowest + 1, len(curve)) if above[i:].all()]
     diverged = None
     if stays:
         diverged = float(rates[stays[0]])
@@ -168,9 +173,9 @@ def _smoothed(losses: np.ndarray, width: int) -> np.ndarray:
     Shape (losses,); a loss that explodes is cut to what float64 can add up.
     """
     half = width // 2
-    padded = np.pad(np.clip(losses, -1e300, 1e300), half, mode="edge")
+    padded = np.pad(np.clip(losses, -1e300, 1e300), half, mode="reflect")
     medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1)
-    again = np.pad(medians / width, half, mode="edge")
+    again = np.pad(medians / width, half, mode="reflect")
     return np.lib.stride_tricks.sliding_window_view(again, width).sum(axis=1)
 
 

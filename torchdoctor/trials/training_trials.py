@@ -169,7 +169,8 @@ class _Run:
                 if self._advice[fix].kind == "range test":
                     self._range_test(fix, arm)
             compared = [fix for fix in self._arms if self._advice[fix].kind == "loss"]
-            for offset in range(ENOUGH_PAIRS if compared else 0):
+            compared = compared[: self._affordable(len(compared))]
+            for offset in range(ENOUGH_PAIRS):
                 self._round(compared, offset)
         except BudgetEnded:
             pass
@@ -179,6 +180,12 @@ class _Run:
         except Stopped as stop:
             self._ended = str(stop).rstrip(".")
         return False
+
+    def _affordable(self, compared: int) -> int:
+        """How many fixes get all their pairs; one is begun in any case."""
+        launches = self._launcher.budget.left() / ENOUGH_PAIRS
+        launches /= max(self._launcher.expected_s(self._launcher.baseline), 1e-3)
+        return compared if math.isinf(launches) else min(compared, max(int(launches) - 1, 1))
 
     def _range_test(self, fix: str, arm: Arm) -> None:
         if self._steps < FEWEST_RATES:
@@ -247,10 +254,14 @@ class _Run:
         return replace(blank, verdict=shown.verdict, sentence=sentence, comparison=shown.comparison)
 
     def _without(self, blank: TrainingTrial, arm: Arm) -> TrainingTrial:
-        reason = arm.refused or arm.failed
-        if reason is not None:
-            return replace(blank, verdict="failed", sentence=_whole(reason))
-        return replace(blank, sentence=_whole(self._ended))
+        if arm.refused is not None:
+            return replace(blank, sentence=_whole(arm.refused))
+        if arm.failed is not None:
+            return replace(blank, verdict="failed", sentence=_whole(arm.failed))
+        sentence = _whole(self._ended)
+        if self._ended == NO_TIME:
+            sentence += f" With --fixes {blank.fix} the whole budget is for it."
+        return replace(blank, sentence=sentence)
 
     def _tested(self, blank: TrainingTrial, timings: Sequence[LaunchTiming]) -> TrainingTrial:
         nothing = replace(blank, verdict="shows-nothing")
