@@ -104,7 +104,9 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         factor = lowest * (highest / lowest) ** (min(number, steps - 1) / max(steps - 1, 1))
         own[:] = [(group, group["lr"]) for group in optimizer.param_groups]
         for group, rate in own:
-            first = before_test.setdefault(id(group), float(group.get("initial_lr", rate)))
+            if id(group) not in before_test:
+                before_test[id(group)] = float(group.get("initial_lr", rate))
+            first = before_test[id(group)]
             if not first > 0:
                 program.refuse("The learning rate is 0.")
             group["lr"] = rate * 0 + first * factor  # a tensor stays one

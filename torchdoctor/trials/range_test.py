@@ -132,8 +132,7 @@ def words(found: RangeTest) -> str:
         f"Range test: {found.steps} steps with rates from {found.lowest_rate:.1g} to "
         f"{found.highest_rate:.1g}"
     )
-    if found.launches > 1:
-        tried += f", {found.launches} seeds"
+    tried += f", {found.launches} seeds" if found.launches > 1 else ", one seed"
     parts = ["the loss fell at none beyond its noise"]
     if found.steepest_rate is not None:
         parts = [

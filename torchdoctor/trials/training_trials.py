@@ -188,21 +188,20 @@ class _Run:
         return compared if math.isinf(launches) else min(compared, max(int(launches) - 1, 1))
 
     def _range_test(self, fix: str, arm: Arm) -> None:
-        if self._steps < FEWEST_RATES:
-            arm.failed = f"{self._steps} steps are too few for a range test"
+        rates = arm.fixes[0][1]["steps"]
+        if rates < FEWEST_RATES:
+            arm.refused = f"{rates} optimizer steps are too few for a range test"
             return
         for offset in range(RANGE_LAUNCHES):
             timing = self._launcher.run(arm, PHASE, offset).timing
             arm.refused = refusal(arm, timing)
             # A program that gives up at the NaN that the test leads to has shown where it is.
             tested = RateLosses.of(timing, arm.fixes[0][1])
-            if tested is None or isinstance(range_test(tested), str):
-                arm.failed = failure(arm, timing)
-            else:
-                arm.failed = None
-                self._timings[fix].append(timing)
+            shows = tested is not None and not isinstance(range_test(tested), str)
+            arm.failed = None if shows else failure(arm, timing)
             if not arm.alive:
                 return
+            self._timings[fix].append(timing)
 
     def _round(self, compared: Sequence[str], offset: int) -> None:
         """The untouched program and each fix once, with one seed, in random order."""
@@ -217,6 +216,9 @@ class _Run:
                 found[arm.key] = timing = launcher.run(arm, PHASE, offset).timing
                 if arm is not launcher.baseline:
                     self._judge(arm, timing)
+                elif not usable(timing):
+                    why = timing.reason or timing.ended
+                    raise Stopped(f"The untouched program could not be measured ({why})")
         finally:
             without = found.get(launcher.baseline.key)
             for arm in alive:
