@@ -65,9 +65,11 @@ class FixModule(Protocol):
     it wherever it shows the fix, and shows it only where it was measured to train the same.
     `note(recording)`: what the report says of it whatever came out, or None.
     `WHEN = "by hand"`, or `by_hand(recording)`: it is offered as code and never run.
-    `AIM = "training"`: advice that is not about speed. For traces: `suits(trace)`: whether it makes
-    sense there; `CAPABILITY`: least compute capability of a GPU; or `advice(recording)`: the code
-    in place of the page's, None where the GPU that was recorded cannot do it.
+    `AIM = "training"`: advice that is not about speed; `COSTS`: what it may cost, in a sentence;
+    `TRIAL`: how `trials.training_trials` tries it ("range test", "loss"); `untriable(recording)`:
+    why no short run shows anything of it there, or None. For traces: `suits(trace)`: whether it
+    makes sense there; `CAPABILITY`: least compute capability of a GPU; or `advice(recording)`: the
+    code in place of the page's, None where the GPU that was recorded cannot do it.
     """
 
     TREATS: tuple[str, ...]
@@ -202,8 +204,8 @@ def _refusal(
 
 
 def is_by_hand(module: FixModule, recording: Recording) -> bool:
-    """Whether it is offered as code because no trial can apply it to this program."""
-    if getattr(module, "WHEN", "") == "by hand":
+    """Whether it is offered as code: no trial of its speed can apply it to this program."""
+    if getattr(module, "WHEN", "") == "by hand" or advises_training(module):
         return True
     return hasattr(module, "by_hand") and bool(module.by_hand(recording))
 

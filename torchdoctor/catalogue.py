@@ -40,6 +40,7 @@ _FIX_NAMES = (
 )
 _TRIED_NAMES = ("apply", "EXAMPLE", "EXAMPLE_SETTINGS", "EXAMPLE_WITHOUT", "EXAMPLE_WITH")
 _CEILING_NAMES = ("WHOLE", "REMOVES", "branch", "share", "settings", "apply")
+_TRIED_APART = "- Tried: by {}, with --allow-training-changes, last and apart from speed"
 # A fix by hand is never run: why, and recordings that it is offered for, and refused for.
 _BY_HAND_NAMES = ("UNTRIED", "OFFERS", "REFUSES")
 
@@ -211,6 +212,7 @@ def _fix_page(ident: str, module: ModuleType) -> str:
             f"- Treats: {', '.join(module.TREATS) or 'nothing that slows a step'}",
             f"- Keeps results: {module.KEEPS_RESULTS} (risk {RISKS[module.KEEPS_RESULTS]})",
             f"- Applied: {module.WHEN}",
+            *([_TRIED_APART.format(module.TRIAL)] if hasattr(module, "TRIAL") else []),
             *([f"- Not tried in a run: {module.UNTRIED}"] if hasattr(module, "UNTRIED") else []),
         ]
     )

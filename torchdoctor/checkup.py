@@ -27,6 +27,7 @@ from torchdoctor.records import (
     Recording,
     Refused,
     Report,
+    TrainingTrial,
     Workload,
 )
 from torchdoctor.records.outside import outside_share
@@ -42,6 +43,7 @@ from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.switched_trials import SwitchedTrials, ceiling_trials
 from torchdoctor.trials.timed_launch import TimedLaunch
+from torchdoctor.trials.training_launches import try_advice
 
 _OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
@@ -92,6 +94,7 @@ class _Checkup:
         self._no_trials_reason: str | None = None
         self._interrupted = False
         self._patch: SourcePatch | None = None
+        self._training: list[TrainingTrial] = []
 
     def __enter__(self) -> _Checkup:
         self._sandbox = Sandbox.choose(
@@ -126,6 +129,7 @@ class _Checkup:
                 self._no_trials_reason = "Fixes were not asked for (--no-fixes)."
             else:
                 self._try_fixes(observation)
+                self._try_training(observation)
         except KeyboardInterrupt:
             self._interrupted = True
             if self._recording.steps is not None and not self._diagnosis.path:
@@ -288,6 +292,14 @@ class _Checkup:
         self._interrupted = self._trials.interrupted
         self._doubts += self._trials.doubts
 
+    def _try_training(self, seen: Observation) -> None:
+        """Advice on training, where it is wanted: last, with the time that is left."""
+        if not self._settings.allow_training_changes or self._interrupted:
+            return
+        recorder, wanted = self._recorder, self._settings.wanted()
+        found = try_advice(recorder, seen, wanted, self._recording, self._left, self._relay)
+        self._training, self._interrupted = found.trials, found.interrupted
+
     def _window(self, seen: Observation) -> Window:
         window = choose_window(seen.steps, self._left(), self._recording.main.loaders)
         return window.overruled(self._settings.steps, self._settings.warmup)
@@ -320,5 +332,6 @@ class _Checkup:
             interrupted=self._interrupted,
             patch=self._patch,
             advise_training=self._settings.allow_training_changes,
+            training=self._training,
             reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
         )

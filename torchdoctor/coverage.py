@@ -25,6 +25,7 @@ _COMMANDS = "tests/fixes/test_offered_commands.py"
 _SCALING = "tests/recording/test_scaling.py"
 _PROBED = "tests/probe/test_analysis.py"
 _COMPILED = "tests/fixes/test_compiling.py"
+_ADVICE = "tests/test_training_advice.py"
 _FLOAT16 = "tests/fixes/test_float16.py"
 _PADDED = "tests/probe/test_padded_products.py"
 _PADDED_TEST = f"{_PADDED}::test_uneven_products_of_the_program_are_timed_alone_beside_padded_ones"
@@ -280,8 +281,13 @@ _ROWS_OF_FIXES = (
     Row(
         asked="gradient clipping, averaged weights, schedules, normalization",
         fixes=("gradient-clipping", "ema-foreach", "lr-schedule", "normalization"),
-        tests=(f"{_PROBED}::test_how_training_is_set_up_is_seen",),
-        lacking="They are advice about training: none is tried.",
+        tests=(
+            f"{_PROBED}::test_how_training_is_set_up_is_seen",
+            f"{_ADVICE}::test_a_range_test_finds_the_rate_that_diverges_and_leaves_no_trace",
+            f"{_ADVICE}::test_losses_with_and_without_stand_apart_from_speed",
+        ),
+        lacking="Batch normalization between convolutions is offered alone, and so is an average "
+        "that is no torch AveragedModel; nothing of it was run on a GPU.",
     ),
     Row(
         asked="threads, allocator, vector instructions, bfloat16 products, memory node, collector",

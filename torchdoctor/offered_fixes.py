@@ -13,6 +13,7 @@ from torchdoctor.records import (
     Location,
     RecommendedFix,
     Recording,
+    TrainingTrial,
     Trial,
 )
 from torchdoctor.trials.outcome import SAME_TRAINING
@@ -176,15 +177,34 @@ def _neither_measured_nor_refused(
 
 
 def advice(
-    rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+    rows: Sequence[Trial],
+    recording: Recording,
+    fixes: Mapping[str, Any],
+    tried: Sequence[TrainingTrial] = (),
 ) -> list[RecommendedFix]:
     """Advice on training itself: not about speed, and only where it was not refused."""
     seen = {row.fix for row in rows}
-    return [
-        as_code(RecommendedFix(fix=ident, aim="training", standing="offered"), recording, fixes)
-        for ident, module in fixes.items()
-        if advises_training(module) and ident not in seen and not module.refuses(recording)
-    ]
+    found = []
+    for ident, module in fixes.items():
+        if not advises_training(module) or ident in seen or module.refuses(recording):
+            continue
+        one = RecommendedFix(
+            fix=ident,
+            settings=next((_shown(x) for x in tried if x.fix == ident), {}),
+            aim="training",
+            standing="offered",
+            warning=module.COSTS,
+        )
+        found.append(as_code(one, recording, fixes))
+    return found
+
+
+def _shown(trial: TrainingTrial) -> dict[str, Any]:
+    """Settings that the launches found, beside those that the advice knows by itself."""
+    found = trial.range_test.max_rate if trial.range_test is not None else None
+    if found is not None and trial.verdict == "found":
+        return {"max_lr": float(f"{found:.2g}")}
+    return {"decay": trial.details["decay"]} if "decay" in trial.details else {}
 
 
 def _doubted(module: Any, recording: Recording) -> bool:

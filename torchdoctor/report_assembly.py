@@ -20,6 +20,7 @@ from torchdoctor.records import (
     Refused,
     Report,
     StepTime,
+    TrainingTrial,
     Trial,
     Workload,
     WorkloadRecord,
@@ -45,6 +46,7 @@ def assemble(
     reproduce: list[str],
     patch: SourcePatch | None = None,
     advise_training: bool = False,
+    training: Sequence[TrainingTrial] = (),
 ) -> Report:
     """Build the report.
 
@@ -61,6 +63,7 @@ def assemble(
         reproduce: commands.
         patch: of the recommended fixes; None: no edit could be made.
         advise_training: whether the user wants advice that changes training.
+        training: what short launches showed of it.
     """
     rows = list(trials.trials) if trials else []
     rows += [_refused_trial(one, fixes) for one in refused]
@@ -68,7 +71,7 @@ def assemble(
     chosen = trials.recommendation.fixes if trials is not None else []
     offered = offered_fixes(diagnosis, rows, chosen, recording, fixes)
     if advise_training:
-        offered += advice(rows, recording, fixes)
+        offered += advice(rows, recording, fixes, training)
     told = [one.fix for one in [*chosen, *offered]]
     told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
     replayed = recording.trace.what_if if recording.trace else None
@@ -83,6 +86,7 @@ def assemble(
         ceilings=with_measured(replay_ceilings(replayed), tried),
         ceiling_trials=tried,
         trials=rows,
+        training_trials=list(training),
         no_trials_reason=no_trials_reason,
         noise_floor=trials.noise_floor if trials else None,
         overhead=_overhead(recording),

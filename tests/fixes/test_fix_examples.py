@@ -11,7 +11,7 @@ import torch
 from partial_recordings import recording
 from probed_examples import run_with
 
-from torchdoctor import catalogue
+from torchdoctor import candidates, catalogue
 
 BY_HAND = {i: m for i, m in catalogue.fixes().items() if catalogue.is_by_hand(m)}
 FIXES = {i: m for i, m in catalogue.fixes().items() if i not in BY_HAND}
@@ -87,13 +87,15 @@ def test_with_the_fix_on_a_gpu(ident: str, tmp_path: Path) -> None:
     assert ran.stdout == module.EXAMPLE_WITH
 
 
-OFFERS = [(i, n) for i, m in BY_HAND.items() for n in range(len(m.OFFERS))]
-REFUSES = [(i, n) for i, m in BY_HAND.items() for n in range(len(m.REFUSES))]
+ADVICE = {i: m for i, m in FIXES.items() if candidates.advises_training(m)}
+SHOWN = {**BY_HAND, **ADVICE}  # as code, whatever a run makes of it
+OFFERS = [(i, n) for i, m in SHOWN.items() for n in range(len(m.OFFERS))]
+REFUSES = [(i, n) for i, m in SHOWN.items() for n in range(len(m.REFUSES))]
 
 
 @pytest.mark.parametrize(("ident", "number"), OFFERS)
 def test_is_offered_with_what_to_write(ident: str, number: int) -> None:
-    module = BY_HAND[ident]
+    module = SHOWN[ident]
     over, text = module.OFFERS[number]
     seen = recording(over)
     assert module.refuses(seen) is None
@@ -103,8 +105,8 @@ def test_is_offered_with_what_to_write(ident: str, number: int) -> None:
 
 @pytest.mark.parametrize(("ident", "number"), REFUSES)
 def test_is_refused_with_a_reason(ident: str, number: int) -> None:
-    over, text = BY_HAND[ident].REFUSES[number]
-    reason = BY_HAND[ident].refuses(recording(over))
+    over, text = SHOWN[ident].REFUSES[number]
+    reason = SHOWN[ident].refuses(recording(over))
     assert reason is not None and text in reason
     assert reason.endswith(".") and "\n" not in reason
 
@@ -115,4 +117,13 @@ def test_what_is_by_hand_says_why_and_shows_both(ident: str) -> None:
     assert module.UNTRIED.endswith(".")
     assert module.OFFERS
     assert module.REFUSES
+    assert module.refuses(recording()) is not None, "it must not be offered to everybody"
+
+
+@pytest.mark.parametrize("ident", ADVICE)
+def test_advice_on_training_is_tried_in_a_known_way_and_says_what_it_may_cost(ident: str) -> None:
+    module = ADVICE[ident]
+    assert module.TRIAL in ("range test", "loss")
+    assert module.COSTS.endswith(".") and "\n" not in module.COSTS
+    assert module.KEEPS_RESULTS == "changes training" and module.OFFERS and module.REFUSES
     assert module.refuses(recording()) is not None, "it must not be offered to everybody"

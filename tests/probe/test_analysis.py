@@ -169,6 +169,10 @@ def test_how_training_is_set_up_is_seen(tmp_path: Path) -> None:
     assert max(facts["gradient_norms"]) < 1.01, "as the optimizer gets them: clipped"
     assert 20 < facts["input_mean"] < 180
     assert facts["input_std"] > 50
+    # By channel: the inputs are a table, whose columns count alike.
+    means, deviations = zip(*facts["input_channels"], strict=True)
+    assert sum(means) / len(means) == pytest.approx(facts["input_mean"], rel=1e-4)
+    assert min(deviations) > 10 and len(set(means)) == len(means) > 1
     assert facts["optimizers"][0]["first_lr"] == 0.01
     assert facts["optimizers"][0]["lr"] < 0.01
 

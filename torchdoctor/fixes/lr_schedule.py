@@ -2,24 +2,32 @@
 
 What it does
 ------------
-Nothing at run time. Where the program made no scheduler and the rate has not changed since the
-optimizer was made, it gives a one-cycle schedule and says how to find its highest rate.
+Where the program made no scheduler and the rate has not changed since the optimizer was made, it
+gives a one-cycle schedule. Its highest rate is found by a learning-rate range test, in launches of
+their own: the rates of all optimizers rise geometrically, from a hundredth of the program's own to
+ten thousand times it, one step after the other, and the loss at every backward is kept. The report
+says where it falls fastest, where it stops falling and where it diverges. A scheduler of the
+program's own sees and sets the rates that it would without the test.
 
 Why it helps
 ------------
 It is about how many steps training needs, not about how long one takes: with a warm-up and a decay
 the rate in between can be several times as high, and many models then need a fraction of the epochs
-(super-convergence).
+(super-convergence, a tenth of the steps in the best case).
 
 Risks
 -----
-The total number of steps must be known beforehand. A highest rate that is too high makes the loss
-diverge: find it by a range test, raising the rate at each step until the loss stops falling, and
-take a tenth of that.
+The total number of steps must be known beforehand, and a schedule brings more numbers to choose.
+The rate has a large effect on how well a model generalises, which no short run shows. A highest
+rate that is too high makes the loss diverge. A range test is short and noisy, and each rate acts
+for one step: it gives the order of magnitude, and a tenth of the rate at which the loss stopped
+falling is usual.
 
 Make it permanent
 -----------------
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=total)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.1, total_steps=total, cycle_momentum=False
+    )
     optimizer.step()
     scheduler.step()                               # after each batch
 
@@ -43,8 +51,14 @@ if TYPE_CHECKING:
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
 AIM = "training"
-WHEN = "by hand"
-UNTRIED = "what a schedule does shows over a whole training, not over a few steps."
+WHEN = "launch"
+TRIAL = "range test"
+COSTS = (
+    "a schedule brings more numbers to choose, and the rate has a large effect on how well a model "
+    "generalises, which no short run shows."
+)
+
+_LOWEST, _HIGHEST = 0.01, 1e4  # times the program's own rate
 
 
 def refuses(recording: Recording) -> str | None:
@@ -60,27 +74,96 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
+    """The rates of a range test, as multiples of the program's own."""
+    return [{"lowest": _LOWEST, "highest": _HIGHEST}]
+
+
+def untriable(recording: Recording) -> str | None:
+    """Why a range test says nothing of this program."""
+    if any(x.cls.endswith("LBFGS") for x in recording.main.optimizers if x.steps):
+        return "LBFGS makes many passes in a step: its loss does not follow the rate."
+    return None
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Raise the rates of all optimizers from step to step, each within its own step alone.
+
+    Between steps the program finds its own rates, so that neither a scheduler nor a log is misled.
+    `details`: own_rate, and how many steps were done at each backward (`updates`).
+    """
+    steps, lowest, highest = int(settings["steps"]), settings["lowest"], settings["highest"]
+    done: dict[int, int] = {}  # steps by optimizer; the first one leads
+    before_test: dict[int, float] = {}  # rates by parameter group
+    own: list[tuple[Any, Any]] = []  # of the groups of the step that runs now
+    updates: list[int] = []
+
+    def raise_rates(optimizer: Any) -> None:
+        if type(optimizer).__name__ == "LBFGS" or "lr" not in optimizer.param_groups[0]:
+            program.refuse("The optimizer's loss does not follow one learning rate.")
+        number = done.setdefault(id(optimizer), 0)
+        factor = lowest * (highest / lowest) ** (min(number, steps - 1) / max(steps - 1, 1))
+        own[:] = [(group, group["lr"]) for group in optimizer.param_groups]
+        for group, rate in own:
+            if id(group) not in before_test:
+                before_test[id(group)] = float(group.get("initial_lr", rate))
+            first = before_test[id(group)]
+            if not first > 0:
+                program.refuse("The learning rate is 0.")
+            group["lr"] = rate * 0 + first * factor  # a tensor stays one
+        if len(done) == 1 and number == 0:
+            rate = before_test[id(optimizer.param_groups[0])]
+            program.applied(own_rate=rate, updates=updates)
+
+    def give_back(optimizer: Any) -> None:
+        for group, rate in own:
+            group["lr"] = rate
+        own.clear()
+        done[id(optimizer)] += 1
+
+    program.set_reason("No torch optimizer stepped.")
+    program.before_backward(lambda: updates.append(next(iter(done.values()), 0)))
+    program.around_step(raise_rates, give_back)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The scheduler for the program's own optimizer."""
+    """The scheduler for the program's own optimizer; `max_lr` where a range test found it."""
     from torchdoctor.records.lookup import place
 
     one = next(x for x in recording.main.optimizers if x.steps)
     where = place(recording, one.location, "after the optimizer")
+    found = settings.get("max_lr")
+    rate = "..." if found is None else f"{found:.2g}"
+    how = "to be found by a range test" if found is None else "by the range test"
     return (
         f"# no scheduler, and the rate stayed at {one.lr:g} over {one.steps} steps\n"
         f"{where}  scheduler = torch.optim.lr_scheduler.OneCycleLR(\n"
-        f"    optimizer, max_lr={10 * (one.lr or 0.0):g}, total_steps=...)  # then a range test\n"
+        f"    optimizer, max_lr={rate}, total_steps=..., cycle_momentum=False)  # max_lr {how}\n"
         "scheduler.step()  # after each optimizer.step()"
     )
 
 
+EXAMPLE = """
+import torch
+
+weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+optimizer = torch.optim.SGD([weight], lr=2.0)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+for step in range(3):
+    before = weight.item()
+    weight.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print("moved by %g, rate %g" % (before - weight.item(), scheduler.get_last_lr()[0]))
+    scheduler.step()
+"""
+EXAMPLE_SETTINGS = {"steps": 3, "lowest": 0.1, "highest": 10.0}
+EXAMPLE_WITHOUT = "moved by 2, rate 2\nmoved by 1, rate 1\nmoved by 0.5, rate 0.5"
+EXAMPLE_WITH = "moved by 0.2, rate 2\nmoved by 2, rate 1\nmoved by 20, rate 0.5"
+
+
 _SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
 OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"processes": [{"pid": 1, "optimizers": [_SGD]}]}, "max_lr=0.1"),
+    ({"processes": [{"pid": 1, "optimizers": [_SGD]}]}, "max_lr=..., total_steps"),
 ]
 REFUSES: list[tuple[dict[str, Any], str]] = [
     ({}, "not known"),

@@ -2,9 +2,11 @@
 
 What it does
 ------------
-Nothing at run time. Where the model's first input is far from mean 0 and deviation 1, it gives the
-two numbers to subtract and divide by; where a deep convolutional model has no normalization layer,
-it says where they go.
+Where the model's first input is far from mean 0 and deviation 1, it gives the numbers to subtract
+and divide by, for each channel of images and each column of tables; where a deep convolutional
+model has no normalization layer, it says where they go. In a trial launch the batches are
+normalized before the model sees them, and the losses of launches with and without are compared.
+Layers between convolutions cannot be put into a program that runs.
 
 Why it helps
 ------------
@@ -41,11 +43,16 @@ if TYPE_CHECKING:
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
 AIM = "training"
-WHEN = "by hand"
-UNTRIED = "what it does shows over a whole training, not over a few steps."
+WHEN = "launch"
+TRIAL = "loss"
+COSTS = (
+    "whoever uses the trained model has to normalize in the same way; batch normalization behaves "
+    "differently in evaluation and suits no batch of one or two."
+)
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions
+_MOST_SHOWN = 8  # channels
 
 
 def refuses(recording: Recording) -> str | None:
@@ -71,8 +78,77 @@ def _deep(recording: Recording) -> bool:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
+    """Mean and deviation to normalize the inputs by, of each channel where there are several."""
+    if not _input(recording):
+        return [{}]
+    channels = _channels(recording)
+    if channels:
+        return [{"mean": [m for m, _ in channels], "std": [s for _, s in channels]}]
+    return [{"mean": [recording.main.input_mean], "std": [recording.main.input_std]}]
+
+
+def _channels(recording: Recording) -> list[tuple[float, float]]:
+    """Mean and deviation by channel; a channel that is always the same is only shifted."""
+    found = recording.main.input_channels
+    if not all(abs(m) < float("inf") and s < float("inf") for m, s in found):
+        return []
+    return [(_rounded(m), _rounded(s) if s > 0 else 1.0) for m, s in found]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def untriable(recording: Recording) -> str | None:
+    """Why a run cannot show anything of it."""
+    from torchdoctor.records.lookup import training_loaders, training_models
+
+    if not _input(recording):
+        return "Batch normalization between convolutions cannot be put into a program that runs."
+    if len(training_models(recording)) > 1:
+        return "The program trains several models, whose inputs are each other's outputs."
+    if not training_loaders(recording):
+        return "Without a DataLoader the first batch is used before a trial knows the model."
+    return None
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Normalize the first tensor that the model is called with, by numbers that stay the same."""
+    known: dict[tuple[Any, ...], Any] = {}
+
+    def constants(x: Any) -> Any:
+        key = (x.device, x.dtype, x.dim())
+        if key not in known:
+            shape = [1, -1] + [1] * (x.dim() - 2) if len(settings["mean"]) > 1 else [1] * x.dim()
+            known[key] = [
+                torch.tensor(settings[name], dtype=x.dtype, device=x.device).reshape(shape)
+                for name in ("mean", "std")
+            ]
+        return known[key]
+
+    def normalized(x: Any) -> Any:
+        if not x.is_floating_point():
+            program.refuse("The inputs are whole numbers, which the model itself converts.")
+        if len(settings["mean"]) > 1 and (x.dim() < 2 or x.shape[1] != len(settings["mean"])):
+            program.refuse("The inputs have not always the same channels.")
+        mean, deviation = constants(x)
+        return (x - mean) / deviation
+
+    def change(module: Any, args: Any, kwargs: Any) -> Any:
+        for number, value in enumerate(args):
+            if isinstance(value, torch.Tensor) and value.numel() > 1:
+                args = (*args[:number], normalized(value), *args[number + 1 :])
+                program.applied()
+                return args, kwargs
+        for name, value in kwargs.items():
+            if isinstance(value, torch.Tensor) and value.numel() > 1:
+                changed = {**kwargs, name: normalized(value)}
+                program.applied()
+                return args, changed
+        return None
+
+    program.set_reason("No model was called with a tensor.")
+    program.before_forward(change)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
@@ -81,11 +157,36 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     if _input(recording):
         mean, std = recording.main.input_mean, recording.main.input_std
         lines.append(f"x = (x - {mean:.3g}) / {std:.3g}  # in the dataset; as the inputs were seen")
+        if 1 < len(channels := _channels(recording)) <= _MOST_SHOWN:
+            means, stds = ([f"{x:g}" for x in column] for column in zip(*channels, strict=True))
+            lines.append(f"# by channel: mean [{', '.join(means)}], std [{', '.join(stds)}]")
     if _deep(recording):
         lines.append("nn.BatchNorm2d(channels) after each convolution, which then needs no bias")
     return "\n".join(lines)
 
 
+EXAMPLE = """
+import torch
+
+class Shows(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        print([round(value, 3) for value in x.flatten().tolist()])
+        return (x * self.weight).mean()
+
+model = Shows()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+rows = torch.utils.data.TensorDataset(torch.tensor([[100.0, 5.0], [140.0, 7.0]]))
+for (x,) in torch.utils.data.DataLoader(rows, batch_size=2):
+    model(x).backward()
+    optimizer.step()
+"""
+EXAMPLE_SETTINGS = {"mean": [120.0, 6.0], "std": [20.0, 2.0]}
+EXAMPLE_WITHOUT = "[100.0, 5.0, 140.0, 7.0]"
+EXAMPLE_WITH = "[-1.0, -0.5, 1.0, 0.5]"
 OFFERS: list[tuple[dict[str, Any], str]] = [
     (
         {"processes": [{"pid": 1, "analysed_steps": 6, "input_mean": 127.0, "input_std": 70.0}]},

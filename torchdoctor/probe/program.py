@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 
 from . import stand_in
 
@@ -142,6 +143,22 @@ class Program:
     def before_step(self, function):
         """function() before each optimizer step."""
         self.step_functions.append(function)
+
+    def around_step(self, before, after=None):
+        """before(optimizer) and after(optimizer) around each step of each optimizer."""
+        self._only_from_the_start()
+        hooks = sys.modules[self.torch.optim.Optimizer.__module__]
+
+        def hook(function):
+            def call(optimizer, args, kwargs):
+                if self.usable:
+                    self.guarded(function, optimizer)
+
+            return call
+
+        hooks.register_optimizer_step_pre_hook(hook(before))
+        if after is not None:
+            hooks.register_optimizer_step_post_hook(hook(after))
 
     def at_first_batch(self, function, undo=None):
         """function() once, after the user's set-up: to overrule switches that the script set.

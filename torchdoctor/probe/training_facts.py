@@ -8,6 +8,7 @@ import time
 from .program import Program
 
 _MOST_INPUTS = 3
+_MOST_CHANNELS = 64
 _MOST_GRADIENTS = 12
 _MOST_BYTES = 256 * 2**20  # of copies of gradients
 _MOST_S = 3.0  # of more steps, for gradients alone
@@ -21,6 +22,7 @@ class TrainingFacts:
         self._torch = session.torch
         self._norms = []
         self._inputs = []
+        self._channels = []  # (means, deviations) of each of these inputs
         self._kept = []  # copies of whole gradients
         self._room = _MOST_GRADIENTS
         self._began_s = None
@@ -57,8 +59,18 @@ class TrainingFacts:
                     return
                 numbers = value.detach().float()
                 self._inputs.append((float(numbers.mean()), float(numbers.std())))
+                self._look_at_channels(numbers)
                 return
         return
+
+    def _look_at_channels(self, numbers):
+        """Mean and deviation by channel, of images or tables: (N, C, H, W), (N, C) and the like."""
+        if numbers.dim() == 3 or not 1 < numbers.dim() < 6 or numbers.shape[1] > _MOST_CHANNELS:
+            return
+        by_channel = numbers.transpose(0, 1).reshape(numbers.shape[1], -1)
+        if by_channel.shape[1] < 2:
+            return
+        self._channels.append((by_channel.mean(1).tolist(), by_channel.std(1).tolist()))
 
     def _look_at_gradients(self):
         if not self.on:
@@ -92,10 +104,17 @@ class TrainingFacts:
         return [[rows[max(i, j)][min(i, j)] for j in range(len(rows))] for i in range(len(rows))]
 
     def facts(self):
-        """`gradient_norms`, `gradient_products`, `input_mean`, `input_std` of the process facts."""
+        """`gradient_norms`, `gradient_products`, `input_...` of the process facts."""
         found = {"gradient_norms": self._norms, "gradient_products": self._products()}
         if self._inputs:
             count = len(self._inputs)
             found["input_mean"] = sum(mean for mean, _ in self._inputs) / count
             found["input_std"] = sum(std for _, std in self._inputs) / count
+        if self._channels and len({len(means) for means, _ in self._channels}) == 1:
+            means, deviations = (_averages(rows) for rows in zip(*self._channels))  # noqa: B905
+            found["input_channels"] = list(zip(means, deviations))  # noqa: B905 (Python 3.9)
         return found
+
+
+def _averages(rows):
+    return [sum(column) / len(column) for column in zip(*rows)]  # noqa: B905

@@ -6,6 +6,7 @@ never zero. Per-step data are columns in files; these types hold summaries and f
 
 from torchdoctor.records.environment import ContainerLimits, Environment, Gpu
 from torchdoctor.records.exchange import GradientExchange
+from torchdoctor.records.interval import Interval
 from torchdoctor.records.launches import Block, LaunchTiming, ProgramFailure, SwitchedLaunch
 from torchdoctor.records.padded_product import PaddedProduct
 from torchdoctor.records.pointwise import PointwiseChain, PointwiseChains
@@ -48,7 +49,6 @@ from torchdoctor.records.report import (
     Ceiling,
     Diagnosis,
     Finding,
-    Interval,
     Overhead,
     PatchTrial,
     ProgressEvent,
@@ -71,6 +71,7 @@ from torchdoctor.records.storage import (
     StorageFacts,
     TableReads,
 )
+from torchdoctor.records.training_trials import LossComparison, RangeTest, TrainingTrial
 from torchdoctor.records.what_if import BranchReplay, WhatIf
 
 __all__ = [
@@ -99,6 +100,7 @@ __all__ = [
     "LaunchTiming",
     "LoaderFacts",
     "Location",
+    "LossComparison",
     "MatrixProduct",
     "MatrixWork",
     "ModelFacts",
@@ -116,6 +118,7 @@ __all__ = [
     "ProgressEvent",
     "PythonPlace",
     "Question",
+    "RangeTest",
     "RankTime",
     "Recommendation",
     "RecommendedFix",
@@ -139,6 +142,7 @@ __all__ = [
     "TensorCall",
     "TraceStatistics",
     "TrainingPass",
+    "TrainingTrial",
     "Trial",
     "TriedCeiling",
     "UnevenSize",

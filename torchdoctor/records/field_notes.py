@@ -6,13 +6,20 @@ one for a field that is gone. Kept out of the types, so that those stay short to
 
 from __future__ import annotations
 
-from torchdoctor.records import comparison_notes, gate_notes, scaling_notes, trace_notes
+from torchdoctor.records import (
+    comparison_notes,
+    gate_notes,
+    scaling_notes,
+    trace_notes,
+    training_notes,
+)
 
 NOTES: dict[str, dict[str, str]] = {
     **trace_notes.NOTES,
     **scaling_notes.NOTES,
     **comparison_notes.NOTES,
     **gate_notes.NOTES,
+    **training_notes.NOTES,
     "Report": {
         "schema_version": 'Version of these names, "1.x". Fields are added with x; none is renamed or removed.',
         "torchdoctor_version": "The version that wrote the file.",
@@ -24,6 +31,7 @@ NOTES: dict[str, dict[str, str]] = {
         "ceilings": "What fixing a branch of the tree could give at most, by experiment or by replay; null: neither. Never a recommendation.",
         "ceiling_trials": "Costs of the step that were taken away for real, in blocks of a launch that was thrown away: what fixing them could give at most. Never a recommendation.",
         "trials": "Every fix that was tried or refused, each against launches of the untouched program.",
+        "training_trials": "Advice on training in short launches of its own; never a recommendation, and never about speed.",
         "no_trials_reason": "Where nothing was tried, why.",
         "recommendation": "What to change.",
         "noise_floor": "The untouched program against itself (A/A). An interval that excludes 1 means that the machine was too noisy.",
@@ -206,6 +214,7 @@ NOTES: dict[str, dict[str, str]] = {
         "location": "Where in the source.",
         "standing": "recommended; or beside the set: confirmed by itself, undecided by its trial, undecided together with the other one (together), untried for want of time, offered where no run can try it.",
         "aim": "speed, or training: advice on training itself, which is not about speed.",
+        "warning": "What advice on training may cost.",
     },
     "Overhead": {
         "probe_us_per_step": "Time that the probe itself takes in each step, in microseconds.",
@@ -324,6 +333,8 @@ CHOICES: dict[tuple[str, str], tuple[str, ...]] = {
         "abandoned",
         "not-tried",
     ),
+    ("TrainingTrial", "verdict"): training_notes.VERDICTS,
+    ("TrainingTrial", "kind"): ("range test", "loss"),
     ("Environment", "sandbox"): ("overlay", "redirect", "none"),
     ("Boundary", "kind"): ("loader", "optimizer", "backward", "explicit"),
     ("Boundary", "learned_by"): (

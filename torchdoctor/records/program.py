@@ -282,6 +282,7 @@ ANALYSED = (
     "sample_check",
     "input_mean",
     "input_std",
+    "input_channels",
     "padded_products",
     "memory_snapshot",
 )
@@ -324,6 +325,7 @@ class ProcessFacts:
     gradient_products: list[list[float]] = field(default_factory=list)
     input_mean: float | None = None  # of the model's first input there; None: token numbers
     input_std: float | None = None
+    input_channels: list[tuple[float, float]] = field(default_factory=list)  # the same of each
     # Those that take most and have uneven sizes, timed after the analysed steps.
     padded_products: list[PaddedProduct] = field(default_factory=list)
     memory_snapshot: str | None = None  # file of torch.cuda.memory._dump_snapshot

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdoctor.records.interval import Interval
 from torchdoctor.records.launches import ProgramFailure
 from torchdoctor.records.program import Location
 from torchdoctor.records.recording import (
@@ -17,6 +18,7 @@ from torchdoctor.records.recording import (
     TraceStatistics,
 )
 from torchdoctor.records.scaling import Scaling
+from torchdoctor.records.training_trials import TrainingTrial
 
 SCHEMA_VERSION = "1.0"
 TWO_MODES = 0.15  # mean and median apart by more: steps come in two kinds
@@ -59,15 +61,6 @@ class Diagnosis:
     sentence: str = ""  # the verdict in one sentence
     path: list[Question] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A ratio and its 95 % interval; speed-up above 1 is faster."""
-
-    estimate: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +128,7 @@ class RecommendedFix:
     instruction: str | None = None  # what to change, as code
     location: Location | None = None
     aim: str = "speed"  # "speed" | "training": advice on training itself
+    warning: str | None = None  # what advice on training may cost
     # "recommended"; beside the set: "confirmed" by itself, "undecided" by its trial, "untried" for
     # want of time, "offered": no run can try it.
     standing: str = "recommended"
@@ -308,6 +302,7 @@ class Report:
     ceilings: dict[str, Ceiling | None] = field(default_factory=lambda: dict.fromkeys(BRANCHES))
     ceiling_trials: list[TriedCeiling] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
+    training_trials: list[TrainingTrial] = field(default_factory=list)  # of advice on training
     no_trials_reason: str | None = None  # where nothing was tried, why: one sentence
     recommendation: Recommendation = field(default_factory=Recommendation)
     noise_floor: Interval | None = None

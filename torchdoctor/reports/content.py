@@ -255,6 +255,7 @@ class Change:
     where: str
     code: str
     is_diff: bool
+    notes: list[str] = field(default_factory=list)  # of advice on training: tried, what it costs
 
 
 _STANDINGS = {
@@ -272,9 +273,22 @@ def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
             where=place(fix.location, report.workload.cwd),
             code=clean((fix.edit or fix.instruction or "").strip("\n")),
             is_diff=bool(fix.edit),
+            notes=_training_notes(report, fix),
         )
         for fix in fixes
     ]
+
+
+_TRIED = {"failed": "Failed", "not-tried": "Not tried"}
+
+
+def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
+    """What short launches showed of advice on training, and what it may cost."""
+    if fix.aim != "training":
+        return []
+    tried = [trial for trial in report.training_trials if trial.fix == fix.fix]
+    notes = [f"{_TRIED.get(one.verdict, 'Tried')}: {clean(one.sentence)}" for one in tried]
+    return [*notes, *([f"What it may cost: {clean(fix.warning)}"] if fix.warning else [])]
 
 
 def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:

@@ -165,6 +165,7 @@ def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[st
     for number, change in enumerate(content.changes(report, fixes), 1):
         lines.append(f"<p><b>{number}. {escape(change.title)}</b> {escape(change.where)}</p>")
         lines.append(f"<pre><code>{escape(change.code)}</code></pre>")
+        lines += [f'<p class="soft">{escape(note)}</p>' for note in change.notes]
     return _section(title, lines)
 
 

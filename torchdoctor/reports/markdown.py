@@ -96,6 +96,7 @@ def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[st
     blocks = [
         f"{number}. **{_escape(row.title)}** {_escape(row.where)}\n\n"
         f"````{'diff' if row.is_diff else 'python'}\n{row.code}\n````"
+        + "".join(f"\n\n{_escape(note)}" for note in row.notes)
         for number, row in enumerate(rows, 1)
     ]
     return [f"### {title}\n\n" + "\n\n".join(blocks)]

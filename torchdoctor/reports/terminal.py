@@ -253,6 +253,7 @@ def _changes(report: Report, fixes: list[RecommendedFix], width: int) -> Rendera
             lines.append(Syntax(row.code, "diff", background_color="default", word_wrap=True))
         else:
             lines += _code(row.code, width)
+        lines += [Padding(Text(note, style="dim"), (0, 0, 0, _MARGIN)) for note in row.notes]
     for command in content.patch_commands(report, fixes):
         said = shell_lines(clean(command), width - 7)
         lines.append(Padding(Text("$ " + "\n  ".join(said)), (0, 0, 0, 5)))

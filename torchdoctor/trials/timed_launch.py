@@ -17,7 +17,10 @@ from torchdoctor.trials.patch_trial import PATCH
 
 
 class TimedLaunch:
-    """What trials call: fixes in, one sample out."""
+    """What trials call: fixes in, one sample out.
+
+    `kind` begins the names of its launches, where they are not of the trials of speed.
+    """
 
     def __init__(
         self,
@@ -27,6 +30,7 @@ class TimedLaunch:
         modules: dict[str, Any],
         left: Callable[[], float],
         recording: Recording,
+        kind: str = "",
     ) -> None:
         self._recorder = recorder
         self._seen = seen
@@ -34,6 +38,7 @@ class TimedLaunch:
         self._modules = modules
         self._left = left
         self._recording = recording
+        self._kind = kind
         self.patch: SourcePatch | None = None  # of `make_patch`
 
     def make_patch(self, fixes: Sequence[tuple[str, dict[str, Any]]]) -> str | None:
@@ -55,7 +60,7 @@ class TimedLaunch:
             )
             return replace(timing, fixes=[AppliedFix(fix=PATCH, state="applied")])
         files = [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes]
-        name = "+".join(fix for fix, _ in fixes) or "baseline"
+        name = self._kind + ("+".join(fix for fix, _ in fixes) or "baseline")
         return self._launch(name, files, seed_offset, None, self._variables(fixes))
 
     def _variables(self, fixes: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str | None]:

@@ -1,0 +1,143 @@
+"""Advice on training through the front door: tried in real launches, and apart from speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchdoctor.record_files import read_report
+from torchdoctor.reports import html, markdown, terminal
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
+
+# Least squares over inputs of deviation 0.1: gradient descent diverges above 2 / 0.1 ** 2 = 200.
+LIMIT = 200.0
+SMALL_INPUTS = """
+import pathlib, torch
+from torch.utils.data import DataLoader, TensorDataset
+pathlib.Path("weights.txt").write_text("trained")
+torch.manual_seed(0)
+x = 0.1 * torch.randn(4096, 10)
+y = x @ torch.full((10, 1), 10.0) + 0.1 * torch.randn(4096, 1)
+model = torch.nn.Linear(10, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    for a, b in DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True):
+        loss = 0.5 * (model(a) - b).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+BY_HAND = """
+import torch
+weight = torch.zeros(10, requires_grad=True)
+x = torch.randn(64, 10)
+while True:
+    loss = (x @ weight - x.sum(1)).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        weight -= 0.01 * weight.grad
+        weight.grad = None
+"""
+
+
+def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
+    """report.json of a run of this program."""
+    (folder / "train.py").write_text(program)
+    command = [sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", "--output", "out"]
+    ran = subprocess.run(
+        [*command, "--allow-training-changes", "--json", "report.json", *arguments, "train.py"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("advice")
+    (folder / "weights.txt").write_text("mine")
+    options = ("--budget", "300s", "--fixes", "lr-schedule,normalization")
+    return folder, run(folder, SMALL_INPUTS, *options)
+
+
+def trial(report: dict[str, Any], fix: str) -> dict[str, Any]:
+    found: dict[str, Any]
+    (found,) = [one for one in report["training_trials"] if one["fix"] == fix]
+    return found
+
+
+def test_a_range_test_finds_the_rate_that_diverges_and_leaves_no_trace(
+    tried: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, report = tried
+    one = trial(report, "lr-schedule")
+    assert one["verdict"] == "found", one["sentence"]
+    found = one["range_test"]
+    assert found["launches"] == 2
+    assert LIMIT / 4 < found["diverged_rate"] < 4 * LIMIT
+    assert found["own_rate"] == pytest.approx(0.1)
+    assert 2 * found["own_rate"] < found["max_rate"] < LIMIT
+    assert "times lower than a tenth of where it stops falling" in one["sentence"]
+    assert (folder / "weights.txt").read_text() == "mine"
+    assert sorted(x.name for x in folder.iterdir()) == [
+        *("out", "report.json", "train.py", "weights.txt")
+    ]
+
+
+def test_losses_with_and_without_stand_apart_from_speed(
+    tried: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, report = tried
+    one = trial(report, "normalization")
+    assert one["verdict"] == "better", one["sentence"]
+    found = one["comparison"]
+    assert found["pairs"] == 3
+    assert found["with_fix"] < found["without"]
+    assert found["high"] < -found["seeds_spread"] < 0
+    assert "over the same samples (3 seeds" in one["sentence"]
+    # Never a matter of speed.
+    assert report["recommendation"]["fixes"] == []
+    assert report["recommendation"]["patch"] is None
+    advice = report["recommendation"]["also_offered"]
+    assert {(x["fix"], x["aim"]) for x in advice} == {
+        *(("lr-schedule", "training"), ("normalization", "training"))
+    }
+    assert not [x for x in report["trials"] if x["speedup"] is not None]
+    launches = [path.name for path in (folder / "out").rglob("launches/*")]
+    assert sum("training-" in name for name in launches) == 2 + 3 + 3
+
+
+def test_every_format_shows_what_came_out_and_what_it_may_cost(
+    tried: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, report = tried
+    read = read_report(folder / "report.json")
+    rate = trial(report, "lr-schedule")["range_test"]["max_rate"]
+    for text in (terminal.render(read), markdown.render(read), html.render(read)):
+        plain = " ".join(text.replace("\\", "").split())
+        assert "Advice on training itself, not on speed" in plain
+        assert f"max_lr={rate:.2g}, total_steps" in plain
+        assert "Tried: Range test:" in plain
+        assert "Tried: Loss in the last third of" in plain
+        assert plain.count("What it may cost:") == 2
+
+
+def test_a_program_that_updates_its_weights_by_hand_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    report = run(tmp_path, BY_HAND, "--budget", "60s", "--fixes", "lr-schedule")
+    (refused,) = report["trials"]
+    assert (refused["fix"], refused["verdict"]) == ("lr-schedule", "refused")
+    assert "no torch optimizer stepped" in refused["reason"]
+    assert report["training_trials"] == []

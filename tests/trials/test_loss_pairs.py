@@ -1,0 +1,115 @@
+"""When the losses of short launches show that a change of training does something."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from torchdoctor.records import LaunchTiming
+from torchdoctor.trials.loss_pairs import Pair, compare_losses
+
+NAN = math.nan
+
+
+def curve(seed: int, lower: float = 0.0, batch: int | None = None, steps: int = 200) -> list[float]:
+    """A loss that falls to 1; its level differs from run to run, its noise from batch to batch."""
+    run, batches = np.random.default_rng(seed), np.random.default_rng(batch or seed)
+    level = 1.0 - lower + 0.02 * run.normal()
+    trend = level + np.exp(-np.arange(steps) / 40)
+    return list(trend + 0.05 * batches.normal(size=steps))
+
+
+def launch(losses: list[float | None], **more) -> LaunchTiming:
+    step_s = more.pop("step_s", 0.01)
+    return LaunchTiming(ended="measured", losses=losses, step_s=[step_s] * 150, **more)
+
+
+def pairs(lower: float, seeds: int = 3, first: int = 0, slower: float = 1.0) -> list[Pair]:
+    return [
+        (
+            launch(curve(first + 2 * k)),
+            launch(curve(first + 2 * k + 1, lower, batch=first + 2 * k), step_s=0.01 * slower),
+        )
+        for k in range(seeds)
+    ]
+
+
+def test_a_difference_within_the_seeds_spread_is_none() -> None:
+    found = compare_losses(pairs(0.0))
+    assert found.verdict == "no-difference"
+    assert "shows no difference" in found.sentence
+    assert "3 seeds, which alone spread it by" in found.sentence
+    assert found.comparison is not None and found.comparison.seeds_spread
+
+
+def test_changes_that_do_nothing_are_rarely_said_to_do_something() -> None:
+    said = [compare_losses(pairs(0.0, first=1000 * n)).verdict for n in range(300)]
+    assert said.count("no-difference") >= 291
+
+
+@pytest.mark.parametrize(("lower", "verdict"), [(0.4, "better"), (-0.4, "worse")])
+def test_a_difference_beyond_it_is_said_with_its_interval(lower: float, verdict: str) -> None:
+    found = compare_losses(pairs(lower))
+    assert found.verdict == verdict
+    assert "95 % interval" in found.sentence
+    assert found.comparison is not None
+    assert found.comparison.difference == pytest.approx(-lower, abs=0.1)
+
+
+def test_the_time_of_a_step_stands_beside_it() -> None:
+    slower = [pair for k in range(3) for pair in pairs(0.0, 1, 10 * k, slower=1.2 + 0.01 * k)]
+    found = compare_losses(slower)
+    assert found.comparison is not None and found.comparison.step_speedup is not None
+    assert found.comparison.step_speedup.estimate == pytest.approx(1 / 1.21, rel=0.01)
+    assert "a step takes 1.2" in found.sentence and "as long" in found.sentence
+
+
+def test_few_pairs_show_nothing() -> None:
+    one, two = compare_losses(pairs(0.4, 1)), compare_losses(pairs(0.4, 2))
+    assert (one.verdict, two.verdict) == ("shows-nothing", "shows-nothing")
+    assert "one seed says nothing" in one.sentence
+    assert "fewer than 3 pairs" in two.sentence
+
+
+def test_losses_that_are_the_same_are_said_to_be() -> None:
+    same = [(launch(curve(k)), launch(curve(k))) for k in range(3)]
+    found = compare_losses(same)
+    assert found.verdict == "no-difference"
+    assert "the same bit by bit (3 seeds)" in found.sentence
+
+
+def test_a_program_that_no_seed_changes_has_no_known_noise() -> None:
+    same = [(launch(curve(0)), launch(curve(1, 0.5))) for _ in range(3)]
+    found = compare_losses(same)
+    assert found.verdict == "shows-nothing"
+    assert "other seeds do not change" in found.sentence
+
+
+@pytest.mark.parametrize("end", [NAN, None, -math.inf])
+def test_losses_that_stop_being_finite(end: float | None) -> None:
+    broken = [*curve(0)[:30], *[end] * 20]
+    whole = curve(1)
+    saved = compare_losses([(launch(broken), launch(whole))] * 3)
+    assert saved.verdict == "better"
+    assert saved.sentence.startswith("loss 31 is not finite without it; with it all")
+    assert saved.comparison is not None and saved.comparison.without is None
+    assert saved.comparison.with_fix is not None
+    ruined = compare_losses([(launch(whole), launch(broken))] * 3)
+    assert (ruined.verdict, ruined.sentence[:7]) == ("worse", "loss 31")
+    both = compare_losses([(launch(broken), launch(broken))] * 3)
+    assert both.verdict == "no-difference" and "nor is loss 31" in both.sentence
+    at_once = compare_losses([(launch([end] * 50), launch(whole))] * 3)
+    assert at_once.verdict == "better" and at_once.sentence.startswith("loss 1 ")
+
+
+def test_other_samples_and_too_few_losses_show_nothing() -> None:
+    one = launch(curve(0), fingerprints=["a", "b"])
+    other = launch(curve(0), fingerprints=["a", "c"])
+    assert "did not see the same samples" in compare_losses([(one, other)] * 3).sentence
+    short = launch(curve(0)[:5])
+    found = compare_losses([(short, short)] * 3)
+    assert found.verdict == "shows-nothing" and "5 losses" in found.sentence
+    none = launch([])
+    assert compare_losses([(none, none)] * 3).verdict == "shows-nothing"

@@ -1,0 +1,54 @@
+"""The launches of `training_trials`: windows of their own, in the scratch layer like all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.record import Recorder
+from torchdoctor.records import ProgressEvent, Recording
+from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.timed_launch import TimedLaunch
+from torchdoctor.trials.training_trials import (
+    TrainingResults,
+    advised,
+    most_launches,
+    run_training_trials,
+    training_window,
+)
+
+
+def try_advice(
+    recorder: Recorder,
+    seen: Observation,
+    modules: Mapping[str, Any],
+    recording: Recording,
+    left: Callable[[], float],
+    progress: Callable[[ProgressEvent], None],
+) -> TrainingResults:
+    """Try the advice on training that this program calls for, with the time that is left.
+
+    Args:
+        recorder: starts the program.
+        seen: the observed launch.
+        modules: fixes by id, those that the user wants.
+        recording: what was observed.
+        left: seconds of the budget.
+        progress: told before and after each launch.
+    """
+    advice = advised(recording, modules)
+    window = training_window(seen.steps, seen.start_s, most_launches(advice), left())
+    iterations = window.warmup_steps + window.measure_steps
+    stepping = sum(one.steps > 0 for one in recording.main.optimizers)
+    return run_training_trials(
+        TimedLaunch(recorder, seen, window, dict(modules), left, recording, kind="training-"),
+        advice,
+        budget=Budget(left()),
+        steps=iterations,
+        backwards_per_step=seen.steps.backwards_per_step,
+        updates_per_step=seen.steps.optimizer_steps_per_step / max(stepping, 1),
+        progress=progress,
+        expected_launch_s=seen.start_s + iterations * seen.steps.mean_s,
+        seed=recorder.seed,
+    )

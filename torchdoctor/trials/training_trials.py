@@ -1,0 +1,306 @@
+"""Advice on training, tried in short launches: after all else, and apart from speed.
+
+docs/decisions/training-advice-trials.md says what is compared and when it shows something.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchdoctor.errors import Interrupted
+from torchdoctor.recording.window import Window
+from torchdoctor.records import (
+    LaunchTiming,
+    ProgressEvent,
+    Recording,
+    StepStatistics,
+    TrainingTrial,
+)
+from torchdoctor.trials.compare import usable
+from torchdoctor.trials.failed_launches import failure, refusal
+from torchdoctor.trials.launches import Arm, Launch, Launcher, Stopped
+from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
+from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
+from torchdoctor.trials.schedule import NO_TIME, Budget, BudgetEnded
+
+PHASE = "training"
+RANGE_LAUNCHES = 2
+STEPS = 200  # of a launch, as far as program and budget allow
+FEWEST_STEPS = 60
+MOST_LAUNCH_S = 30.0  # of steps
+_WARMUP_SHARE = 0.25
+_STEPS_SHARE = 0.2  # of a launch's start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One piece of advice to be tried; `untried`: why it is not, one sentence."""
+
+    fix: str
+    kind: str  # "range test" | "loss"
+    settings: dict[str, Any] = field(default_factory=dict)
+    untried: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResults:
+    """What was tried, in the order of `Advice`; valid at whatever moment it ended."""
+
+    trials: list[TrainingTrial]
+    interrupted: bool = False
+
+
+def advised(recording: Recording, modules: Mapping[str, Any]) -> list[Advice]:
+    """The advice on training that was not refused; range tests first, they cost least."""
+    scaled = "The loss is multiplied by a factor that changes (GradScaler)."
+    found = []
+    for ident, module in modules.items():
+        if getattr(module, "AIM", "speed") != "training" or module.refuses(recording):
+            continue
+        reason = scaled if recording.main.flags.grad_scaler else None
+        if hasattr(module, "untriable"):
+            reason = module.untriable(recording) or reason
+        values: dict[str, Any] = {} if reason else next(iter(module.settings(recording)), {})
+        found.append(Advice(fix=ident, kind=module.TRIAL, settings=values, untried=reason))
+    return sorted(found, key=lambda one: one.kind != "range test")
+
+
+def most_launches(advice: Sequence[Advice]) -> int:
+    """How many launches these take at most."""
+    tried = [one for one in advice if one.untried is None]
+    compared = sum(one.kind == "loss" for one in tried)
+    tests = len(tried) - compared
+    return RANGE_LAUNCHES * tests + (ENOUGH_PAIRS * (1 + compared) if compared else 0)
+
+
+def training_window(seen: StepStatistics, start_s: float, launches: int, left_s: float) -> Window:
+    """How long each of so many launches is: up to 200 steps, fewer where time or data are short.
+
+    Args:
+        seen: of the observed launch.
+        start_s: until its first step.
+        launches: that the time left is for.
+        left_s: of the budget, in seconds.
+    """
+    step_s = max(seen.mean_s, 1e-6)
+    # Where starting takes long, more steps cost little of a launch.
+    free_s = max(left_s / max(launches, 1) - start_s, _STEPS_SHARE * start_s)
+    each_s = min(free_s, MOST_LAUNCH_S)
+    steps = min(STEPS, max(FEWEST_STEPS, int(each_s / step_s)))
+    if seen.program_ended:
+        steps = min(steps, seen.total_steps_seen)
+    warmup = max(1, min(10, int(steps * _WARMUP_SHARE)))
+    return Window(
+        warmup_steps=warmup, measure_steps=max(steps - warmup, 1), max_window_s=2 * MOST_LAUNCH_S
+    )
+
+
+def run_training_trials(
+    launch: Launch,
+    advice: Sequence[Advice],
+    *,
+    budget: Budget,
+    steps: int,
+    backwards_per_step: float = 1.0,
+    updates_per_step: float = 1.0,
+    progress: Callable[[ProgressEvent], None] | None = None,
+    expected_launch_s: float | None = None,
+    seed: int = 0,
+) -> TrainingResults:
+    """Try each piece of advice, within the budget.
+
+    Args:
+        launch: starts the program once, for `steps` iterations.
+        advice: those with `untried` come back as they are.
+        budget: wall time for all launches.
+        steps: iterations of a launch.
+        backwards_per_step: of one iteration.
+        updates_per_step: steps of one optimizer in an iteration.
+        progress: told before and after each launch.
+        expected_launch_s: seconds of a launch, before the first.
+        seed: of the order within rounds.
+    """
+    launcher = Launcher(
+        launch,
+        budget,
+        progress=progress,
+        order=random.Random(seed),
+        expected_launch_s=expected_launch_s,
+    )
+    run = _Run(launcher, advice, steps, backwards_per_step, updates_per_step)
+    interrupted = run.all()
+    return TrainingResults(trials=[run.result(one) for one in advice], interrupted=interrupted)
+
+
+class _Run:
+    """The launches of all advice, and what they gave so far."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        advice: Sequence[Advice],
+        steps: int,
+        backwards_per_step: float,
+        updates_per_step: float,
+    ) -> None:
+        self._launcher, self._steps = launcher, steps
+        self._per_step = backwards_per_step
+        rates = max(2, round(steps * updates_per_step))
+        self._arms = {
+            one.fix: Arm(key=one.fix, fixes=[(one.fix, _with_steps(one, rates))])
+            for one in advice
+            if one.untried is None
+        }
+        self._advice = {one.fix: one for one in advice}
+        self._timings: dict[str, list[LaunchTiming]] = {fix: [] for fix in self._arms}
+        self._pairs: dict[str, list[tuple[LaunchTiming, LaunchTiming]]] = {
+            fix: [] for fix in self._arms
+        }
+        self._ended = NO_TIME
+
+    def all(self) -> bool:
+        """Range tests, then rounds of losses; whether Ctrl-C ended it."""
+        try:
+            for fix, arm in self._arms.items():
+                if self._advice[fix].kind == "range test":
+                    self._range_test(fix, arm)
+            compared = [fix for fix in self._arms if self._advice[fix].kind == "loss"]
+            compared = compared[: self._affordable(len(compared))]
+            for offset in range(ENOUGH_PAIRS):
+                self._round(compared, offset)
+        except BudgetEnded:
+            pass
+        except (KeyboardInterrupt, Interrupted):
+            self._ended = "interrupted"
+            return True
+        except Stopped as stop:
+            self._ended = str(stop).rstrip(".")
+        return False
+
+    def _affordable(self, compared: int) -> int:
+        """How many fixes get all their pairs; one is begun in any case."""
+        launches = self._launcher.budget.left() / ENOUGH_PAIRS
+        launches /= max(self._launcher.expected_s(self._launcher.baseline), 1e-3)
+        return compared if math.isinf(launches) else min(compared, max(int(launches) - 1, 1))
+
+    def _range_test(self, fix: str, arm: Arm) -> None:
+        rates = arm.fixes[0][1]["steps"]
+        if rates < FEWEST_RATES:
+            arm.refused = f"{rates} optimizer steps are too few for a range test"
+            return
+        for offset in range(RANGE_LAUNCHES):
+            timing = self._launcher.run(arm, PHASE, offset).timing
+            arm.refused = refusal(arm, timing)
+            # A program that gives up at the NaN that the test leads to has shown where it is.
+            tested = RateLosses.of(timing, arm.fixes[0][1])
+            shows = tested is not None and not isinstance(range_test(tested), str)
+            arm.failed = None if shows else failure(arm, timing)
+            if not arm.alive:
+                return
+            self._timings[fix].append(timing)
+
+    def _round(self, compared: Sequence[str], offset: int) -> None:
+        """The untouched program and each fix once, with one seed, in random order."""
+        launcher = self._launcher
+        alive = [self._arms[fix] for fix in compared if self._arms[fix].alive]
+        if not alive:
+            return
+        order = launcher.order.sample([launcher.baseline, *alive], len(alive) + 1)
+        found: dict[str, LaunchTiming] = {}
+        try:
+            for arm in order:
+                found[arm.key] = timing = launcher.run(arm, PHASE, offset).timing
+                if arm is not launcher.baseline:
+                    self._judge(arm, timing)
+                elif not usable(timing):
+                    why = timing.reason or timing.ended
+                    raise Stopped(f"The untouched program could not be measured ({why})")
+        finally:
+            without = found.get(launcher.baseline.key)
+            for arm in alive:
+                both = without is not None and usable(without) and arm.key in found
+                if without is not None and both and arm.alive:
+                    self._pairs[arm.key].append((without, found[arm.key]))
+
+    def _judge(self, arm: Arm, timing: LaunchTiming) -> None:
+        arm.refused = refusal(arm, timing)
+        arm.failed = failure(arm, timing)
+        if arm.alive:
+            self._timings[arm.key].append(timing)
+
+    def result(self, advice: Advice) -> TrainingTrial:
+        """What became of one."""
+        blank = TrainingTrial(fix=advice.fix, kind=advice.kind, verdict="not-tried", sentence="")
+        if advice.untried is not None:
+            return replace(blank, sentence=advice.untried)
+        arm = self._arms[advice.fix]
+        timings = self._timings[advice.fix]
+        blank = replace(
+            blank,
+            settings=arm.fixes[0][1],
+            launches=len(timings),
+            cost_s=arm.cost_s,
+            details=_details(advice.fix, timings),
+        )
+        gave = self._pairs[advice.fix] if advice.kind == "loss" else timings
+        if not gave or not arm.alive:
+            return self._without(blank, arm)
+        if advice.kind == "range test":
+            return self._tested(blank, timings)
+        shown = compare_losses(self._pairs[advice.fix], self._per_step)
+        sentence = shown.sentence[0].upper() + shown.sentence[1:]
+        return replace(blank, verdict=shown.verdict, sentence=sentence, comparison=shown.comparison)
+
+    def _without(self, blank: TrainingTrial, arm: Arm) -> TrainingTrial:
+        if arm.refused is not None:
+            return replace(blank, sentence=_whole(arm.refused))
+        if arm.failed is not None:
+            return replace(blank, verdict="failed", sentence=_whole(arm.failed))
+        sentence = _whole(self._ended)
+        if self._ended == NO_TIME:
+            sentence += f" With --fixes {blank.fix} the whole budget is for it."
+        return replace(blank, sentence=sentence)
+
+    def _tested(self, blank: TrainingTrial, timings: Sequence[LaunchTiming]) -> TrainingTrial:
+        nothing = replace(blank, verdict="shows-nothing")
+        found = None
+        for timing in timings:
+            seen = RateLosses.of(timing, blank.settings)
+            one = range_test(seen) if seen is not None else "no optimizer stepped"
+            if isinstance(one, str):
+                return replace(nothing, sentence=_whole(f"The range test shows nothing: {one}"))
+            both = one if found is None else agreed(found, one)
+            if isinstance(both, str):
+                said = _whole(f"The range test shows nothing: {both}")
+                return replace(nothing, sentence=said, range_test=found)
+            found = both
+        assert found is not None
+        sentence = words(found)
+        verdict = "found" if found.max_rate is not None else "shows-nothing"
+        return replace(blank, verdict=verdict, sentence=sentence, range_test=found)
+
+
+def _with_steps(advice: Advice, rates: int) -> dict[str, Any]:
+    if advice.kind != "range test":
+        return dict(advice.settings)
+    return {**advice.settings, "steps": rates}
+
+
+def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:
+    """What it noted last, without its columns."""
+    noted = [x.details for timing in timings for x in timing.fixes if x.fix == fix]
+    last = noted[-1] if noted else {}
+    return {
+        name: value
+        for name, value in last.items()
+        if isinstance(value, (int, str)) or (isinstance(value, float) and math.isfinite(value))
+    }
+
+
+def _whole(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
