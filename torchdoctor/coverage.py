@@ -34,10 +34,11 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers", "prefetch-factor", "persistent-workers"),
     ),
     Row(
-        asked="loader: CPU-bound, I/O-bound, a slow sample, uneven or respawned workers, swap",
+        asked="loader: CPU- or I/O-bound, cold cache, slow sample, uneven or new workers, swap",
         checks=(
             "loader-cpu-bound",
             "loader-io-bound",
+            "cold-page-cache",
             "slow-sample",
             "worker-imbalance",
             "workers-respawned",
@@ -46,8 +47,9 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers", "persistent-workers", "prefetch-factor", "in-order-off"),
         tests=(
             "tests/probe/test_loader_order.py::test_a_slow_worker_that_others_wait_for_is_seen",
+            "tests/storage/test_cold_page_cache.py::"
+            "test_cold_files_are_told_from_warm_ones_before_they_are_read",
         ),
-        lacking="A cold page cache has no check of its own.",
     ),
     Row(
         asked="worker count against usable CPUs",
