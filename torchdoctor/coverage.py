@@ -23,6 +23,7 @@ class Row:
 
 _PROBED = "tests/probe/test_analysis.py"
 _COMPILED = "tests/fixes/test_compiling.py"
+_COMPILING = "tests/probe/test_compile_facts.py"
 _FLOAT16 = "tests/fixes/test_float16.py"
 _PADDED = "tests/probe/test_padded_products.py"
 _PADDED_TEST = f"{_PADDED}::test_uneven_products_of_the_program_are_timed_alone_beside_padded_ones"
@@ -149,7 +150,15 @@ _ROWS_OF_CHECKS = (
         asked="garbage collection, too many threads, throttling, vector instructions held down",
         checks=("gc-pauses", "too-many-threads", "throttling", "simd-capped"),
         fixes=("gc-freeze", "cpu-threads", "cpu-simd", "numa-binding"),
-        lacking="Graph breaks and recompilations are told of the trial of torch-compile alone.",
+    ),
+    Row(
+        asked="graph breaks and recompilations of a program that uses torch.compile, with lines",
+        checks=("graph-breaks", "recompilations"),
+        tests=(
+            f"{_COMPILING}::test_sizes_that_vary_are_seen_as_recompilations_with_their_line",
+            f"{_COMPILING}::test_a_print_in_the_forward_is_a_graph_break_with_its_line",
+            f"{_COMPILING}::test_a_trace_shows_what_is_compiled_in_its_steps_and_where_graphs_break",
+        ),
     ),
     Row(asked="step outliers: first step, p99 over p50", checks=("step-outliers",)),
 )

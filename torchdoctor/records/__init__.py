@@ -4,6 +4,12 @@ Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means 
 never zero. Per-step data are columns in files; these types hold summaries and fit in JSON.
 """
 
+from torchdoctor.records.compilation import (
+    Compilation,
+    CompileReason,
+    GaveUp,
+    TracedCompilation,
+)
 from torchdoctor.records.environment import ContainerLimits, Environment, Gpu
 from torchdoctor.records.launches import Block, LaunchTiming, ProgramFailure, SwitchedLaunch
 from torchdoctor.records.padded_product import PaddedProduct
@@ -83,6 +89,8 @@ __all__ = [
     "BranchReplay",
     "Candidate",
     "Ceiling",
+    "Compilation",
+    "CompileReason",
     "ContainerLimits",
     "DatasetWrite",
     "Diagnosis",
@@ -90,6 +98,7 @@ __all__ = [
     "Environment",
     "Finding",
     "Flags",
+    "GaveUp",
     "Gpu",
     "Interval",
     "KeptGraph",
@@ -132,6 +141,7 @@ __all__ = [
     "TableReads",
     "TensorCall",
     "TraceStatistics",
+    "TracedCompilation",
     "TrainingPass",
     "Trial",
     "TriedCeiling",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchdoctor.records.compilation import TracedCompilation
 from torchdoctor.records.environment import Environment
 from torchdoctor.records.launches import ProgramFailure
 from torchdoctor.records.pointwise import PointwiseChains
@@ -240,6 +241,7 @@ class TraceStatistics:
     releases_per_step: float | None = None  # of memory to the driver, outside of any operator
     matrix_work: MatrixWork | None = None  # None: no GPU, or no input sizes recorded
     pointwise: PointwiseChains | None = None  # None: no GPU
+    compilation: TracedCompilation | None = None  # None: nothing compiled is in it
     python_places: list[PythonPlace] = field(default_factory=list)  # by time, at most 5
     what_if: WhatIf | None = None  # None: nothing to replay
     doubts: list[str] = field(default_factory=list)

@@ -47,6 +47,7 @@ NOTES: dict[str, dict[str, str]] = {
         "releases_per_step": "Calls per step that return device memory outside of any operator, as torch.cuda.empty_cache() does.",
         "matrix_work": "Arithmetic of matrix products, convolutions and attention; null: no GPU, or no input sizes (record_shapes) in the trace.",
         "pointwise": "Pointwise kernels that run in a row and could be one; null: no GPU.",
+        "compilation": "What torch.compile does in the steps; null: nothing compiled is in them.",
         "python_places": "The user's functions that take most exposed host time, at most 5; empty without stacks.",
         "doubts": "What of the trace cannot be trusted.",
         "what_if": "The trace replayed as it is, and without each of its costs; null: not replayed.",
@@ -57,6 +58,14 @@ NOTES: dict[str, dict[str, str]] = {
         "self_s": "Host time per step in it, without the operators that it calls.",
         "device_s": "Time per step of the kernels that it launched.",
         "shapes": "Sizes of its inputs, where they were recorded.",
+    },
+    "TracedCompilation": {
+        "compiles_per_step": "Functions compiled per step.",
+        "compile_s": "Host time per step in compiling, that of backward graphs included.",
+        "steps_with": "Steps in which something is compiled.",
+        "regions_per_step": "Compiled pieces of code that run in a step.",
+        "again": "Of the compilations in the steps, those of a further version of a function; null: the trace does not say.",
+        "resumed": "Lines after which a graph breaks, by the trace's stacks; empty without stacks.",
     },
     "MatrixWork": {
         "flops": "Floating-point operations per step of products of known sizes, two for each multiplication and addition.",
