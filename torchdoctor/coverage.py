@@ -141,10 +141,14 @@ _ROWS_OF_CHECKS = (
     ),
     Row(asked="compute-bound or memory-bound: roofline and MFU", checks=("compute", "roofline")),
     Row(
-        asked="communication share and overlap, stragglers, DataParallel",
-        checks=("communication-share", "rank-imbalance", "data-parallel"),
-        fixes=("ddp",),
-        lacking="A backend other than NCCL has no check of its own.",
+        asked="communication share and overlap, stragglers, DataParallel, non-NCCL",
+        checks=("communication-share", "rank-imbalance", "data-parallel", "backend-not-nccl"),
+        fixes=("ddp", "nccl-backend"),
+        tests=(
+            "tests/probe/test_process_group.py::"
+            "test_the_backend_and_the_line_that_makes_the_group_are_seen",
+        ),
+        lacking="NCCL itself was not run: the tests have no two GPUs.",
     ),
     Row(
         asked="garbage collection, too many threads, throttling, vector instructions held down",

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchdoctor.recording.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_backend import backend_of
 from torchdoctor.recording.trace_calls import allocation, runtime_calls
 from torchdoctor.recording.trace_columns import Trace
 from torchdoctor.recording.trace_compiled import traced_compilation
@@ -83,6 +84,7 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         **_communication(trace, timeline),
+        **backend_of(trace, timeline),
         **device,
     )
 

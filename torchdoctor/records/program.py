@@ -322,6 +322,7 @@ class ProcessFacts:
     memory_snapshot: str | None = None  # file of torch.cuda.memory._dump_snapshot
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
+    backend_location: Location | None = None  # of its process group
     compilation: Compilation | None = None  # None: it compiled nothing
     seeded_by_program: bool = False  # the program itself called torch.manual_seed
     frameworks: list[str] = field(

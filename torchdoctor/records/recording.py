@@ -214,6 +214,9 @@ class TraceStatistics:
     gpu_busy_share: float | None = None
     communication_s: float | None = None  # total, per step
     communication_exposed_s: float | None = None
+    backend: str | None = None  # torch.distributed backend, as the trace names it
+    world_size: int | None = None  # processes of the job
+    host_collective_s: float | None = None  # per step, on the host of a GPU's job, under no kernel
     h2d_bytes: int | None = None
     d2h_bytes: int | None = None
     pageable_copies: float | None = None  # to the device, per step
