@@ -58,10 +58,13 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers",),
     ),
     Row(
-        asked="copies between host and device; pageable or synchronous ones",
-        checks=("memcpy-share", "pageable-copies", "copy-without-pinning"),
+        asked="copies between host and device; pageable or synchronous ones; memset",
+        checks=("memcpy-share", "pageable-copies", "copy-without-pinning", "memset-share"),
         fixes=("pin-memory", "device-prefetch"),
-        lacking="Memset is a share of the step without a check of its own.",
+        tests=(
+            "tests/recording/test_trace_torch.py::"
+            "test_memory_that_is_filled_in_every_step_is_found_with_its_operator",
+        ),
     ),
     Row(
         asked="tensors made on the CPU and moved; torch.tensor of arrays; constants moved again",
