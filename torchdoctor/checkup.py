@@ -33,6 +33,7 @@ from torchdoctor.records import (
 from torchdoctor.records.outside import outside_share
 from torchdoctor.records.preparation import unseen_forward_share
 from torchdoctor.records.program import ANALYSED
+from torchdoctor.records.slow_reads import stays_cold
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings
 from torchdoctor.source_patch import SourcePatch
@@ -180,6 +181,7 @@ class _Checkup:
         )
         if not seen.interrupted and too_short(self._recording) is None:
             self._recording = replace(self._recording, storage=self._recorder.storage(seen))
+            self._recorder.drops_files = stays_cold(self._recording)
             self._recording = self._profiled(seen)
         self._share_out()
         self._doubts += share_doubts(self._recording.steps, self._recording.trace)

@@ -26,6 +26,7 @@ _SCALING = "tests/recording/test_scaling.py"
 _PROBED = "tests/probe/test_analysis.py"
 _COMPILED = "tests/fixes/test_compiling.py"
 _ADVICE = "tests/test_training_advice.py"
+_COMPILING = "tests/probe/test_compile_facts.py"
 _FLOAT16 = "tests/fixes/test_float16.py"
 _PADDED = "tests/probe/test_padded_products.py"
 _PADDED_TEST = f"{_PADDED}::test_uneven_products_of_the_program_are_timed_alone_beside_padded_ones"
@@ -37,10 +38,11 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers", "prefetch-factor", "persistent-workers"),
     ),
     Row(
-        asked="loader: CPU-bound, I/O-bound, a slow sample, uneven or respawned workers, swap",
+        asked="loader: CPU- or I/O-bound, cold cache, slow sample, uneven or new workers, swap",
         checks=(
             "loader-cpu-bound",
             "loader-io-bound",
+            "cold-page-cache",
             "slow-sample",
             "worker-imbalance",
             "workers-respawned",
@@ -49,8 +51,9 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers", "persistent-workers", "prefetch-factor", "in-order-off"),
         tests=(
             "tests/probe/test_loader_order.py::test_a_slow_worker_that_others_wait_for_is_seen",
+            "tests/storage/test_cold_page_cache.py::"
+            "test_cold_files_are_told_from_warm_ones_before_they_are_read",
         ),
-        lacking="A cold page cache has no check of its own.",
     ),
     Row(
         asked="worker count against usable CPUs",
@@ -58,10 +61,13 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers",),
     ),
     Row(
-        asked="copies between host and device; pageable or synchronous ones",
-        checks=("memcpy-share", "pageable-copies", "copy-without-pinning"),
+        asked="copies between host and device; pageable or synchronous ones; memset",
+        checks=("memcpy-share", "pageable-copies", "copy-without-pinning", "memset-share"),
         fixes=("pin-memory", "device-prefetch"),
-        lacking="Memset is a share of the step without a check of its own.",
+        tests=(
+            "tests/recording/test_trace_torch.py::"
+            "test_memory_that_is_filled_in_every_step_is_found_with_its_operator",
+        ),
     ),
     Row(
         asked="tensors made on the CPU and moved; torch.tensor of arrays; constants moved again",
@@ -141,16 +147,28 @@ _ROWS_OF_CHECKS = (
     ),
     Row(asked="compute-bound or memory-bound: roofline and MFU", checks=("compute", "roofline")),
     Row(
-        asked="communication share and overlap, stragglers, DataParallel",
-        checks=("communication-share", "rank-imbalance", "data-parallel"),
-        fixes=("ddp",),
-        lacking="A backend other than NCCL has no check of its own.",
+        asked="communication share and overlap, stragglers, DataParallel, non-NCCL",
+        checks=("communication-share", "rank-imbalance", "data-parallel", "backend-not-nccl"),
+        fixes=("ddp", "nccl-backend"),
+        tests=(
+            "tests/probe/test_process_group.py::"
+            "test_the_backend_and_the_line_that_makes_the_group_are_seen",
+        ),
+        lacking="NCCL itself was not run: the tests have no two GPUs.",
     ),
     Row(
         asked="garbage collection, too many threads, throttling, vector instructions held down",
         checks=("gc-pauses", "too-many-threads", "throttling", "simd-capped"),
         fixes=("gc-freeze", "cpu-threads", "cpu-simd", "numa-binding"),
-        lacking="Graph breaks and recompilations are told of the trial of torch-compile alone.",
+    ),
+    Row(
+        asked="graph breaks and recompilations of a program that uses torch.compile, with lines",
+        checks=("graph-breaks", "recompilations"),
+        tests=(
+            f"{_COMPILING}::test_sizes_that_vary_are_seen_as_recompilations_with_their_line",
+            f"{_COMPILING}::test_a_print_in_the_forward_is_a_graph_break_with_its_line",
+            f"{_COMPILING}::test_a_trace_shows_what_is_compiled_in_its_steps_and_where_graphs_break",
+        ),
     ),
     Row(asked="step outliers: first step, p99 over p50", checks=("step-outliers",)),
 )

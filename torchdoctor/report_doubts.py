@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from torchdoctor.records import Recording
+from torchdoctor.records.slow_reads import cold_mounts
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement
@@ -24,6 +25,7 @@ def all_doubts(
     return [
         *_of_the_recording(recording),
         *_of_changed_times(recording, trials),
+        *_of_cold_files(recording, trials),
         *_of_the_patch(trials, patch),
     ]
 
@@ -46,11 +48,31 @@ def _of_changed_times(recording: Recording, trials: TrialResults | None) -> list
     later_s = fmean(times)
     if 1 / _OTHER_TIMES <= later_s / steps.mean_s <= _OTHER_TIMES:
         return []
+    if any(one.fits for one in cold_mounts(recording)):
+        return []  # said of the files
     return [
         f"A step took {steps.mean_s * 1e3:.3g} ms on average while it was diagnosed and "
         f"{later_s * 1e3:.3g} ms while fixes were tried: the load of the machine changed, and with "
         "it perhaps what limits the program. Run it again on a quieter machine."
     ]
+
+
+def _of_cold_files(recording: Recording, trials: TrialResults | None) -> list[str]:
+    """What the observing launch read from a device, and the launches after it may not."""
+    cold = cold_mounts(recording) if trials and trials.baselines else []
+    if any(not one.fits for one in cold):
+        return [
+            "The files that training reads do not fit into the page cache: those that the "
+            "observed launch read were dropped from it before each launch after it, so that fixes "
+            "were tried as in a training that always reads new ones."
+        ]
+    if cold:
+        return [
+            "The observed launch read its files from the device and the launches after it found "
+            "them in the page cache: the diagnosis is that of a first epoch, the speed-ups are "
+            "those of the epochs after it."
+        ]
+    return []
 
 
 def _of_the_recording(recording: Recording) -> list[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from partial_recordings import recording
 from synthetic_traces import LOADER, TraceBuilder, every_branch
 
+from torchdoctor.checks import backend_not_nccl
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_columns import Table
 from torchdoctor.recording.trace_nesting import innermost, nest
@@ -140,6 +143,19 @@ def test_host_collectives_count_where_nothing_computes() -> None:
     assert found.shares.communication == pytest.approx(0.3)
     assert found.shares.cpu == pytest.approx(0.7)
     assert found.python_s == pytest.approx(200e-6)
+
+
+def test_host_collectives_of_a_job_on_gpus_count_where_no_kernel_runs() -> None:
+    trace = TraceBuilder()
+    trace.step(0, 0, 1000)
+    trace.kernel("sgemm", 0, 500, trace.call("cudaLaunchKernel", 0, 10))
+    trace.slice("user_annotation", "gloo:all_reduce", 400, 800, tid=77)
+    info = {"backend": "gloo", "rank": 0, "world_size": 2}
+    found = summarise(read_trace(io.BytesIO(trace.text(distributedInfo=info))))
+    assert (found.backend, found.world_size) == ("gloo", 2)
+    assert found.host_collective_s == pytest.approx(300e-6)
+    [finding] = backend_not_nccl.look(replace(recording({"processes": []}), trace=found))
+    assert finding.share_of_step == pytest.approx(0.3)
 
 
 def test_a_range_around_the_whole_step_is_no_operator() -> None:

@@ -6,10 +6,13 @@ import gzip
 import json
 import shutil
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from partial_recordings import recording
 
+from torchdoctor.checks import memset_share
 from torchdoctor.recording.trace import read_trace
 from torchdoctor.recording.trace_summary import summarise
 from torchdoctor.records import TraceStatistics
@@ -145,3 +148,21 @@ def test_self_times_fill_the_outermost_operators(recorded: tuple) -> None:
     filled = np.bincount(trace.operators.thread, weights=nesting.self_ns)
     for thread, span in spans.items():
         assert filled[thread] == pytest.approx(span, rel=1e-3)
+
+
+def test_memory_that_is_filled_in_every_step_is_found_with_its_operator(tmp_path: Path) -> None:
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    steps = schedule(wait=1, warmup=1, active=2)
+    with profile(activities=[ProfilerActivity.CPU], schedule=steps, record_shapes=True) as profiler:
+        for _ in range(4):
+            torch.zeros(3000, 3000)[0, 0].item()
+            profiler.step()
+    file = tmp_path / "fills.json"
+    profiler.export_chrome_trace(str(file))
+    found = replace(recording({"processes": []}), trace=summarise(read_trace(file)))
+    [finding] = memset_share.look(found)
+    assert finding.share_of_step > memset_share.THRESHOLD
+    said = " ".join(finding.evidence)
+    assert "aten::fill_: 1 calls" in said or "aten::zero_: 1 calls" in said
+    assert "[3000, 3000]" in said

@@ -48,9 +48,6 @@ def look(recording: Recording) -> list[Finding]:
     if share is None or share < MODERATE:
         return []
     evidence = [f"Exposed communication takes {share:.0%} of each step."]
-    backend = recording.main.backend
-    if backend and backend != "nccl" and recording.has_gpu:
-        evidence.append(f"The backend is {backend}; between GPUs, NCCL is the fast one.")
     return [
         Finding(
             check="communication-share",

@@ -10,8 +10,11 @@ from torchdoctor.records import LoaderFacts, Location, Recording
 from torchdoctor.records.lookup import place, training_loaders
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
-# DataLoader's arguments that may be given by position, which a keyword would then repeat.
-_POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
+# Arguments that may be given by position, which a keyword would then repeat.
+_POSITIONS = {
+    "DataLoader": {"batch_size": 1, "num_workers": 5, "pin_memory": 7},
+    "init_process_group": {"backend": 0},
+}
 # What torch refuses without workers, and where it stands.
 _OF_WORKERS = {
     "persistent_workers": None,
@@ -106,7 +109,7 @@ def call_edits(
             callee=callee,
             keyword=name,
             value=repr(value),
-            position=_POSITIONS.get(name) if callee == "DataLoader" else None,
+            position=_POSITIONS.get(callee, {}).get(name),
             needs="num_workers" if name in _WITH_WORKERS else None,
             command=tuple(recording.workload.command),
         )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torchdoctor.edits import Edit
     from torchdoctor.records import Location, Recording
 
-TREATS = ("zero-grad-to-zero",)
+TREATS = ("zero-grad-to-zero", "memset-share")
 KEEPS_RESULTS = "exactly"
 PHASES = ("backward_s", "optimizer_s", "other_s")
 WHEN = "between steps"

@@ -7,6 +7,7 @@ import sys
 
 from . import (
     backward_hooks,
+    compile_facts,
     copy_hooks,
     double_calls,
     file_reads,
@@ -54,6 +55,7 @@ def attach(torch, watch):
         ("gc", lambda: gc_pauses.install(session)),
         ("stacks", lambda: stacks.install(session)),
         ("files", lambda: file_reads.install(session, watch)),
+        ("compiling", lambda: compile_facts.install(session)),
         ("trackers", lambda: trackers.install(session, watch)),
     )
     for name, install in parts:

@@ -88,6 +88,29 @@ class CompileLog(logging.Handler):
             total = spent["entire_frame_compile"] + max(0, outside)
         return {"compile_s": round(float(total), 3)}
 
+    def compilations(self):
+        """The latest compilations, forward frames and backward graphs, as torch remembers them.
+
+        Rows of `start_unix_s`, `seconds` and `again` (a further version of what was compiled
+        before); empty where this torch does not tell.
+        """
+        found = []
+        try:
+            for one in self._torch._dynamo.utils.get_compilation_metrics():
+                seconds = getattr(one, "entire_frame_compile_time_s", None)
+                if seconds is None:
+                    seconds = (getattr(one, "duration_us", None) or 0) / 1e6
+                found.append(
+                    {
+                        "start_unix_s": float(one.start_time),
+                        "seconds": float(seconds),
+                        "again": (getattr(one, "cache_size", None) or 0) > 0,
+                    }
+                )
+        except (AttributeError, TypeError, ValueError):
+            pass
+        return found
+
     def _breaks(self):
         """Graph breaks by reason and line of the user's code."""
         rows = {}

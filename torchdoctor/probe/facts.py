@@ -39,6 +39,7 @@ def collect(session):
     """All facts of this process as a dictionary."""
     torch = session.torch
     initialized = torch.cuda.is_initialized()
+    backend, world_size = _group(session)
     data = {
         "pid": session.pid,
         "parent_pid": os.getppid(),
@@ -52,7 +53,8 @@ def collect(session):
             else []
         ),
         "rank": _integer("RANK"),
-        "world_size": _integer("WORLD_SIZE"),
+        # Without torchrun (torch.multiprocessing.spawn) the environment does not say.
+        "world_size": _integer("WORLD_SIZE") or world_size,
         "is_loader_worker": session.is_loader_worker(),
         "multiprocessing_child": _is_child(),
         "start_unix_s": STARTED_UNIX_S,
@@ -62,7 +64,8 @@ def collect(session):
         "explicit_steps": session.explicit_steps,
         "flags": flag_hooks.facts(session),
         "fixes": [program.facts() for program in session.all_programs()],
-        "backend": _backend(torch),
+        "backend": backend,
+        "backend_location": getattr(session, "backend_location", None),
         "seeded_by_program": getattr(session, "seeded_by_program", False),
         "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
         "trackers": list(getattr(session, "trackers", [])),
@@ -97,11 +100,12 @@ def _peak_memory():
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _backend(torch):
-    distributed = torch.distributed
+def _group(session):
+    """(backend, processes) of the default process group, also after its end; (None, None)."""
+    distributed = session.torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        return str(distributed.get_backend())
-    return None
+        session.group = str(distributed.get_backend()), int(distributed.get_world_size())
+    return getattr(session, "group", (None, None))
 
 
 def _cost(session):

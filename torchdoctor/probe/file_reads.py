@@ -8,11 +8,13 @@ import os
 import sys
 import sysconfig
 
-from . import library_reads, step_log
+from . import library_reads, page_cache, step_log
 
 LOADER, WORKER, TRAINING, SETUP, HELD, C_READER = "l", "w", "t", "s", "h", "c"
+PAGES = "p"  # the row is "SHARE SIZE PATH": what of a file was cached before it was read
 
 _MOST_ROWS = 200_000
+_MOST_LOOKS = 256  # in each process; a look takes tens of microseconds
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CODE = (".py", ".pyc", ".so", ".pyi", ".pth")
 # Libraries that open files in C or C++, where no audit event tells of it.
@@ -50,7 +52,7 @@ class FileReads:
 
     def forget(self):
         """A forked child writes a file of its own."""
-        self._file, self._rows, self._held = None, 0, set()
+        self._file, self._rows, self._held, self._looked_at = None, 0, set(), set()
 
     def hook(self, event, args):
         """For `sys.addaudithook`: it may never raise, that would forbid what it hears of."""
@@ -62,7 +64,10 @@ class FileReads:
             if isinstance(path, (str, bytes, os.PathLike)) and not (flags or 0) & _WRITING:
                 name = os.path.abspath(os.fsdecode(path))
                 if self._is_data(name):
-                    self.note(self.phase(), name)
+                    phase = self.phase()
+                    self.note(phase, name)
+                    if phase != SETUP:
+                        self._look(name)
         except Exception as error:
             self._session.fail("files", error)
         finally:
@@ -82,6 +87,7 @@ class FileReads:
                 self._held.add(name)
                 if self._is_data(name):
                     self.note(HELD, name)
+                    self._look(name)
             for name in _C_READERS:
                 if name in sys.modules and name not in self._held:
                     self._held.add(name)
@@ -89,6 +95,18 @@ class FileReads:
         finally:
             self._busy = False
         return {}
+
+    def _look(self, name):
+        """Note what of a file is in the page cache: the first time that training reads of it."""
+        if name in self._looked_at or len(self._looked_at) >= _MOST_LOOKS:
+            return
+        self._looked_at.add(name)
+        try:
+            found = page_cache.share_of(name)
+        except OSError:
+            return
+        if found is not None:
+            self.note(PAGES, "%.4f %d %s" % (*found, name))
 
     def _is_data(self, name):
         return (

@@ -57,6 +57,7 @@ def install(session):
         _before(session, torch.optim.Optimizer, "zero_grad", lambda *a, **k: _zero(flags, a, k))
         _before(session, torch.nn.Module, "zero_grad", lambda *a, **k: _zero(flags, a, k))
     _before(session, torch.autograd, "gradcheck", lambda *_, **__: _count(flags))
+    _before(session, torch.distributed, "init_process_group", lambda *_, **__: _joins(session))
     _wrap_training(session, torch, flags)
     _wrap_profilers(session, torch, flags)
 
@@ -144,6 +145,11 @@ def _count(flags):
 def _scales(flags, args):
     # Many programs make a scaler whatever the precision, and switch it off.
     flags.grad_scaler = flags.grad_scaler or bool(args[0].is_enabled())
+
+
+def _joins(session):
+    if getattr(session, "backend_location", None) is None:
+        session.backend_location = places.here()
 
 
 def _zero(flags, args, kwargs):

@@ -6,20 +6,17 @@ Nothing of a file is changed, and pages that were cached before are cached again
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import mmap
 import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-import numpy as np
+from torchdoctor.probe import page_cache
 
 _CHUNK_BYTES = 128 * 1024
 _FIRST_BYTES = 4096
 _MOST_BYTES = 8 * 1024 * 1024  # of each file
-_LOOKS = 16  # offsets looked at where the pages cannot be listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,44 +131,5 @@ def _drop(path: str) -> None:
 
 def _cached_share(path: str) -> float | None:
     """Share of the file's first 8 MiB in the page cache; None where the kernel does not say."""
-    with _opened(path) as descriptor:
-        status = os.fstat(descriptor)
-        size = min(status.st_size, _MOST_BYTES)
-        if not size:
-            return None
-        # To others the kernel lists every page as cached.
-        if status.st_uid == os.getuid() or os.access(path, os.W_OK):
-            with contextlib.suppress(OSError):  # FUSE without a cache cannot be mapped
-                return _share_listed(descriptor, size)
-        return _share_looked_at(descriptor, size)
-
-
-def _share_listed(descriptor: int, size: int) -> float | None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "mincore"):
-        return None
-    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped:
-        pages = -(-size // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * pages)()
-        view = np.frombuffer(mapped, dtype=np.uint8)
-        address = ctypes.c_void_p(view.ctypes.data)
-        failed = libc.mincore(address, ctypes.c_size_t(size), found)
-        del view, address
-    if failed:
-        return None
-    return sum(page & 1 for page in found) / pages
-
-
-def _share_looked_at(descriptor: int, size: int) -> float | None:
-    if not hasattr(os, "RWF_NOWAIT"):
-        return None
-    cached = 0
-    offsets = np.linspace(0, size - 1, _LOOKS).astype(int)
-    for offset in offsets:
-        try:
-            cached += bool(os.preadv(descriptor, [bytearray(1)], int(offset), os.RWF_NOWAIT))
-        except BlockingIOError:
-            continue
-        except OSError:
-            return None  # this file system cannot answer
-    return cached / len(offsets)
+    found = page_cache.share_of(path, _MOST_BYTES)
+    return None if found is None else found[0]

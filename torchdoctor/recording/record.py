@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
+from torchdoctor.recording.cold_files import drop
 from torchdoctor.recording.evaluation import evaluates_training_loader
 from torchdoctor.recording.events import read_channel
 from torchdoctor.recording.launch import LaunchResult, Poll, Variables, launch
@@ -34,7 +35,7 @@ from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.sensors import Sensors
 from torchdoctor.recording.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.recording.steps import step_statistics, window_ns
-from torchdoctor.recording.storage import storage_facts
+from torchdoctor.recording.storage import storage_facts, waits_for_input
 from torchdoctor.recording.switch_blocks import Blocks
 from torchdoctor.recording.switch_timing import switched_launch
 from torchdoctor.recording.turn_blocks import TurnBlocks
@@ -50,7 +51,6 @@ from torchdoctor.records import (
 )
 
 _PROFILED_STEPS = 4
-_WAITS = 0.01  # share of the step spent on its input, from which on storage is looked at
 
 
 class Recorder:
@@ -87,6 +87,7 @@ class Recorder:
         self.doubts: list[str] = []
         # Of timed launches, where samples of training and evaluation are not told apart without.
         self.logs_phases = False
+        self.drops_files = False  # that training reads, from the page cache before each launch
         self._launches = 0
         self._observed: Path | None = None
         with writing(folder):
@@ -144,14 +145,13 @@ class Recorder:
                 "or steps, or say with --step-on what a step is."
             ) from None
         begin, end = window_ns(trainers[0], found, steps)
-        first = step_start_s(trainers[0], found, result)
         return Observation(
             found=found,
             steps=steps,
             processes=trainers_first(facts, found.trainers),
             sensors=columns.statistics(begin, end, main_pid=found.trainers[0]),
             wall_s=result.wall_s,
-            start_s=first,
+            start_s=step_start_s(trainers[0], found, result),
             doubts=doubts,
             failure=own_failure(result, steps.total_steps_seen),
             interrupted=interrupted,
@@ -162,9 +162,7 @@ class Recorder:
 
         Reads some of them again: up to some seconds.
         """
-        steps = seen.steps
-        waits_s = steps.data_wait_s + steps.loader_start_s + steps.before_forward_s
-        if self._observed is None or waits_s < _WAITS * steps.mean_s:
+        if self._observed is None or not waits_for_input(seen.steps):
             return None
         return storage_facts(self._observed, self.folder)
 
@@ -320,6 +318,8 @@ class Recorder:
         contents: Contents | None = None,
         variables: Variables | None = None,
     ) -> LaunchResult:
+        if self.drops_files:
+            drop(self.folder / "files-read.txt")
         with writing(self.folder):
             result = launch(
                 self.workload,

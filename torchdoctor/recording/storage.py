@@ -23,6 +23,7 @@ from torchdoctor.recording.mounts import kind_of, mount_of
 from torchdoctor.recording.read_speed import ReadSpeed, measure
 from torchdoctor.recording.sandbox_plan import Mount, read_mounts
 from torchdoctor.records.program import Location
+from torchdoctor.records.recording import StepStatistics
 from torchdoctor.records.storage import (
     MountReads,
     RemoteReads,
@@ -31,6 +32,7 @@ from torchdoctor.records.storage import (
     TableReads,
 )
 
+_WAITS = 0.01  # share of the step spent on its input, from which on storage is looked at
 _STAT_S = 2.0
 _MEASURE_S = 1.0  # for each mount
 _MEASURED_MOUNTS = 3
@@ -47,6 +49,13 @@ class _Read:
 
     phases: Counter[str] = field(default_factory=Counter)
     size: int = 0
+    cached: float | None = None  # share of it, before training first read of it
+
+
+def waits_for_input(steps: StepStatistics) -> bool:
+    """Whether the step takes long enough over its input that storage may have to do with it."""
+    waits_s = steps.data_wait_s + steps.loader_start_s + steps.before_forward_s
+    return waits_s >= _WAITS * steps.mean_s
 
 
 def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
@@ -120,6 +129,11 @@ def _sort(logged: _Logged, letter: str, text: str) -> None:
         logged.c_readers.add(text)
     elif letter == library_reads.AVAILABLE:
         logged.available.add(text)
+    elif letter == file_reads.PAGES:
+        share, _, path = text.split(" ", 2)
+        read = logged.files.setdefault(path, _Read())
+        # Each worker looks for itself, the first one before anybody has read of it.
+        read.cached = min(float(share), 1.0 if read.cached is None else read.cached)
     elif letter in (library_reads.REMOTE, library_reads.TABLE):
         phase, *row = text.split(" ", 2 if letter == library_reads.REMOTE else 3)
         rows = logged.remote if letter == library_reads.REMOTE else logged.tables
@@ -230,6 +244,7 @@ def _mount_reads(mount: Mount, reads: dict[str, _Read], *, measured: bool) -> Mo
         speed = measure(sample[:_MEASURED_FILES], _MEASURE_S)
     held = [read for read in reads.values() if read.phases[file_reads.HELD]]
     sizes = sum(read.size for read in reads.values())
+    looked_at = [read for read in reads.values() if read.cached is not None]
     folders = Counter(str(Path(path).parent) for path in reads)
     endings = Counter(Path(path).suffix.lower() for path in reads)
     return MountReads(
@@ -243,10 +258,18 @@ def _mount_reads(mount: Mount, reads: dict[str, _Read], *, measured: bool) -> Mo
         opens=sum(map(_opens, reads.values())),
         held=len(held),
         opened_in_c=sum(set(read.phases) == {file_reads.HELD} for read in held),
+        looked_at=len(looked_at),
+        cached_at_first=_cached(looked_at),
         folders=[name for name, _ in folders.most_common(_NAMED)],
         endings=[name for name, _ in endings.most_common(_NAMED)],
         **(_speeds(speed, sizes / len(reads)) if speed else {}),
     )
+
+
+def _cached(looked_at: Sequence[_Read]) -> float | None:
+    """Share of the bytes of these files that was in the page cache before they were read."""
+    size = sum(read.size for read in looked_at)
+    return sum(read.size * (read.cached or 0.0) for read in looked_at) / size if size else None
 
 
 def _speeds(speed: ReadSpeed, mean_bytes: float) -> dict[str, float | None]:

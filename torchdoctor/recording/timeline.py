@@ -289,7 +289,7 @@ def build_timeline(trace: Trace) -> Timeline:
     }
     collectives = branches["communication"]
     if not trace.has_device:
-        collectives = _host_collectives(trace)
+        collectives = host_collectives(trace)
         branches["communication"] = _not_hidden(trace, collectives, branches["data_loader"])
     exposed, below, covered = {}, np.zeros(len(steps), dtype=np.int64), EMPTY
     for branch in BRANCHES:
@@ -312,8 +312,8 @@ def _host_branches(trace: Trace) -> dict[str, Intervals]:
     return {"data_loader": join(*loader), "cpu": join(*work)}
 
 
-def _host_collectives(trace: Trace) -> Intervals:
-    """Collectives that run on the host (gloo), for traces without a GPU."""
+def host_collectives(trace: Trace) -> Intervals:
+    """Collectives that run on the host (gloo); in a trace without a GPU they are all there are."""
     wanted = np.array([name.startswith(HOST_COMMUNICATION) for name in trace.names], dtype=bool)
     return _rows(trace.annotations, named(trace, trace.annotations, wanted))
 

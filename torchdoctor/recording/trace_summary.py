@@ -9,8 +9,10 @@ from typing import Any
 
 from torchdoctor.recording.timeline import BRANCHES, Timeline, build_timeline
 from torchdoctor.recording.trace import read_trace
+from torchdoctor.recording.trace_backend import backend_of
 from torchdoctor.recording.trace_calls import allocation, runtime_calls
 from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.recording.trace_compiled import traced_compilation
 from torchdoctor.recording.trace_copies import summarise_copies
 from torchdoctor.recording.trace_device import summarise_device
 from torchdoctor.recording.trace_doubts import doubts_about
@@ -78,11 +80,13 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         releases_per_step=allocated.released if allocated else None,
         matrix_work=matrix_work(trace, timeline),
         pointwise=pointwise_chains(trace, timeline),
+        compilation=traced_compilation(trace, timeline),
         python_places=python_places(trace, timeline),
         exchange=gradient_exchange(trace, timeline),
         what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
         doubts=[*trace.doubts, *steps.doubts, *about],
         **_communication(trace, timeline),
+        **backend_of(trace, timeline),
         **device,
     )
 

@@ -4,6 +4,12 @@ Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means 
 never zero. Per-step data are columns in files; these types hold summaries and fit in JSON.
 """
 
+from torchdoctor.records.compilation import (
+    Compilation,
+    CompileReason,
+    GaveUp,
+    TracedCompilation,
+)
 from torchdoctor.records.environment import ContainerLimits, Environment, Gpu
 from torchdoctor.records.exchange import GradientExchange
 from torchdoctor.records.interval import Interval
@@ -86,6 +92,8 @@ __all__ = [
     "BranchReplay",
     "Candidate",
     "Ceiling",
+    "Compilation",
+    "CompileReason",
     "ContainerLimits",
     "DatasetWrite",
     "Diagnosis",
@@ -93,6 +101,7 @@ __all__ = [
     "Environment",
     "Finding",
     "Flags",
+    "GaveUp",
     "Gpu",
     "GradientExchange",
     "Interval",
@@ -141,6 +150,7 @@ __all__ = [
     "TableReads",
     "TensorCall",
     "TraceStatistics",
+    "TracedCompilation",
     "TrainingPass",
     "TrainingTrial",
     "Trial",

@@ -9,16 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdoctor.records.compilation import Compilation
+from torchdoctor.records.location import Location as Location
 from torchdoctor.records.padded_product import PaddedProduct
-
-
-@dataclass(frozen=True, kw_only=True)
-class Location:
-    """A place in the user's source: absolute path and 1-based line."""
-
-    file: str
-    line: int
-    function: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +324,8 @@ class ProcessFacts:
     memory_snapshot: str | None = None  # file of torch.cuda.memory._dump_snapshot
     fixes: list[AppliedFix] = field(default_factory=list)
     backend: str | None = None  # torch.distributed backend
+    backend_location: Location | None = None  # of its process group
+    compilation: Compilation | None = None  # None: it compiled nothing
     seeded_by_program: bool = False  # the program itself called torch.manual_seed
     frameworks: list[str] = field(
         default_factory=list

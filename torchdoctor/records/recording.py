@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchdoctor.records.compilation import TracedCompilation
 from torchdoctor.records.environment import Environment
 from torchdoctor.records.exchange import GradientExchange
 from torchdoctor.records.launches import ProgramFailure
@@ -214,6 +215,9 @@ class TraceStatistics:
     gpu_busy_share: float | None = None
     communication_s: float | None = None  # total, per step
     communication_exposed_s: float | None = None
+    backend: str | None = None  # torch.distributed backend, as the trace names it
+    world_size: int | None = None  # processes of the job
+    host_collective_s: float | None = None  # per step, on the host of a GPU's job, under no kernel
     h2d_bytes: int | None = None
     d2h_bytes: int | None = None
     pageable_copies: float | None = None  # to the device, per step
@@ -241,6 +245,7 @@ class TraceStatistics:
     releases_per_step: float | None = None  # of memory to the driver, outside of any operator
     matrix_work: MatrixWork | None = None  # None: no GPU, or no input sizes recorded
     pointwise: PointwiseChains | None = None  # None: no GPU
+    compilation: TracedCompilation | None = None  # None: nothing compiled is in it
     python_places: list[PythonPlace] = field(default_factory=list)  # by time, at most 5
     what_if: WhatIf | None = None  # None: nothing to replay
     exchange: GradientExchange | None = None  # None: no GPU, no steps, or no backward pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torchdoctor.records.lookup import data_wait_share, loader_cpu_share, training_loaders
 from torchdoctor.records.recording import Recording
 from torchdoctor.records.storage import SLOW_KINDS, MountReads
@@ -12,6 +14,8 @@ _WORTH_CACHING = 3.0  # a warm read is this much faster than a cold one: the pag
 _MOST_OF_MEMORY = 0.5  # free memory that cached files may fill
 _ONE_FILE_A_SAMPLE = 0.8
 _WAITING = 0.5  # CPU share of a fetch, below which it mostly waits
+_COLD = 0.5  # share of the bytes that was cached before, below which most come from the device
+_HARDLY_READ = 1e5  # bytes/s of disks, as in the check loader-io-bound
 
 
 def wait_share(recording: Recording) -> float | None:
@@ -38,8 +42,16 @@ def hidden_by_cache(recording: Recording, mount: MountReads) -> bool | None:
     """Whether the page cache answers all but the first read of each file; None: not measured."""
     if mount.cold_file_s is None or mount.warm_file_s is None:
         return None
-    if mount.cold_file_s < _WORTH_CACHING * mount.warm_file_s:
-        return False
+    return _gains_by_cache(mount) and fits_into_memory(recording, mount)
+
+
+def _gains_by_cache(mount: MountReads) -> bool:
+    cold_s, warm_s = mount.cold_file_s, mount.warm_file_s
+    return cold_s is not None and warm_s is not None and cold_s >= _WORTH_CACHING * warm_s
+
+
+def fits_into_memory(recording: Recording, mount: MountReads) -> bool:
+    """Whether all the files would stay in the page cache; True where free memory is not known."""
     storage = recording.storage
     memory = storage.memory_bytes if storage is not None else None
     return memory is None or likely_bytes(recording, mount) < _MOST_OF_MEMORY * memory
@@ -55,12 +67,17 @@ def read_share(recording: Recording, mount: MountReads) -> float | None:
     if steps is None or wait is None or steps.mean_s <= 0 or not mount.opens:
         return None
     file_s = mount.warm_file_s if hidden_by_cache(recording, mount) else mount.cold_file_s
-    if file_s is None or not steps.total_steps_seen:
+    opens = _opens_at_once(recording, mount)
+    return None if file_s is None or opens is None else min(opens * file_s / steps.mean_s, wait)
+
+
+def _opens_at_once(recording: Recording, mount: MountReads) -> float | None:
+    """Files that one worker opens per step; None: not known."""
+    steps, loaders = recording.steps, training_loaders(recording)
+    if steps is None or not steps.total_steps_seen:
         return None
-    loaders = training_loaders(recording)
     side_by_side = max(loaders[0].num_workers, 1) if loaders else 1
-    per_step_s = mount.opens / steps.total_steps_seen * file_s / side_by_side
-    return min(per_step_s / steps.mean_s, wait)
+    return mount.opens / steps.total_steps_seen / side_by_side
 
 
 def slow_mounts(recording: Recording) -> list[tuple[MountReads, float | None]]:
@@ -79,6 +96,55 @@ def slow_mounts(recording: Recording) -> list[tuple[MountReads, float | None]]:
         elif mount.held and mount.kind in SLOW_KINDS and busy is not None and busy < _WAITING:
             found.append((mount, None))
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdMount:
+    """Files that were mostly not cached when training first read of them.
+
+    share: of the step, that reading them from the device adds; None: not known (kept open).
+    fits: all of them fit into free memory, so that the second epoch finds them there.
+    """
+
+    mount: MountReads
+    share: float | None
+    fits: bool
+
+
+def cold_mounts(recording: Recording) -> list[ColdMount]:
+    """Mounts whose files came from the device while the step waited for them."""
+    steps, wait = recording.steps, wait_share(recording)
+    if steps is None or wait is None or wait < LEAST_WAIT or steps.mean_s <= 0:
+        return []
+    found = []
+    for mount in read_mounts_of(recording):
+        cached, opens = mount.cached_at_first, _opens_at_once(recording, mount)
+        if mount.kind == "memory" or cached is None or cached >= _COLD:
+            continue
+        if not _gains_by_cache(mount):
+            continue
+        share = None
+        if opens:
+            saved_s = (mount.cold_file_s or 0.0) - (mount.warm_file_s or 0.0)
+            share = min(opens * saved_s * (1.0 - cached) / steps.mean_s, wait)
+        fits = fits_into_memory(recording, mount)
+        if share is not None and share >= LEAST_SHARE:
+            found.append(ColdMount(mount=mount, share=share, fits=fits))
+        elif mount.held and _comes_from_a_device(recording, mount):
+            found.append(ColdMount(mount=mount, share=None, fits=fits))
+    return found
+
+
+def stays_cold(recording: Recording) -> bool:
+    """Whether the loop waits for files that were not cached and that memory has no room for."""
+    return any(not one.fits for one in cold_mounts(recording))
+
+
+def _comes_from_a_device(recording: Recording, mount: MountReads) -> bool:
+    """Whether the loader waits, and bytes come in; those of a network go by no disk."""
+    busy, reads = loader_cpu_share(recording), recording.sensors.read_bytes_per_s
+    by_disk = reads is not None and reads >= _HARDLY_READ
+    return busy is not None and busy < _WAITING and (by_disk or mount.kind in SLOW_KINDS)
 
 
 def why_not_slow(recording: Recording) -> str:

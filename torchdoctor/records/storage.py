@@ -36,6 +36,8 @@ class MountReads:
     warm_file_s: float | None = None
     latency_s: float | None = None  # median: open, and the first 4 KiB
     cached_share: float | None = None  # of the pages, as the launch left them
+    looked_at: int = 0  # files whose pages were looked at before training first read of them
+    cached_at_first: float | None = None  # share of their bytes that was in the page cache then
 
 
 @dataclass(frozen=True, kw_only=True)

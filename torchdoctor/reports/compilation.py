@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchdoctor.records import Trial
+from torchdoctor.records.compilation import on_sizes
 
 _NAMED = 3
-_SIZES = ("size mismatch", "stride mismatch", ".size()", ".stride()", ".shape")
 
 
 def said(trial: Trial, cwd: str) -> list[str]:
@@ -57,7 +57,7 @@ def _recompiled(details: Mapping[str, Any], cwd: str) -> list[str]:
 
 
 def _by_sizes(reasons: Sequence[Mapping[str, Any]]) -> bool:
-    return any(part in row["reason"] for row in reasons for part in _SIZES)
+    return any(on_sizes(row["reason"]) for row in reasons)
 
 
 def _named(rows: Sequence[Mapping[str, Any]], cwd: str) -> str:

@@ -1,0 +1,161 @@
+"""A program that compiles by itself: what torch says of it, by the real probe and real traces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from partial_recordings import recording
+from probed import run_probed
+
+from torchdoctor.checks import graph_breaks, recompilations
+from torchdoctor.recording.trace_summary import read_and_summarise
+from torchdoctor.records import ProcessFacts, Recording
+
+pytestmark = pytest.mark.slow
+
+# backend="eager" captures and guards as the real one does, and generates no code.
+PROGRAM = """
+import sys, torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x):
+        y = self.layer(x)  # guards
+        SAYS
+        return y * 2
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+COMPILES
+for size in SIZES:
+    optimizer.zero_grad()
+    net(torch.randn(size, 4)).sum().backward()
+    optimizer.step()
+"""
+COMPILES = 'net.compile(backend="eager", dynamic=False)'
+
+
+def observed(
+    folder: Path, says: str = "pass", sizes: str = "[4] * 8", compiles: str = COMPILES
+) -> SimpleNamespace:
+    """What the checks say of the program, and the lines that its comments name."""
+    text = PROGRAM.replace("SAYS", says).replace("SIZES", sizes).replace("COMPILES", compiles)
+    script = folder / "train.py"
+    script.write_text(text)
+    ran = run_probed([str(script)], cwd=folder, folder=folder, after="continue", forked=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.said() == []
+    facts = msgspec.convert(ran.main, type=ProcessFacts)
+    seen = replace(recording({"workload": {"cwd": str(folder)}}), processes=[facts])
+    lines = {x.split("# ")[1]: n for n, x in enumerate(text.splitlines(), 1) if "# " in x}
+    return SimpleNamespace(
+        compilation=seen.main.compilation,
+        breaks=graph_breaks.look(seen),
+        again=recompilations.look(seen),
+        lines=lines,
+        script=str(script),
+    )
+
+
+def test_sizes_that_vary_are_seen_as_recompilations_with_their_line(tmp_path: Path) -> None:
+    seen = observed(tmp_path, sizes="[4, 4, 4, 5, 6, 7, 8, 9]")
+    assert seen.compilation.later_recompiles == 5
+    assert 0 < seen.compilation.later_s < seen.compilation.watched_s
+    [finding] = seen.again
+    said = " ".join(finding.evidence)
+    assert "again 5 times after the first training step" in said
+    assert "mark_dynamic" in said
+    assert finding.location.file == seen.script
+    assert seen.breaks == []
+
+
+def test_a_function_that_torch_gives_up_is_named_with_what_changes(tmp_path: Path) -> None:
+    seen = observed(tmp_path, says="self.calls += 1", sizes="[4] * 12")
+    said = " ".join(e for finding in seen.again for e in finding.evidence)
+    assert "has given 'forward' (train.py:" in said.replace(str(tmp_path) + "/", "")
+    assert "changes is compiled in as a constant" in said
+
+
+def test_a_print_in_the_forward_is_a_graph_break_with_its_line(tmp_path: Path) -> None:
+    seen = observed(tmp_path, says="print('seen')  # breaks")
+    [finding] = seen.breaks
+    assert (finding.location.file, finding.location.line) == (seen.script, seen.lines["breaks"])
+    assert "print or log call out of the forward" in " ".join(finding.evidence)
+    assert f"train.py:{seen.lines['breaks']}: " in " ".join(finding.evidence)
+    assert seen.again == []
+
+
+def test_one_graph_is_no_finding_and_without_compiling_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "eager").mkdir()
+    compiled = observed(tmp_path / "compiled")
+    assert compiled.compilation.graphs == 1
+    assert compiled.breaks == [] and compiled.again == []
+    assert observed(tmp_path / "eager", compiles="pass").compilation is None
+
+
+TRACED = """
+import sys, torch
+from torch.profiler import profile, schedule
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        print("seen")  # breaks
+        return y * 2
+
+net = Net()
+net.compile(backend="aot_eager", dynamic=False)
+keep = lambda one: one.export_chrome_trace(sys.argv[1])
+steps = schedule(wait=1, warmup=1, active=4)
+with profile(schedule=steps, with_stack=True, on_trace_ready=keep) as p:
+    for size in eval(sys.argv[2]):
+        net(torch.randn(size, 4)).sum().backward()
+        p.step()
+"""
+
+
+def _traced(folder: Path, sizes: str) -> tuple[Recording, int]:
+    script, trace = folder / "train.py", folder / "trace.json"
+    script.write_text(TRACED)
+    command = [sys.executable, str(script), str(trace), sizes]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr
+    line = next(n for n, x in enumerate(TRACED.splitlines(), 1) if "# breaks" in x)
+    seen = recording({"processes": []})
+    return replace(seen, trace=read_and_summarise([trace])[0]), line
+
+
+def test_a_trace_shows_what_is_compiled_in_its_steps_and_where_graphs_break(
+    tmp_path: Path,
+) -> None:
+    seen, line = _traced(tmp_path, "[4, 4, 4, 5, 6, 6]")
+    compiled = seen.trace.compilation
+    assert compiled.steps_with == 2
+    assert compiled.compiles_per_step * 4 == 4, "two pieces at two new sizes"
+    [finding] = recompilations.look(seen)
+    assert "in 2 of the 4 steps, on 4 functions" in finding.evidence[0]
+    assert 0.2 < finding.share_of_step <= 1.0
+    [broken] = graph_breaks.look(seen)
+    assert (broken.location.line, broken.location.function) == (line, "forward")
+
+
+def test_a_trace_of_steps_that_compile_nothing_is_no_finding(tmp_path: Path) -> None:
+    seen, _ = _traced(tmp_path, "[4, 4, 4, 4, 4, 4]")
+    assert seen.trace.compilation.compile_s == 0.0
+    assert seen.trace.compilation.regions_per_step == 2.0
+    assert recompilations.look(seen) == []

@@ -1,0 +1,97 @@
+"""GPUs exchange their gradients through host memory (gloo or MPI).
+
+What it means
+-------------
+The backend of torch.distributed says how tensors travel between processes. NCCL sends from one
+GPU's memory to another's, by NVLink, PCIe or the network card, and its kernels run beside those of
+the backward pass. gloo copies every tensor to host memory, sends it from there and copies it back:
+each exchange waits for both copies, and the sum is made by the CPU.
+
+How it is measured
+------------------
+The backend of the process group, which the probe asks torch for, or that the trace names
+(`distributedInfo`), where the model is on a CUDA device and the job has more than one process. Of
+"cpu:gloo,cuda:nccl" the part for CUDA counts. In a trace the share is the time of collectives on
+the host in which no kernel runs.
+
+Not to be confused with
+-----------------------
+Exchange that is slow with NCCL (communication-share), and gloo between processes that train on
+CPUs, where it is right. A build of MPI that reads GPU memory itself may be as fast: measure it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "communication"
+THRESHOLD = 0
+THRESHOLD_SOURCE = (
+    "PyTorch documentation (torch.distributed): use the NCCL backend for training with CUDA GPUs"
+)
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where CUDA tensors are sent by a backend that goes through host memory."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.backend import backend_by_host
+
+    backend, trace = backend_by_host(recording), recording.trace
+    if backend is None:
+        return []
+    name = "MPI" if backend == "mpi" else backend
+    evidence = [
+        f"The model is on a CUDA device and the process group's backend is {name}: gradients are "
+        "copied to host memory, sent, and copied back. NCCL sends them from GPU to GPU."
+    ]
+    share = None
+    if trace is not None and trace.host_collective_s is not None and trace.step_s:
+        share = min(trace.host_collective_s / trace.step_s, 1.0) or None
+        evidence.append(
+            f"Collectives run on the host {trace.host_collective_s * 1e3:.3g} ms of each step in "
+            "which no kernel does."
+        )
+    return [
+        Finding(
+            check="backend-not-nccl",
+            share_of_step=share,
+            evidence=evidence,
+            location=recording.main.backend_location,
+            severity="high",
+        )
+    ]
+
+
+_ON_GPU = {
+    "pid": 1,
+    "world_size": 4,
+    "backend": "gloo",
+    "backend_location": {"file": "/w/train.py", "line": 8, "function": "main"},
+    "models": [{"ident": 0, "data_parallel": "DistributedDataParallel", "device": "cuda:0"}],
+}
+_TRACE = {
+    "path": "t",
+    "steps": 4,
+    "step_s": 0.1,
+    "has_device": True,
+    "backend": "gloo",
+    "world_size": 2,
+    "host_collective_s": 0.04,
+}
+FIRES = [
+    {"processes": [_ON_GPU]},
+    {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:mpi"}]},
+    {"processes": [], "trace": _TRACE},
+]
+QUIET = [
+    {"processes": [{**_ON_GPU, "backend": "nccl"}]},
+    {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:nccl"}]},
+    {"processes": [{**_ON_GPU, "world_size": 1}]},
+    # On CPUs gloo is the right one.
+    {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}]},
+    {"processes": [], "trace": {**_TRACE, "backend": "nccl"}},
+    {"processes": [], "trace": {**_TRACE, "has_device": False}},
+]

@@ -1,0 +1,144 @@
+"""The loader waits for files that are not in the page cache yet.
+
+What it means
+-------------
+What has been read once stays in free memory, the page cache, and is read from there the next
+time. Until then each file comes from its device. Where the files fit into free memory, the first
+epoch alone is slow, and the second is faster by itself: faster storage, or copies of the files on a
+faster disk, gain in the first epoch only. Where they do not fit, what was read first has gone
+before it is read again, and every epoch is like the first.
+
+How it is measured
+------------------
+In the observing launch, right before training opens a file for the first time (for one that is
+mapped or kept open: once the first step has ended), the kernel is asked (`mincore`) which of its
+pages are cached; nothing is read for that. After the launch some of the files are read cold and
+from the cache: the difference, for as much as was not cached, times the files opened per step is
+the share of the step. Files that are kept open are not opened per step: they have no share, and
+need a loader that waits while bytes come from a device. All of it is compared with the memory that
+is free for the page cache.
+
+The observing launch itself warms what it reads. So launches after it measure the fixes with warm
+files, all of them alike, as in a second epoch; where the data do not fit into memory, the files are
+dropped from the cache again before each launch. A fix that reads further ahead than the observing
+launch did (a larger batch) may still find cold files that the others do not read.
+
+Not to be confused with
+-----------------------
+Storage that is slow at every read, as a network file system without a cache: that is slow-storage,
+which also names what is on a slow device and does not fit. A loader whose files are cached and that
+waits all the same computes, or waits for something else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+    from torchdoctor.records.slow_reads import ColdMount
+
+UNDER = "data_loader"
+THRESHOLD = 0.05
+THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding for each mount whose files were mostly not cached, where the step waits for it."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.records.slow_reads import cold_mounts
+
+    loaders = training_loaders(recording)
+    return [
+        Finding(
+            check="cold-page-cache",
+            share_of_step=one.share,
+            evidence=_evidence(recording, one),
+            location=loaders[0].location if loaders else None,
+            severity="moderate" if one.fits or (one.share or 0.0) < 0.2 else "high",
+        )
+        for one in cold_mounts(recording)
+    ]
+
+
+def _evidence(recording: Recording, one: ColdMount) -> list[str]:
+    from torchdoctor.records.slow_reads import likely_bytes
+
+    mount = one.mount
+    found = [
+        f"Of {mount.looked_at} files on {mount.path} ({mount.kind}), "
+        f"{mount.cached_at_first or 0.0:.0%} of the bytes were in the page cache when training "
+        "first read of them: the rest came from the device."
+    ]
+    if mount.cold_file_s is not None and mount.warm_file_s is not None:
+        found.append(
+            f"A file takes {mount.cold_file_s * 1e3:.3g} ms from there and "
+            f"{mount.warm_file_s * 1e3:.3g} ms from the page cache."
+        )
+    if (reads := recording.sensors.read_bytes_per_s) is not None:
+        found.append(f"The program read {reads / 1e6:.1f} MB/s from disks.")
+    storage = recording.storage
+    memory = storage.memory_bytes if storage is not None else None
+    free = "of unknown size" if memory is None else f"of {memory / 1e9:.3g} GB"
+    data = likely_bytes(recording, mount)
+    seen = f"All files together have about {data / 1e9:.3g} GB"
+    if one.fits:
+        found.append(
+            f"{seen}, which fit into the free memory {free}: the second epoch is faster by itself, "
+            "and faster storage gains in the first epoch only."
+        )
+    else:
+        found.append(
+            f"{seen}, too much for the free memory {free}: they stay cold in every epoch. Smaller "
+            "files (compressed, of lower resolution), more memory or a faster disk change that; "
+            "more workers and batches ahead hide it."
+        )
+    return found
+
+
+_MOUNT = {
+    "path": "/data",
+    "file_system": "ext4",
+    "kind": "virtual disk",
+    "files": 880,
+    "file_bytes": 88_000_000,
+    "opens": 880,
+    "cold_file_s": 0.0008,
+    "warm_file_s": 0.0001,
+    "looked_at": 256,
+    "cached_at_first": 0.02,
+}
+_WAITS = {
+    "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+    "shares": {"data_loader": 0.8, "cpu": 0.2},
+    "sensors": {"read_bytes_per_s": 6e7},
+    "processes": [
+        {
+            "pid": 1,
+            "loaders": [{"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}],
+        }
+    ],
+}
+_KEPT_OPEN = {**_MOUNT, "opens": 0, "held": 1}
+
+
+def _stored(mount: dict[str, object], memory: int = 2**34) -> dict[str, object]:
+    return {**_WAITS, "storage": {"mounts": [mount], "memory_bytes": memory}}
+
+
+FIRES = [
+    _stored(_MOUNT),
+    _stored(_MOUNT, memory=2**26),  # larger than memory: cold in every epoch
+    _stored(_KEPT_OPEN),
+]
+QUIET = [
+    _stored({**_MOUNT, "cached_at_first": 0.98}),
+    _stored({**_MOUNT, "cached_at_first": None}),
+    # The cache would not help: a network file system without one, or a disk as fast as memory.
+    _stored({**_MOUNT, "warm_file_s": 0.0007}),
+    _stored({**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}),  # hardly any time of the step
+    {**_stored(_KEPT_OPEN), "sensors": {"read_bytes_per_s": 100.0}},
+    {**_stored(_MOUNT), "shares": {"data_loader": 0.01}},
+    _stored({**_MOUNT, "kind": "memory"}),
+]

@@ -1,0 +1,180 @@
+"""torch.compile compiles again while training goes on.
+
+What it means
+-------------
+torch.compile makes a version of a function for the inputs that it has seen, with guards on what may
+not change: sizes, types, Python values. Where a guard fails, the function is compiled again, which
+takes from a tenth of a second to minutes. After eight versions (`recompile_limit`) torch gives the
+function up and runs it as if it had not been compiled.
+
+How it is measured
+------------------
+In the observing launch, from torch's own counters: compilations after the first training step,
+the time in them against the time since then, why guards failed, and which functions were given
+up. In a trace: the time within the steps in which something is compiled. One version more is
+normal (the last and smaller batch, evaluation): from two on, or with a function given up, it is a
+finding, where it takes its share of the time. It is time of the stretch that was watched: a
+training whose inputs bring nothing new later pays it once.
+
+Not to be confused with
+-----------------------
+The first compilation, which every process pays once. Graph breaks, which cut a function in pieces.
+What compiling cost in a trial of torch-compile: the report says that of the trial.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Compilation, Finding, Recording, TracedCompilation
+
+UNDER = "cpu"
+THRESHOLD = 0.05
+THRESHOLD_SOURCE = "torchdoctor: as for waiting for data (XProf: 5 %); two and more recompilations"
+_FEWEST = 2
+_NAMED = 3
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where compilations go on after the first step; a run's own counters go first."""
+    compiled, trace = recording.main.compilation, recording.trace
+    if compiled is not None:
+        return _counted(recording, compiled)
+    if trace is None or trace.compilation is None or not trace.step_s or not trace.steps:
+        return []
+    share = trace.compilation.compile_s / trace.step_s
+    return _traced(trace.compilation, share, trace.steps) if share >= THRESHOLD else []
+
+
+def _counted(recording: Recording, compiled: Compilation) -> list[Finding]:
+    from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
+
+    share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
+    often = compiled.later_recompiles >= _FEWEST and share >= THRESHOLD
+    if not often and not compiled.gave_up:
+        return []
+    evidence = []
+    if compiled.later_recompiles:
+        evidence.append(
+            f"torch.compile compiled again {counted(compiled.later_recompiles, 'time')} after the "
+            f"first training step: {compiled.later_s:.3g} s of the {compiled.watched_s:.3g} s "
+            "since then."
+        )
+    reasons = compiled.recompile_reasons
+    evidence += [f"{_where(recording, one)}{one.reason}." for one in reasons[:_NAMED]]
+    evidence += [
+        f"torch has given {one.function} up, which runs as if it was not compiled: {one.reason}."
+        for one in compiled.gave_up[:_NAMED]
+    ]
+    evidence += _advice([one.reason for one in reasons] + [one.reason for one in compiled.gave_up])
+    return [
+        Finding(
+            check="recompilations",
+            share_of_step=share or None,
+            evidence=evidence,
+            location=reasons[0].location if reasons else None,
+            severity="high" if share >= 0.2 else "moderate",
+        )
+    ]
+
+
+def _where(recording: Recording, one: object) -> str:
+    from torchdoctor.records.lookup import place
+
+    location = getattr(one, "location", None)
+    return "" if location is None else f"{place(recording, location, '')}: "
+
+
+def _advice(reasons: list[str]) -> list[str]:
+    """What to do about guards that fail, by what they guard."""
+    from torchdoctor.records.compilation import on_sizes
+
+    said = []
+    if any(on_sizes(reason) for reason in reasons):
+        said.append(
+            "Sizes vary: torch.compile(..., dynamic=True), or torch._dynamo.mark_dynamic(x, 0) "
+            "before the call, makes one version for all; drop_last=True or padding makes fewer "
+            "sizes."
+        )
+    if any(" == " in reason and not on_sizes(reason) for reason in reasons):
+        said.append(
+            "A Python value that changes is compiled in as a constant: keep it as a tensor "
+            "(register_buffer), or change it outside of what is compiled."
+        )
+    return said or ["TORCH_LOGS=recompiles shows each guard that fails."]
+
+
+def _traced(compiled: TracedCompilation, share: float, steps: int) -> list[Finding]:
+    from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
+
+    often = counted(round(compiled.compiles_per_step * steps), "function")
+    evidence = [
+        f"torch.compile is at work in {compiled.steps_with} of the {steps} steps, on {often}: "
+        f"{share:.0%} of the mean step."
+    ]
+    first = compiled.again == 0
+    if first:
+        evidence.append(
+            "All of them are compiled for the first time: the trace begins too early to show "
+            "training; torch.profiler.schedule(wait=10, ...) leaves these steps out."
+        )
+    else:
+        if compiled.again:
+            evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
+        evidence.append(
+            "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
+            "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
+        )
+    severity = "advice" if first else "high" if share >= 0.2 else "moderate"
+    return [
+        Finding(check="recompilations", share_of_step=share, evidence=evidence, severity=severity)
+    ]
+
+
+_SIZES = {
+    "reason": "tensor 'x' size mismatch at index 0. expected 4, actual 5",
+    "location": {"file": "/w/train.py", "line": 9, "function": "forward"},
+    "count": 5,
+}
+_AGAIN = {
+    "graphs": 7,
+    "compile_s": 9.0,
+    "recompiles": 6,
+    "recompile_reasons": [_SIZES],
+    "watched_s": 12.0,
+    "later_recompiles": 5,
+    "later_s": 6.0,
+}
+_TRACED = {"compiles_per_step": 0.5, "compile_s": 0.006, "steps_with": 2, "regions_per_step": 2.0}
+
+
+def _run(**changes: object) -> dict[str, object]:
+    return {"processes": [{"pid": 1, "compilation": {**_AGAIN, **changes}}]}
+
+
+def _of_a_trace(**changes: object) -> dict[str, object]:
+    return {
+        "trace": {"path": "t", "steps": 4, "step_s": 0.01, "compilation": {**_TRACED, **changes}}
+    }
+
+
+FIRES = [
+    _run(),
+    _run(
+        later_recompiles=0,
+        later_s=0.0,
+        gave_up=[{"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}],
+    ),
+    _of_a_trace(again=2),
+    _of_a_trace(again=0),
+    _of_a_trace(),
+]
+QUIET = [
+    _run(later_recompiles=1),  # a last and smaller batch
+    _run(later_s=0.1),
+    {"processes": [{"pid": 1}]},
+    _of_a_trace(compile_s=0.0, compiles_per_step=0.0, steps_with=0),
+]

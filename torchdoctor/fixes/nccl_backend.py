@@ -1,0 +1,95 @@
+"""NCCL for what GPUs exchange, in place of gloo or MPI.
+
+What it does
+------------
+Makes the process group with the backend "cpu:gloo,cuda:nccl": tensors on GPUs are sent by NCCL,
+and those on CPUs (a list of names, a barrier of the data set's) by gloo as before. Where no tensor
+on a CPU is ever sent, "nccl" alone does the same.
+
+Why it helps
+------------
+gloo copies each tensor from the GPU to host memory, sends it, adds on the CPU and copies back. NCCL
+sends from one GPU's memory to another's over NVLink, PCIe or the network card, and runs beside the
+backward pass.
+
+Risks
+-----
+NCCL needs a GPU for each process: two processes on one GPU are an error. Sums are made in another
+order, so losses differ by rounding. A rank that does not take part in a collective makes the others
+wait, as with gloo, until a longer timeout. There is no NCCL on Windows.
+
+Make it permanent
+-----------------
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # a GPU for each process
+    dist.init_process_group(backend="cpu:gloo,cuda:nccl")
+
+Sources
+-------
+- PyTorch documentation, torch.distributed, "Which backend to use?":
+  https://docs.pytorch.org/docs/stable/distributed.html
+- NVIDIA documentation, NCCL: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/overview.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.edits import Edit
+    from torchdoctor.records import Recording
+
+TREATS = ("backend-not-nccl",)
+KEEPS_RESULTS = "within rounding"
+WHEN = "by hand"
+UNTRIED = "NCCL needs a GPU of its own for each process, which only the script can give it."
+_BACKEND = "cpu:gloo,cuda:nccl"
+
+
+def refuses(recording: Recording) -> str | None:
+    """Why it is not offered."""
+    from torchdoctor.records.backend import backend_by_host
+
+    if backend_by_host(recording) is None:
+        return "No tensors of GPUs are sent between processes by gloo or MPI."
+    return None
+
+
+def settings(recording: Recording) -> list[dict[str, Any]]:
+    """It has no values to choose from."""
+    return [{}]
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The call, and what has to stand before it."""
+    from torchdoctor.records.lookup import place
+
+    where = place(recording, recording.main.backend_location, "where the process group is made")
+    return (
+        f'{where}  init_process_group(backend="{_BACKEND}", ...)\n'
+        "# before it: torch.cuda.set_device(LOCAL_RANK), so that each process has its own GPU"
+    )
+
+
+def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """The argument of the call; [] where its place is unknown."""
+    from torchdoctor.edits.calls import call_edits
+
+    place = recording.main.backend_location
+    return call_edits(recording, place, "init_process_group", {"backend": _BACKEND})
+
+
+_MODEL = {"ident": 0, "device": "cuda:0", "data_parallel": "DistributedDataParallel"}
+_GLOO = {
+    "pid": 1,
+    "world_size": 2,
+    "backend": "gloo",
+    "backend_location": {"file": "/w/train.py", "line": 8, "function": "main"},
+    "models": [_MODEL],
+}
+OFFERS: list[tuple[dict[str, Any], str]] = [
+    ({"processes": [_GLOO]}, 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"'),
+]
+REFUSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "No tensors of GPUs"),
+    ({"processes": [{**_GLOO, "backend": "nccl"}]}, "No tensors of GPUs"),
+]
