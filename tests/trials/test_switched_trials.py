@@ -131,8 +131,7 @@ def test_numbers_of_workers_are_compared_within_one_launch(tmp_path: Path) -> No
     numbers = (1, 2, 4)
     arms = [[("loader-workers", {"num_workers": n})] for n in numbers]
     found = launched(tmp_path, arms=arms, text=SLOW_SAMPLES)
-    assert found.ended == "measured", found.reason
-    assert [one.state for arm in found.arms for one in arm] == ["applied"] * 3, found.arms
+    assert [one.state for arm in found.arms for one in arm] == ["applied"] * 3, found
     lengths = {block.arm: len(block.timing.step_s) for block in found.blocks}
     assert lengths[3] % 4 == lengths[2] % 2 == 0, "whole bursts"
     rounds = rounds_of(found, [f"workers-{n}" for n in numbers])
@@ -140,5 +139,6 @@ def test_numbers_of_workers_are_compared_within_one_launch(tmp_path: Path) -> No
         differences(rounds, f"workers-{n}", lambda t: seconds_per_sample(t, "mean"))
         for n in numbers
     ]
+    assert min(map(len, gains)) >= 2, found.reason
     one, two, four = (math.exp(sum(each) / len(each)) for each in gains)
     assert two > 1.2 and four > two > one
