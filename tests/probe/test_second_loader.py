@@ -212,6 +212,52 @@ def test_a_data_set_that_fails_in_workers_costs_the_arm_alone(tmp_path: Path) ->
     assert on.count(1) < 6
 
 
+COPIES = """
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torchdoctor.probe import loader_copies
+class Data(Dataset):
+    def __init__(self): self.rows = [[i] for i in range(20)]
+    def __len__(self): return 20
+    def __getitem__(self, index): return torch.tensor(self.rows[index])
+    def __deepcopy__(self, known): raise MemoryError("the data set must not be copied")
+class Own(DataLoader):
+    def __init__(self, data, **more):
+        super().__init__(data, **more)
+        self.kept = "an attribute of a subclass"
+class Groups(Sampler):  # knows the data, draws from the loader's generator, has no length
+    def __init__(self, data, generator):
+        self.data, self.rows, self.generator, self.passes = data, data.rows, generator, 0
+    def __iter__(self):
+        self.passes += 1
+        yield from torch.randperm(20, generator=self.generator).view(5, 4).tolist()
+data, generator = Data(), torch.Generator().manual_seed(3)
+sampler = Groups(data, generator)
+loader = Own(data, batch_sampler=sampler, generator=generator, num_workers=1)
+def seconds(later):
+    arguments = loader_copies.arguments_of(loader, torch)
+    arguments["num_workers"] = 0
+    arguments["prefetch_factor"] = None
+    return loader_copies.second(loader, arguments, later, torch, DataLoader.__init__)
+before = generator.get_state()
+found = seconds(2)
+batches = [[len(list(found)), len(list(found))], type(found).__name__, found.kept]
+copied = found.batch_sampler._sampler
+assert copied is not sampler and copied.data is data and copied.rows is data.rows
+assert copied.generator is found.generator is not generator, "one clone for both"
+assert bool((generator.get_state() == before).all()) and sampler.passes == 0
+print(batches, loader.num_workers, found.num_workers)
+"""
+
+
+def test_a_second_loader_shares_the_data_and_draws_from_clones(tmp_path: Path) -> None:
+    (tmp_path / "copies.py").write_text(COPIES)
+    root = str(Path(catalogue.__file__).parent.parent)
+    ran = run_plain(["copies.py"], tmp_path, forked=True, PYTHONPATH=root)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "[[3, 5], 'Own', 'an attribute of a subclass'] 1 0\n"
+
+
 REFUSED = {
     "a stream that every worker would repeat": (
         {
@@ -232,7 +278,7 @@ REFUSED = {
         "Mine hands out its batches in a way of its own.",
     ),
     "a sampler that is used up": (
-        {"KIND": "def numbers():\n    for _ in range(320): yield random.randrange(80)\n"},
+        {"KIND": "def numbers():\n    for _ in range(160): yield random.randrange(80)\n"},
         "sampler=numbers()",
         "its sampler cannot be copied",
     ),
@@ -263,7 +309,7 @@ REFUSED = {
 @pytest.mark.parametrize("how", REFUSED)
 def test_what_cannot_have_a_second_loader_is_left_to_launches(how: str, tmp_path: Path) -> None:
     parts, loader, reason = REFUSED[how]
-    text = script(loader, epochs=4, **parts)
+    text = script(loader, epochs=2, **parts)
     if how.startswith("two"):  # the training loader is the second one that is made
         text = text.replace("other = iter", "other = None\ndef make(): return iter")
         text = text.replace("rows = open", "other = make()\nrows = open")

@@ -160,9 +160,10 @@ class SecondLoader:
             return True
         if self._program.on:
             self._waited += 1
-            if self._answered < self._stock and self._waited > 4 * self._stock + 20:
+            used_up = self._answered >= max(self._stock, 1)
+            if not used_up and self._waited > 4 * self._stock + 20:
                 self._end("Its loop asks for too few batches.")
-            return self._answered >= self._stock
+            return used_up
         if not self._is_full() and time.perf_counter() - self._off_s > _REFILL_S:
             self._end("Its workers did not fill their queues in %.0f s." % _REFILL_S)
         return self._is_full()
