@@ -1,13 +1,17 @@
 """What it costs to know a fix's speed-up: fresh launches, or blocks within one launch.
 
     python benchmarks/search_cost.py [--start-up 5] [--width 0.03] [--rounds 8] [--blocks 40]
+    python benchmarks/search_cost.py --loader waits [--width 0.1]
 
 In one run, on one program with a start-up of so many seconds: the same fixes by rounds of launches
 (baseline, the fixes in random order, baseline) and by blocks of one launch. For each way the wall
 time until every fix's 95 % interval is at most `--width` wide to either side; where one of them
 does not come so far in its rounds, until both are as narrow as that one got. And whether the two
 intervals of each fix overlap. The two ways take turns (`--repeat`), so that a machine that changes
-meanwhile changes for both. It needs a quiet machine, and prints one line of JSON at its end.
+meanwhile changes for both. With `--loader` the program waits for its loader, whose samples take
+2 ms each of sleep ("waits") or of a processor ("computes"), and the fixes are numbers of workers,
+which in blocks come from a second loader. It needs a quiet machine, and prints one line of JSON at
+its end.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torchdoctor import catalogue
 from torchdoctor.recording.record import Observation, Recorder
@@ -28,9 +33,10 @@ from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Environment, LaunchTiming, Recording
+from torchdoctor.reports.figures import fix_with_settings
 from torchdoctor.trials import compare
 from torchdoctor.trials.launches import Arm, Launcher
-from torchdoctor.trials.rounds import Round, differences
+from torchdoctor.trials.rounds import Round, Seconds, differences
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.switching import rounds_of
@@ -54,7 +60,36 @@ while True:
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
 """
-FIXES = {"channels-last": {}, "cpu-threads": {"num_threads": 1}, "set-to-none": {}}
+LOADER = """
+import time, torch
+time.sleep(START_UP)  # importing, reading a checkpoint, building a tokenizer
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Samples(torch.utils.data.Dataset):
+    def __len__(self): return 100_000
+    def __getitem__(self, index):
+        end = time.thread_time() + 0.002
+        if WAITS: time.sleep(0.002)
+        else:
+            while time.thread_time() < end: pass
+        return torch.full((64,), float(index % 10)), index % 10
+model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+loader = torch.utils.data.DataLoader(Samples(), batch_size=16, shuffle=True)
+while True:
+    for x, y in loader:
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+COMPUTING: list[tuple[str, dict[str, Any]]] = [
+    ("channels-last", {}),
+    ("cpu-threads", {"num_threads": 1}),
+    ("set-to-none", {}),
+]
+WORKERS: list[tuple[str, dict[str, Any]]] = [
+    ("loader-workers", {"num_workers": number}) for number in (1, 2, 4)
+]
 
 
 @dataclass
@@ -77,14 +112,23 @@ class Cost:
 
 @dataclass
 class Progress:
-    """One way's rounds, and the wall seconds from its start to the end of each."""
+    """One way's rounds, and the wall seconds from its start to the end of each.
 
+    fixes: keys of the arms that are compared; time: of a launch or block, per sample.
+    """
+
+    fixes: list[str]
+    time: Seconds
     rounds: list[Round]
-    seconds: list[float]
+    seconds: list[float] = field(default_factory=list)
+
+    def logs(self, rounds: int, fix: str) -> list[float]:
+        """Differences of a fix in so many rounds."""
+        return differences(self.rounds[:rounds], fix, self.time)
 
     def width(self, rounds: int) -> float:
         """Half the widest 95 % interval (in logarithms) of any fix after so many rounds."""
-        return max(compare.half_width(_logs(self.rounds[:rounds], fix)) for fix in FIXES)
+        return max(compare.half_width(self.logs(rounds, fix)) for fix in self.fixes)
 
     def narrowest(self) -> float:
         """The least that `width` came to."""
@@ -94,8 +138,8 @@ class Progress:
         """What was known as soon as every interval was so narrow, which it must have become."""
         enough = next(n for n in range(2, len(self.rounds) + 1) if self.width(n) <= width)
         found = {}
-        for fix in FIXES:
-            logs = _logs(self.rounds[:enough], fix)
+        for fix in self.fixes:
+            logs = self.logs(enough, fix)
             one = compare.interval(logs)
             assert one is not None, f"{fix} was measured less than twice"
             found[fix] = Known(one.estimate, one.low, one.high, len(logs))
@@ -109,14 +153,20 @@ class Comparison:
         start_up_s: seconds before the program begins to train.
         width: half a 95 % interval, as a ratio, that is asked for.
         folder: for the program and its launches.
+        loader: "waits" or "computes": numbers of workers of a program that waits for its loader.
     """
 
-    def __init__(self, start_up_s: float, width: float, folder: Path) -> None:
+    def __init__(self, start_up_s: float, width: float, folder: Path, loader: str | None) -> None:
         script = folder / "train.py"
-        script.write_text(PROGRAM.replace("START_UP", str(start_up_s)))
+        program = LOADER.replace("WAITS", str(loader == "waits")) if loader else PROGRAM
+        script.write_text(program.replace("START_UP", str(start_up_s)))
         workload = workload_of([str(script)], cwd=str(folder))
         self.width = math.log1p(width)
-        self.arms = [Arm(key=fix, fixes=[(fix, values)]) for fix, values in FIXES.items()]
+        fixes = WORKERS if loader else COMPUTING
+        self.arms = [Arm(key=fix_with_settings(*one), fixes=[one]) for one in fixes]
+        self.keys = [arm.key for arm in self.arms]
+        # Workers that finish together hand out their batches in bursts, whose median is no figure.
+        self.seconds = _mean_s if loader else _typical_s
         self.modules = catalogue.fixes()
         self.sandbox = Sandbox.choose("auto", folder, workload)
         self.recorder = Recorder(workload, folder / "run", self.sandbox, 0, None, 600.0)
@@ -132,7 +182,7 @@ class Comparison:
         )
         launcher = Launcher(launch, Budget(None), order=random.Random(seed))
         began = time.monotonic()
-        done = Progress(launcher.rounds, [])
+        done = Progress(self.keys, self.seconds, launcher.rounds)
         for _ in range(most_rounds):
             launcher.block(self.arms, "confirm")
             done.seconds.append(time.monotonic() - began)
@@ -148,11 +198,12 @@ class Comparison:
         assert switching is not None, "the benchmark's own program can be switched"
         found = switching([arm.fixes for arm in self.arms], rounds=rounds, seed=seed)
         assert found.blocks, found.reason
-        every = rounds_of(found, [arm.key for arm in self.arms])
+        every = rounds_of(found, self.keys)
         # From the launch's start to the end of each round: what follows the last block that was
         # needed would not have been run.
         start_s = found.blocks[-1].ended_s - found.wall_s
-        return Progress(every, [one.slots[-1].ended_s - start_s for one in every])
+        ended = [one.slots[-1].ended_s - start_s for one in every]
+        return Progress(self.keys, self.seconds, every, ended)
 
     def close(self) -> None:
         """Remove what only launches need."""
@@ -164,18 +215,18 @@ def _no_limit() -> float:
     return math.inf
 
 
-def _median_s(timing: LaunchTiming) -> float | None:
+def _typical_s(timing: LaunchTiming) -> float | None:
     return compare.seconds_per_sample(timing, "median")
 
 
-def _logs(rounds: list[Round], fix: str) -> list[float]:
-    return differences(rounds, fix, _median_s)
+def _mean_s(timing: LaunchTiming) -> float | None:
+    return compare.seconds_per_sample(timing, "mean")
 
 
 def _show(name: str, cost: Cost) -> None:
     print(f"{name}: {cost.seconds:.1f} s", flush=True)
     for fix, one in cost.found.items():
-        print(f"  {fix:<14} {one.speedup:.3f}x [{one.low:.3f}, {one.high:.3f}] {one.pairs} pairs")
+        print(f"  {fix:<30} {one.speedup:.3f}x [{one.low:.3f}, {one.high:.3f}] {one.pairs} pairs")
 
 
 def main() -> None:
@@ -189,10 +240,11 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=40, help="rounds of blocks in one launch")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--loader", choices=["waits", "computes"], help="numbers of workers")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        both = Comparison(options.start_up, options.width, Path(name))
+        both = Comparison(options.start_up, options.width, Path(name), options.loader)
         ways: list[tuple[str, Callable[[int], Progress]]] = [
             ("launches", lambda seed: both.by_launches(options.rounds, seed)),
             ("blocks", lambda seed: both.by_blocks(options.blocks, seed)),
@@ -206,7 +258,9 @@ def main() -> None:
                 print(f"to intervals of at most {math.expm1(width):+.1%}:")
                 for way, cost in row.items():
                     _show(way, cost)
-                pairs = [(row["launches"].found[fix], row["blocks"].found[fix]) for fix in FIXES]
+                pairs = [
+                    (row["launches"].found[fix], row["blocks"].found[fix]) for fix in both.keys
+                ]
                 agree = [a.low <= b.high and b.low <= a.high for a, b in pairs]
                 ratio = row["launches"].seconds / row["blocks"].seconds
                 print(f"blocks take {ratio:.1f} times less; {sum(agree)} of {len(agree)} agree\n")
@@ -214,7 +268,8 @@ def main() -> None:
                 rows.append({**costs, "width": math.expm1(width), "agree": sum(agree)})
         finally:
             both.close()
-    print(json.dumps({"start_up_s": options.start_up, "width": options.width, "runs": rows}))
+    asked = {"start_up_s": options.start_up, "width": options.width, "loader": options.loader}
+    print(json.dumps({**asked, "runs": rows}))
 
 
 if __name__ == "__main__":

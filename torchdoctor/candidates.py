@@ -61,6 +61,7 @@ class FixModule(Protocol):
     `REORDERS`: it hands out the same batches in another order.
     `PREPARES_ELSEWHERE`: workers prepare the samples, each with a copy of the dataset that the
     untouched program does not have there.
+    `BY_SECOND_LOADER`: in a running program it is switched by a second loader with its arguments.
     `doubt(recording)`: a sentence on what may go wrong where it is used, or None. The report says
     it wherever it shows the fix, and shows it only where it was measured to train the same.
     `note(recording)`: what the report says of it whatever came out, or None.

@@ -219,6 +219,21 @@ def test_one_worker_repeats_nothing_of_an_iterable_dataset(shards: bool | None) 
     assert (ladder["least"], ladder["most"]) == (1, 1)
 
 
+def test_loader_settings_are_switched_where_a_second_loader_can_be_had() -> None:
+    def switched(ident: str = "loader-workers", **seen: Any) -> bool:
+        return fix_facts(FIXES[ident], recording(**{"loader": {}, **seen})).switches
+
+    assert switched() and switched("prefetch-factor", loader={"num_workers": 2})
+    assert not switched("persistent-workers"), "it gains where an epoch begins"
+    assert not switched(loader={"no_second": "It hands out its batches in a way of its own."})
+    assert not switched(loader=None)
+    # 60 batches in 12 epochs, of 1 s or 2 s each.
+    assert switched(loader={"iterators": 12}, mean_s=2.0)
+    assert not switched(loader={"iterators": 15}), "workers start again too often to be left out"
+    anew = fix_facts(FIXES["loader-workers"], _made(0, 1, 2))
+    assert not anew.switches
+
+
 def test_persistent_workers_need_several_epochs() -> None:
     assert "once" in refused("persistent-workers", recording(loader={"num_workers": 2}))
     seen = recording(loader={"num_workers": 2, "iterators": 5})

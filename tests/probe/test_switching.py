@@ -269,7 +269,10 @@ def test_every_fix_between_steps_can_be_switched(tmp_path: Path) -> None:
     ran = run(tmp_path, [arm(i, **settings[i]) for i in found])
     assert ran.stopped_by == "done" and ran.said() == []
     for fix in ran.main["fixes"]:
-        assert fix["state"] != "failed", fix
+        if fix["fix"] == "prefetch-factor":  # there is nobody to prefetch
+            assert "no worker processes" in fix["reason"]
+        else:
+            assert fix["state"] != "failed", fix
 
 
 LOADER = """

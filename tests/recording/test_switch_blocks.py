@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.recording.switch_blocks import choose_blocks
+from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
 from torchdoctor.recording.window import Window
 from torchdoctor.records import Boundary, LoaderFacts, StepStatistics
 
@@ -74,3 +74,28 @@ def test_rounds_that_fit() -> None:
     assert [blocks.rounds_within(3, s) for s in (1.0, 8.0, 12.1)] == [0, 0, 2]
     ended = choose_blocks(observed(0.1, program_ended=True, total_steps_seen=90), WINDOW, 4.0)
     assert ended is not None and ended.rounds_within(3, 1000.0) == 2
+
+
+def lengths(blocks: Blocks | None, *workers: int) -> list[int]:
+    assert blocks is not None
+    return list(blocks.with_workers([(n, 2) for n in workers]).arm_steps)
+
+
+def test_blocks_hold_whole_bursts_of_workers() -> None:
+    """Four workers that finish together: the mean of two and a half bursts says nothing."""
+    blocks = choose_blocks(observed(0.1), WINDOW, 4.0)
+    assert lengths(blocks, 0, 1, 2, 4, 8) == [5, 5, 6, 8, 16]
+    accumulating = choose_blocks(observed(0.1, cycle_steps=4), WINDOW, 4.0)
+    assert lengths(accumulating, 2, 6, 16) == [8, 12, 32]
+    rollouts = choose_blocks(observed(0.01, cycle_steps=150), WINDOW, 4.0)
+    assert lengths(rollouts, 7) == [150], "1050 are too many"
+
+
+def test_what_workers_of_their_own_add_to_a_round() -> None:
+    plain = choose_blocks(observed(0.1, batches_per_step=2.0), WINDOW, 4.0)
+    assert plain is not None  # 5 iterations and 2 discarded
+    blocks = plain.with_workers([(0, 2), (4, 2), (8, 4)])
+    # 3 and 11 more of their blocks, 2 and 14 more until what lies ready is used up.
+    assert blocks.round_s(3) == pytest.approx(3.5 + 3.0)
+    assert blocks.rounds_within(3, 18.1) == 2
+    assert plain.with_workers([(8, 4)]).round_s(1) == pytest.approx(2.8 + 5.0)

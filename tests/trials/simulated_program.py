@@ -134,9 +134,9 @@ class SimulatedSwitching:
     fatal: str | None = None
     launched: list[list[str]] = field(default_factory=list)
 
-    def rounds_within(self, arms: int, seconds: float) -> int:
+    def rounds_within(self, arms: Sequence[Any], seconds: float) -> int:
         """As many as fit."""
-        return max(int((seconds - self.setup_s) / (self.block_s * (arms + 2))), 0)
+        return max(int((seconds - self.setup_s) / (self.block_s * (len(arms) + 2))), 0)
 
     def __call__(
         self, arms: Sequence[list[tuple[str, dict[str, Any]]]], *, rounds: int, seed: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from simulated_program import QUIET, TYPICAL, Simulated, SimulatedSwitching, try
 
 from torchdoctor.records import Candidate
 from torchdoctor.trials.ceilings import CeilingTrial
+from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
@@ -339,3 +341,41 @@ def test_what_can_gain_less_takes_no_time_from_what_can_gain_most() -> None:
     assert any(name.startswith("switching") for name, _ in unknown.launched)
     computing = loader_bound(60.0, {"workers": 1.5, "amp": 2.5})
     assert any(name.startswith("switching") for name, _ in computing.launched)
+
+
+def test_more_values_of_what_was_seen_in_blocks_are_seen_in_blocks() -> None:
+    """A sweep over workers costs no launch for each number where they are switched."""
+    gains = {f"workers n={n}": g for n, g in ((1, 1.2), (2, 1.6), (4, 2.2), (8, 2.9), (16, 2.7))}
+    program = Simulated(gains=gains)
+    ladder = Ladder(setting="n", least=1, most=32, today=0)
+    switching = SimulatedSwitching(program)
+    names = ["workers n=1", "workers n=2", "workers n=4", "none"]
+    facts = {"none": FixFacts(switches=True), "workers": FixFacts(switches=True, ladder=ladder)}
+    results = try_all(program, names, facts=facts, switching=switching)
+    assert switching.launched[0] == names
+    assert switching.launched[1:3] == [["workers n=8"], ["workers n=16"]]
+    assert recommended(results) == [("workers", {"n": 8})]
+    launched = {name for name, _ in program.launched if name and "switching" not in name}
+    assert launched == {"workers n=8"}, "to confirm it"
+
+
+def test_batches_that_arrive_in_bursts_are_judged_by_the_mean_of_their_blocks() -> None:
+    """Workers that finish together: the median step is next to nothing, the mean no better."""
+
+    class Bursts(SimulatedSwitching):
+        def _block(self, arm: int, number: int, arms: Any, offset: float) -> Any:
+            block = super()._block(arm, number, arms, offset)
+            if not arm or arms[arm - 1][0][0] != "workers":
+                return block
+            each = block.timing.step_s[0]
+            steps = [each * 0.1, each * 0.1, each * 0.1, each * 3.7] * 2
+            timing = replace(block.timing, step_s=steps, samples=256.0, window_s=sum(steps))
+            return replace(block, timing=timing)
+
+    program = Simulated(gains={"workers": 0.9, "amp": 1.3})
+    facts = {**SWITCHED, "workers": FixFacts(switches=True)}
+    results = try_all(
+        program, ["workers n=4", "amp", "none"], facts=facts, switching=Bursts(program)
+    )
+    assert recommended(results) == [("amp", {})]
+    assert row(results, "workers").speedup.estimate == pytest.approx(0.9, rel=0.05)

@@ -50,10 +50,13 @@ ARMS: list[list[tuple[str, dict[str, Any]]]] = [
 
 
 def launched(
-    folder: Path, crash: str = "pass", arms: list[list[tuple[str, dict[str, Any]]]] = ARMS
+    folder: Path,
+    crash: str = "pass",
+    arms: list[list[tuple[str, dict[str, Any]]]] = ARMS,
+    text: str = SCRIPT,
 ) -> SwitchedLaunch:
     script = folder / "train.py"
-    script.write_text(SCRIPT.replace("CRASH", crash))
+    script.write_text(text.replace("CRASH", crash))
     workload = workload_of([str(script)], cwd=str(folder))
     sandbox = Sandbox.choose("auto", folder, workload)
     recorder = Recorder(workload, folder / "run", sandbox, 0, None, 60.0)
@@ -63,7 +66,7 @@ def launched(
         modules = catalogue.fixes()
         loaders = seen.processes[0].loaders
         trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 60.0)
-        assert trials is not None and seen.steps.cycle_steps == 4
+        assert trials is not None and (text is not SCRIPT or seen.steps.cycle_steps == 4)
         return trials(arms, rounds=3, seed=0)
     finally:
         recorder.close()
@@ -104,3 +107,38 @@ def test_who_was_on_when_the_program_failed_is_known(tmp_path: Path) -> None:
     baseline, waits = (Arm(key=key) for key in ("none", "waits"))
     assert abandon(found, [baseline, waits], [waits], enough=3)
     assert "did not go on with it" in (waits.refused or "") and baseline.refused is None
+
+
+SLOW_SAMPLES = """
+import time, torch
+torch.manual_seed(0)
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 20000
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.randn(8)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for x in torch.utils.data.DataLoader(Slow(), batch_size=4):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_numbers_of_workers_are_compared_within_one_launch(tmp_path: Path) -> None:
+    """Samples that sleep: each number of workers makes its batches in its share of the time."""
+    numbers = (1, 2, 4)
+    arms = [[("loader-workers", {"num_workers": n})] for n in numbers]
+    found = launched(tmp_path, arms=arms, text=SLOW_SAMPLES)
+    assert [one.state for arm in found.arms for one in arm] == ["applied"] * 3, found
+    lengths = {block.arm: len(block.timing.step_s) for block in found.blocks}
+    assert lengths[3] % 4 == lengths[2] % 2 == 0, "whole bursts"
+    rounds = rounds_of(found, [f"workers-{n}" for n in numbers])
+    gains = [
+        differences(rounds, f"workers-{n}", lambda t: seconds_per_sample(t, "mean"))
+        for n in numbers
+    ]
+    assert min(map(len, gains)) >= 2, found.reason
+    one, two, four = (math.exp(sum(each) / len(each)) for each in gains)
+    assert two > 1.2 and four > two > one

@@ -66,7 +66,8 @@ TREATS = (
 )
 KEEPS_RESULTS = "within rounding"
 PHASES = ("data_wait_s", "loader_start_s")
-WHEN = "launch"
+WHEN = "between steps"
+BY_SECOND_LOADER = True
 PREPARES_ELSEWHERE = True
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
@@ -262,7 +263,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         program.applied(num_workers=wanted)
 
     program.set_reason("No DataLoader that it could change was made.")
-    program.before_loader(set_workers)
+    program.before_loader(set_workers, with_second=True)
 
 
 def location(recording: Recording) -> Location | None:

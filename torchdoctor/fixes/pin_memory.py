@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
 KEEPS_RESULTS = "exactly"
-WHEN = "launch"
+WHEN = "between steps"
+BY_SECOND_LOADER = True
 
 _WORTH = 0.005  # of the step
 _MARK = "_torchdoctor_pinned_by_loader"
@@ -115,8 +116,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             program.refuse("There is no CUDA GPU to copy to.")
 
     program.set_reason("No batch of a pinned loader was copied to the GPU.")
-    program.before_loader(pin)
-    program.at_first_batch(check)
+    program.at_first_batch(check, lambda: None)
+    program.before_loader(pin, with_second=True)
     # The recursion of torch's own function goes through its module: every leaf passes here.
     program.replace(torch.utils.data._utils.pin_memory, "pin_memory", _marking(torch))
     for name in ("to", "cuda"):

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 TREATS = ("data-wait", "slow-sample", "worker-imbalance")
 KEEPS_RESULTS = "exactly"
 PHASES = ("data_wait_s", "loader_start_s")
-WHEN = "launch"
+WHEN = "between steps"
+BY_SECOND_LOADER = True
 
 _DEFAULT = 2  # DataLoader's own, where workers are used
 _WORTH_TRYING = (4, 8)
@@ -93,7 +94,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         program.applied(prefetch_factor=wanted)
 
     program.set_reason("No DataLoader that it could change was made.")
-    program.before_loader(prefetch)
+    program.before_loader(prefetch, with_second=True)
 
 
 def location(recording: Recording) -> Location | None:

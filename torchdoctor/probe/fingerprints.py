@@ -61,6 +61,11 @@ def lead_of(batch, samples):
     return None
 
 
+def nested_bytes(batch):
+    """Bytes of a batch's tensors."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in _leaves(batch, []))
+
+
 def shapes(batch):
     """Shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
     return ", ".join(

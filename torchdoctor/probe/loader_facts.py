@@ -1,10 +1,12 @@
 """What is known of one DataLoader (`records.LoaderFacts`)."""
 
 import inspect
+import multiprocessing
+import os
 import weakref
 
 from . import dataset_writes
-from .fingerprints import shapes
+from .fingerprints import nested_bytes, shapes
 from .nested_datasets import innermost
 
 _MOST_SHAPES = 8
@@ -19,11 +21,14 @@ class Known:
         self._location, self._iterators_before = location, iterators_before
         # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
         self._described = _describe(loader, self._torch)
+        self._no_second = None
         self.iterators = self.batches = self.samples = 0
         self.overtaken, self.overtaken_s = 0, 0.0  # `loader_order`
         self._walls, self._cpus, self._sizes = [], [], []
         self._shapes = []
-        self._writes = dataset_writes.of(loader.dataset) if closely else []
+        self.writes = dataset_writes.of(loader.dataset) if closely else []
+        self.batch_bytes = 0  # of the largest of the first batches
+        self._iterator = None  # a weak reference to the last one
         self.draws_random, self.looked_at = None, 0  # `sample_draws`
         self.lead = None  # where in a batch its size is read, once the first were looked at
 
@@ -31,11 +36,22 @@ class Known:
         """The loader, as long as the program holds it."""
         return self._loader()
 
+    def began(self, iterator):
+        """A new pass over it."""
+        self.iterators += 1
+        self._iterator = weakref.ref(iterator)
+
+    def place(self):
+        """Batches that the pass under way has handed out; 0 where torch does not count them."""
+        iterator = self._iterator() if self._iterator is not None else None
+        return getattr(iterator, "_num_yielded", 0)
+
     def note(self, batch, samples, wall_s, cpu_s):
         """Look closer at one of the first batches."""
         self._walls.append(wall_s)
         self._cpus.append(cpu_s)
         self._sizes.append(max(samples, 1))
+        self.batch_bytes = max(self.batch_bytes, nested_bytes(batch))
         text = shapes(batch)
         if text and text not in self._shapes and len(self._shapes) < _MOST_SHAPES:
             self._shapes.append(text)
@@ -47,6 +63,7 @@ class Known:
             self._described = _describe(
                 loader, self._torch
             )  # a framework may have changed it since
+            self._no_second = why_no_second(loader, self._torch, self.writes)
         row = {
             **self._described,
             "ident": ident,
@@ -59,7 +76,8 @@ class Known:
             "overtaken_s": self.overtaken_s,
             "batch_shapes": self._shapes,
             "draws_random": self.draws_random,
-            "dataset_writes": self._writes,
+            "dataset_writes": self.writes,
+            "no_second": self._no_second,
         }
         if row.get("num_workers") == 0 and sum(self._walls) > 0:
             per_sample = sorted(w / n for w, n in zip(self._walls, self._sizes))  # noqa: B905
@@ -84,7 +102,7 @@ def _describe(loader, torch):
         "in_order": bool(getattr(loader, "in_order", True)),
         "drop_last": bool(getattr(loader, "drop_last", False)),
         "iterable": iterable,
-        "shards_by_worker": _shards(dataset) if iterable else None,
+        "shards_by_worker": shards(dataset) if iterable else None,
         "dataset_cls": "%s.%s" % (own.__module__, own.__qualname__),
         "dataset_length": _length(dataset),
         "sampler_cls": type(sampler).__qualname__ if sampler is not None else "",
@@ -102,10 +120,42 @@ def _length(dataset):
     return length if 0 <= length < 2**53 else None
 
 
-def _shards(dataset):
+def shards(dataset):
     """Whether an IterableDataset's code asks which worker it is; None where no source is found."""
     try:
         source = inspect.getsource(type(dataset))
     except (OSError, TypeError):
         return None
     return "get_worker_info" in source or "worker_id" in source or "RANK" in source
+
+
+def why_no_second(loader, torch, writes):
+    """Why no second loader over the same data can run beside one, as a sentence; None: it can.
+
+    Args:
+        loader: the program's.
+        torch: the user's torch module.
+        writes: rows of `dataset_writes` for its data set.
+    """
+    # By its own module: a program may have put a class of its own in place of the other name.
+    cls, own = type(loader), torch.utils.data.dataloader.DataLoader
+    dataset = loader.dataset
+    for method in ("__iter__", "_get_iterator", "_index_sampler"):
+        if getattr(cls, method, None) is not getattr(own, method, None):
+            return "%s hands out its batches in a way of its own." % cls.__qualname__
+    if isinstance(dataset, torch.utils.data.IterableDataset) and not shards(dataset):
+        name = type(dataset).__qualname__
+        return "%s is an IterableDataset that was not seen to shard itself by worker." % name
+    if loader.multiprocessing_context is not None or _start_method(torch) != "fork":
+        return "Its workers are not forked, or by a multiprocessing context of the program's own."
+    if writes:
+        return "The data set changes itself where it prepares a sample (%s)." % writes[0]["name"]
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        return "Several processes train."
+    return None
+
+
+def _start_method(torch):
+    # Asking without `allow_none` would settle the method for the program.
+    chosen = torch.multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]

@@ -22,6 +22,8 @@ class Loaders:
         self._session = session
         self._idents = weakref.WeakKeyDictionary()
         self.known = []
+        self.last = None  # the number of the one that was fetched from last, while fixes switch
+        self.untouched_init = self.iterate = None  # torch's own, which log nothing
         self._iterators = 0
         self.watches_order = session.phases  # not in launches that are timed
         self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
@@ -48,7 +50,10 @@ class Loaders:
         """A new pass over a loader; its events carry loader and pass in one number."""
         self._iterators += 1
         known = self.known[ident]
-        known.iterators += 1
+        known.began(iterator)
+        if self._session.arms:
+            # `for batch in DataLoader(...)` keeps no name for what a second one is made after.
+            iterator._torchdoctor_loader = known.loader()
         if self.watches_order and getattr(iterator, "_in_order", True):
             iterator._torchdoctor_overtaken = loader_order.Overtaken(known)
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
@@ -91,7 +96,7 @@ def install(session):
 
 
 def _wrap_init(session, loaders, cls):
-    old = cls.__init__
+    old = loaders.untouched_init = cls.__init__
     signature = inspect.signature(old)
 
     @functools.wraps(old)
@@ -118,7 +123,7 @@ def _wrap_init(session, loaders, cls):
 
 
 def _wrap_iter(session, loaders, cls):
-    old = cls.__iter__
+    old = loaders.iterate = cls.__iter__
 
     @functools.wraps(old)
     def __iter__(self):
@@ -224,6 +229,7 @@ def _wrap_next(session, loaders, cls):
 
     def fetch(iterator, number):
         """The next batch, where fixes are switched on, or were."""
+        loaders.last = number
         answered = answer(number) or given_back(number)
         if answered is not None:
             return answered[0]

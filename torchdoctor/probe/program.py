@@ -11,6 +11,10 @@ class Refusal(Exception):
     """The fix does not apply to this program; the message says why."""
 
 
+class _GivenUp(Exception):
+    """It cannot be switched on in the middle; from its start the program may be run with it."""
+
+
 class Program:
     """Where a fix hooks into the program. One instance for each fix of the plan.
 
@@ -20,17 +24,20 @@ class Program:
         plan: the launch's plan.
         switched: it is switched on and off while the program runs; off at first.
         optimizers: a function that lists the program's optimizers.
+        loaders: a function that gives `loader_hooks.Loaders`.
     """
 
-    def __init__(self, torch, fix, plan=None, switched=False, optimizers=list):
-        plan = plan or {}
+    def __init__(
+        self, torch, fix, plan=None, switched=False, optimizers=list, loaders=lambda: None
+    ):
+        plan = self.plan = plan or {}
         self.torch = torch
         self.fix = fix
         self.folder = plan.get("channel")  # of this launch: what lies in `staged` there is removed
         self.files_read = plan.get("files_read")  # the files that the observed loop read
         self.switched = switched
         self.on = not switched
-        self.optimizers = optimizers
+        self.optimizers, self.loaders = optimizers, loaders
         self.state = "pending"
         self.reason = None
         self.details = {}
@@ -46,6 +53,9 @@ class Program:
         self.model_answers = []
         self.backward_replacements = []
         self.iteration_functions = []
+        self.settling_functions = []
+        self.end_functions = []
+        self.second_loader = None
         self.given_back = []  # (loader, batch): its next ones, before it is asked again
         self.modules = []  # the program's root modules, from the moment it is switched on
 
@@ -53,8 +63,21 @@ class Program:
         """Raise `Refusal`: the fix does not apply, with the reason that the user reads."""
         raise Refusal(reason)
 
-    def before_loader(self, function):
-        """function(arguments: dict, ident: int) changes DataLoader's arguments beforehand."""
+    def give_up(self, reason):
+        """Raise what leaves a fix that is switched in a running program to launches of its own."""
+        raise _GivenUp(reason)
+
+    def before_loader(self, function, with_second=False):
+        """function(arguments: dict, ident: int) changes DataLoader's arguments beforehand.
+
+        `with_second`: in a running program, batches of the training loader come from a second one
+        that is made with the changed arguments, while it is on.
+        """
+        if self.switched and with_second:
+            from . import second_loader
+
+            second_loader.add(self, function)
+            return
         self._only_from_the_start()
         self.loader_functions.append(function)
 
@@ -109,6 +132,14 @@ class Program:
     def each_iteration(self, function):
         """function() where an iteration begins, in a switching launch, from the second one on."""
         self.iteration_functions.append(function)
+
+    def settles(self, function):
+        """function() -> whether a block may begin, as far as what it left running is concerned."""
+        self.settling_functions.append(function)
+
+    def at_end(self, function):
+        """function() once it is switched on no more; it must do no harm a second time."""
+        self.end_functions.append(function)
 
     def restore_training(self):
         """When it is switched off, put the training's state back to what it was before."""
@@ -294,12 +325,23 @@ class Program:
         """Why the fix is in the state that it is in."""
         self.reason = text
 
+    def is_settled(self):
+        """Whether nothing that it does in the background disturbs a block; so too if it failed."""
+        return all(self.guarded(one) is not False for one in self.settling_functions)
+
+    def close(self):
+        """It is switched on no more."""
+        for function in self.end_functions:
+            self.guarded(function)
+
     def guarded(self, function, *args):
         """Call a fix's function; what it raises is this fix's failure, not the program's."""
         try:
             return function(*args)
         except Refusal as refusal:
             self.state, self.reason = "refused", str(refusal)
+        except _GivenUp as reason:
+            self.state, self.reason = "failed", str(reason)
         except Exception as error:
             self.state = "failed"
             self.reason = "%s: %s" % (type(error).__name__, error)
@@ -313,26 +355,3 @@ class Program:
             "reason": self.reason,
             "details": self.details,
         }
-
-
-def load_fixes(torch, entries, plan=None, switched=False, optimizers=list):
-    """Load each fix of the plan by its path and apply it; a list of `Program`.
-
-    The last three as in `Program`.
-    """
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    programs = []
-    for entry in entries:
-        program = Program(torch, entry["id"], plan, switched, optimizers)
-        programs.append(program)
-        name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
-
-        def apply(entry=entry, program=program, name=name):
-            spec = spec_from_file_location(name, entry["file"])
-            module = module_from_spec(spec)
-            spec.loader.exec_module(module)
-            module.apply(torch, entry.get("settings") or {}, program)
-
-        program.guarded(apply)
-    return programs

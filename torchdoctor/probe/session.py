@@ -6,7 +6,7 @@ import sys
 import time
 
 from . import step_log
-from .program import load_fixes
+from .fix_files import load_fixes
 
 _FACTS_EVERY_NS = 2_000_000_000
 _MOST_ERRORS = 20
@@ -72,10 +72,13 @@ class Session:
         wanted, alive = self.plan.get("fixes") or [], self._live_optimizers
         self.programs = load_fixes(self.torch, wanted, self.plan, optimizers=alive)
         for entries in (self.plan.get("switch") or {}).get("arms", ()):
-            self.arms.append(load_fixes(self.torch, entries, self.plan, True, alive))
+            self.arms.append(load_fixes(self.torch, entries, self.plan, True, alive, self._loaders))
 
     def _live_optimizers(self):
         return self.optimizers.alive()
+
+    def _loaders(self):
+        return self.loaders
 
     def all_programs(self):
         """Every fix of the plan, switched on or not; those of `arms` in their order."""
@@ -214,6 +217,8 @@ class Session:
         if os.getpid() == self.pid and self.on and (self.learned or self.batches):
             try:
                 self.window.at_exit()
+                for program in self.all_programs():
+                    program.close()
                 self.flush()
             except Exception as error:
                 self.fail("at_exit", error)

@@ -19,7 +19,8 @@ class Switching:
     The plan's "switch": `arms` (lists of fixes), `rounds`, `block_steps`, `discard_steps` (at
     least 1), `block_most_s` (an arm whose block takes longer is left out from then on), `most_s`
     (no further round begins after it), `seed` (of the order), `settle_s` (by arm: how long at least
-    is discarded after it was switched on, and off).
+    is discarded after it was switched on, and off), `arm_steps` (by arm: iterations of its blocks,
+    where they are not `block_steps`).
 
     Args:
         session: the process's session.
@@ -38,6 +39,8 @@ class Switching:
         self._order = random.Random(wanted.get("seed") or 0)
         self._flush = session.guarded(session.log.flush)
         self._settle_s = [0.0, *(wanted.get("settle_s") or [0.0] * len(wanted["arms"]))]
+        of_arms = wanted.get("arm_steps") or [self._steps] * len(wanted["arms"])
+        self._steps_of = [self._steps, *of_arms]
         self._settled_at_s = 0.0
         self._left_out = set()
         self._slots = []  # arms of this round that are still to come
@@ -56,13 +59,16 @@ class Switching:
         log = self._session.log
         if self._began_s is None:
             self._began_s = time.perf_counter()
-            more = self._next_block()
+            over = self._is_over()
             log.add(step_log.BOUNDARY, 0, number)
-            return not more
+            return over
         self._count += 1
         for program in self._session.programs:
             for function in program.iteration_functions:
                 program.guarded(function)
+        if not self._in_block and not self._is_usable():
+            log.add(step_log.BOUNDARY, 0, number)
+            return self._is_over()
         if not self._in_block and self._is_settled():
             self._synchronise()
             log.add(step_log.BLOCK_BEGIN, self._now, self._round)
@@ -73,18 +79,37 @@ class Switching:
             log.add(step_log.BOUNDARY, 0, number)
             log.add(step_log.BLOCK_END, self._now, self._round)
             self._in_block = False
-            return not self._next_block()
+            return self._is_over()
         log.add(step_log.BOUNDARY, 0, number)
         return False
 
+    def _is_usable(self):
+        """Whether what is on neither refused nor failed since it was switched on."""
+        return self._now == BASELINE or all(
+            program.usable for program in self._session.arms[self._now - 1]
+        )
+
     def _is_settled(self):
-        return self._count >= self._discard and time.perf_counter() >= self._settled_at_s
+        # All of them: workers that fill their queues disturb whoever is on.
+        settled = [program.is_settled() for program in self._session.all_programs()]
+        enough = self._count >= self._discard and time.perf_counter() >= self._settled_at_s
+        return enough and all(settled)
+
+    def _is_over(self):
+        """Switch to what comes next; whether nothing does."""
+        if self._next_block():
+            return False
+        self._close(self._session.all_programs())
+        return True
 
     def _is_block_over(self):
-        if self._count >= self._steps:
+        steps = self._steps_of[self._now]
+        if self._count >= steps:
             return True
+        if self._block_most_s is None or self._now == BASELINE:
+            return False
         spent = time.perf_counter() - self._block_began_s
-        if self._block_most_s is None or spent < self._block_most_s or self._now == BASELINE:
+        if spent < self._block_most_s * steps / self._steps:
             return False
         self._left_out.add(self._now)
         return True
@@ -137,15 +162,22 @@ class Switching:
                 self._left_out.add(self._now)  # it refused or failed within its block
             if not self._off(before, modules):
                 return False
+            if self._now in self._left_out:
+                self._close(before)
         if arm != BASELINE and not self._on(programs[arm - 1], modules):
             self._left_out.add(arm)
             if not self._off(programs[arm - 1], modules):
                 return False
+            self._close(programs[arm - 1])
             arm = BASELINE
         self._now = arm
         session.log.add(step_log.SWITCH, arm)
         self._flush()  # who was on must be known of a program that is killed
         return True
+
+    def _close(self, programs):
+        for program in programs:
+            program.close()
 
     def _on(self, programs, modules):
         self._session.programs = programs

@@ -275,9 +275,7 @@ class Recorder:
             switch={
                 "arms": [plan_entries(arm) for arm in arms],
                 "rounds": rounds,
-                "block_steps": blocks.block_steps,
-                "discard_steps": blocks.discard_steps,
-                "block_most_s": blocks.block_most_s,
+                **blocks.plan,
                 "most_s": max(most_s - blocks.setup_s - blocks.round_s(len(arms)), 0.0),
                 "seed": seed,
                 "settle_s": list(settle_s),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torchdoctor.recording.window import Window, prefetched
 from torchdoctor.records import LoaderFacts, StepStatistics
@@ -29,11 +30,51 @@ class Blocks:
     step_s: float
     setup_s: float  # until the first block can begin
     steps_left: int | None = None  # after the warm-up, where the program ends by itself
+    cycle_steps: int = 1
+    batches_per_step: float = 1.0
+    arm_steps: tuple[int, ...] = ()  # by arm, where blocks differ in length
+    more_steps: int = 0  # of a round, beyond those of `block_steps` and `discard_steps`
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What the probe is told of them."""
+        return {
+            "block_steps": self.block_steps,
+            "arm_steps": list(self.arm_steps),
+            "discard_steps": self.discard_steps,
+            "block_most_s": self.block_most_s,
+        }
 
     @property
     def block_most_s(self) -> float:
         """A block that takes longer is cut short."""
         return _SLOW * self.block_steps * self.step_s
+
+    def with_workers(self, arms: Sequence[tuple[int, int]]) -> Blocks:
+        """The same for arms that have loader workers of their own.
+
+        Args:
+            arms: by arm, its own workers and the batches that each prepares ahead.
+        """
+        lengths = tuple(self._steps_with(workers) for workers, _ in arms)
+        more = sum(lengths) - self.block_steps * len(lengths)
+        for workers, ahead in arms:  # what lies ready is used up before a block
+            stock = math.ceil(workers * ahead / max(self.batches_per_step, 1.0))
+            more += max(stock - self.discard_steps, 0)
+        return replace(self, arm_steps=lengths, more_steps=more if len(lengths) > 1 else 2 * more)
+
+    def _steps_with(self, workers: int) -> int:
+        """Iterations of a block in which so many workers make the batches.
+
+        Those that are alike finish together, and their batches come in bursts: of a part of a
+        burst the mean would be a matter of chance.
+        """
+        if workers < 2:
+            return self.block_steps
+        unit = math.lcm(self.cycle_steps, workers)
+        if unit > max(4 * self.block_steps, 2 * workers):
+            unit = self.cycle_steps
+        return math.ceil(max(self.block_steps, 2 * workers) / unit) * unit
 
     def round_s(self, arms: int) -> float:
         """One round: each arm once and the untouched program twice; one arm twice as well."""
@@ -51,7 +92,8 @@ class Blocks:
         return self.setup_s + rounds * self.round_s(arms)
 
     def _round_steps(self, arms: int) -> int:
-        return (4 if arms == 1 else arms + 2) * (self.block_steps + self.discard_steps)
+        each = self.block_steps + self.discard_steps
+        return (4 if arms == 1 else arms + 2) * each + self.more_steps
 
 
 def choose_blocks(
@@ -91,4 +133,6 @@ def choose_blocks(
         step_s=step_s,
         setup_s=start_s + window.warmup_steps * step_s,
         steps_left=max(left, 0) if observed.program_ended else None,
+        cycle_steps=cycle if steps % cycle == 0 else 1,
+        batches_per_step=observed.batches_per_step,
     )

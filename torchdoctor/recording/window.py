@@ -17,7 +17,7 @@ _ASKED_FOR_S = 3600.0  # a number of steps that the user wants is measured to it
 _LAUNCHES = 30  # a budget should pay for about so many of the longest windows
 _SHORT_LAUNCHES = 60  # and, where it is small, for so many of the shortest: pairs tell more
 _WARMUP_SHARE = 0.25  # of a short program's iterations
-_DEFAULT_PREFETCH = 2
+DEFAULT_PREFETCH = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def choose_window(
 def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
     """Iterations that batches which the workers hold ready would last."""
     batches = [
-        x.num_workers * (x.prefetch_factor or _DEFAULT_PREFETCH)
+        x.num_workers * (x.prefetch_factor or DEFAULT_PREFETCH)
         for x in loaders
         if x.num_workers > 0
         and (observed.boundary.kind != "loader" or x.ident == observed.boundary.ident)

@@ -58,6 +58,27 @@ def loader_target(recording: Recording) -> dict[str, int]:
     return {}
 
 
+def no_second_loader(recording: Recording) -> str | None:
+    """Why loader fixes cannot be compared within one launch, by a second loader; None: they can.
+
+    A sentence. What begins an epoch is in no block of a second loader, whose workers live on.
+    """
+    training, steps = training_loaders(recording), recording.steps
+    if not training or steps is None:
+        return "No DataLoader feeds the training loop."
+    loader = training[0]
+    if len(training) > 1:
+        return "The loader is constructed anew each epoch."
+    if loader.no_second is not None:
+        return loader.no_second
+    if loader.iterators < 2:
+        return None
+    epoch_s = steps.mean_s * loader.batches / loader.iterators / max(steps.batches_per_step, 1.0)
+    if epoch_s < _SHORT_EPOCH_S:
+        return f"An epoch takes {epoch_s:.1f} s: how it begins counts as much as what follows."
+    return None
+
+
 def training_models(recording: Recording) -> list[ModelFacts]:
     """Root modules that were called in training mode."""
     return [m for m in recording.main.models if m.forwards > m.eval_forwards]
@@ -224,6 +245,7 @@ def convolution_share(recording: Recording) -> float | None:
     return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
 
 
+_SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
 _CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
 # `_convolution` hands on to the library's operator, but for oneDNN's transposed one, which has none.
 _TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)

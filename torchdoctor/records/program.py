@@ -64,6 +64,7 @@ class LoaderFacts:
     # Preparing the first batches drew from a random generator; None: not seen (worker processes).
     draws_random: bool | None = None
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
+    no_second: str | None = None  # why no second loader over its data can run beside it
 
 
 @dataclass(frozen=True, kw_only=True)

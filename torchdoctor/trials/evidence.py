@@ -165,7 +165,12 @@ class Evidence:
     def _by(self, arm: Arm) -> str:
         # A fix can turn even steps into two kinds (batches that arrive four at a time): then the
         # median step is a fiction, on both sides of the comparison.
-        return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
+        timings = arm.timings or self._in_blocks(arm)
+        return "mean" if compare.has_two_modes(timings) else self.decided_by()
+
+    def _in_blocks(self, arm: Arm) -> list[LaunchTiming]:
+        slots = [slot for one in self._launcher.switched for slot in one.slots]
+        return [slot.timing for slot in slots if slot.arm == arm.key]
 
     def _rounds(self, phase: str) -> list[Round]:
         log = [*self._launcher.rounds, *self._launcher.switched]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.records import Recording
-from torchdoctor.records.lookup import training_loaders
+from torchdoctor.records.lookup import no_second_loader, training_loaders
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.samples import Preparation
@@ -18,7 +18,7 @@ def fix_facts(module: Any, recording: Recording) -> FixFacts:
         keeps_results=module.KEEPS_RESULTS,
         setup_s=getattr(module, "SETUP_S", 0.0),
         includes=frozenset(module.includes(recording) if hasattr(module, "includes") else ()),
-        switches=module.WHEN == "between steps",
+        switches=_switches(module, recording),
         ladder=_ladder(module, recording),
         how=Preparation(
             draws_random=loaders[0].draws_random if loaders else None,
@@ -27,6 +27,14 @@ def fix_facts(module: Any, recording: Recording) -> FixFacts:
         ),
         doubted=hasattr(module, "doubt") and module.doubt(recording) is not None,
     )
+
+
+def _switches(module: Any, recording: Recording) -> bool:
+    """Whether it can be switched on and off in this program as it runs."""
+    if module.WHEN != "between steps":
+        return False
+    by_second = getattr(module, "BY_SECOND_LOADER", False)
+    return not by_second or no_second_loader(recording) is None
 
 
 def _ladder(module: Any, recording: Recording) -> Ladder | None:

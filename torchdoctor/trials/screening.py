@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from torchdoctor.trials.evidence import Evidence
@@ -61,7 +61,7 @@ class Screen:
             return self.arms, []
         rest = [arm for arm in self.arms if arm not in within]
         arms = self._by_launches(rest, least=1 if within else 2)
-        arms += self._refined(arms)
+        arms += self._refined(arms, within)
         if not within and not arms:
             return self.arms, []  # no time for a look: one after another, while there is time
         chosen = choose_finalists(
@@ -116,7 +116,7 @@ class Screen:
         """Seconds of one look at those that come first and could gain more than any switched one.
 
         Where the step waits for data, a look at what computes faster must not take the time for
-        the loader's workers, which no running program can switch.
+        the loader's workers, where these cannot be switched in the running program.
         """
         if not switched:
             return 0.0
@@ -148,35 +148,43 @@ class Screen:
             self.tell(arms)
         return arms
 
-    def _refined(self, looked_at: Sequence[Arm]) -> list[Arm]:
-        """More values of the best fix's setting, each measured beside the best one so far."""
+    def _refined(self, launched: Sequence[Arm], within: list[Arm]) -> list[Arm]:
+        """More values of the best fix's setting: beside the best one so far, or as that, in blocks.
+
+        Returns:
+            Those that were launched; those that were seen in blocks are added to `within`.
+        """
         found: list[Arm] = []
         for number in range(_MOST_REFINED):
             gains = {
-                arm.key: self._screened(arm, "screen").gain
-                for arm in [*looked_at, *found]
-                if arm.alive and self.evidence.ranked(arm, "screen")[0]
+                arm.key: self._screened(arm, phase).gain
+                for phase, arms in (("screen", [*launched, *found]), (PHASE, within))
+                for arm in arms
+                if arm.alive and self.evidence.ranked(arm, phase)[0]
             }
-            known = [arm for arm in [*looked_at, *found] if arm.key in gains]
+            known = [arm for arm in [*launched, *found, *within] if arm.key in gains]
             best = max(known, key=lambda arm: gains[arm.key], default=None)
-            if best is None or best.facts.ladder is None or gains[best.key] < math.log1p(WORTH):
+            if best is None or gains[best.key] < math.log1p(WORTH):
                 break
-            ladder, settings = best.facts.ladder, best.fixes[0][1]
-            alike = [arm for arm in known if arm.fixes[0][0] == best.fixes[0][0]]
-            alike.sort(key=lambda arm: gains[arm.key])
-            tried = {int(arm.fixes[0][1][ladder.setting]): gains[arm.key] for arm in alike}
-            value = next_value(tried, ladder)
-            if value is None or best.candidate is None:
+            arm = _next_to(best, known, gains, f"refined-{number}")
+            if arm is None or not self._leaves_the_rest_after([best, arm]):
                 break
-            more = {**settings, ladder.setting: value}
-            arm = best.with_settings(f"refined-{number}", more)
-            if not self._leaves_the_rest_after([best, arm]):
-                break
+            if best in within:
+                if not self._is_seen_in_blocks(arm):
+                    break
+                within.append(arm)
             self.arms.append(arm)
-            found.append(arm)
-            self.launcher.block([best, arm], "screen")
+            if best not in within:
+                found.append(arm)
+                self.launcher.block([best, arm], "screen")
             self.tell([best, arm])
         return found
+
+    def _is_seen_in_blocks(self, arm: Arm) -> bool:
+        """A look at one more within a launch of its own."""
+        return self.switching is not None and bool(
+            screen_within(self.launcher, self.switching, [arm])
+        )
 
     def _screened(self, arm: Arm, phase: str) -> Screened:
         """What a look at one arm said."""
@@ -207,6 +215,20 @@ class Screen:
             return False
         confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
         return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
+
+
+def _next_to(best: Arm, known: Sequence[Arm], gains: Mapping[str, float], key: str) -> Arm | None:
+    """The best one with a value that is worth trying next; None: there is none."""
+    ladder, (fix, settings) = best.facts.ladder, best.fixes[0]
+    if ladder is None or best.candidate is None:
+        return None
+    alike = [arm for arm in known if arm.fixes[0][0] == fix]
+    alike.sort(key=lambda arm: gains[arm.key])
+    tried = {int(arm.fixes[0][1][ladder.setting]): gains[arm.key] for arm in alike}
+    value = next_value(tried, ladder)
+    if value is None:
+        return None
+    return best.with_settings(key, {**settings, ladder.setting: value})
 
 
 def _ceiling(arm: Arm) -> float:

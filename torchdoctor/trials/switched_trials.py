@@ -10,9 +10,10 @@ from torchdoctor import catalogue
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
-from torchdoctor.recording.window import Window
+from torchdoctor.recording.window import DEFAULT_PREFETCH, Window
 from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch
 from torchdoctor.trials.ceilings import CeilingTrial
+from torchdoctor.trials.launches import Fixes
 
 _CEILING = "ceiling-"
 
@@ -52,11 +53,13 @@ class SwitchedTrials:
         blocks: Blocks,
         modules: dict[str, Any],
         left: Callable[[], float],
+        loader: LoaderFacts | None = None,
     ) -> None:
         self._recorder, self._seen, self._window = recorder, seen, window
         known = {_CEILING + ident: module for ident, module in catalogue.ceilings().items()}
         self._blocks, self._left = blocks, left
         self._modules = {**modules, **known}
+        self._loader = loader or LoaderFacts(ident=0)  # the training loop's
 
     @classmethod
     def choose(
@@ -70,21 +73,26 @@ class SwitchedTrials:
     ) -> SwitchedTrials | None:
         """None where this program cannot be compared in blocks (`choose_blocks`)."""
         blocks = choose_blocks(seen.steps, window, seen.start_s, loaders)
-        return cls(recorder, seen, window, blocks, modules, left) if blocks else None
+        if blocks is None:
+            return None
+        boundary = seen.steps.boundary
+        by_loader = [x for x in loaders if boundary.kind == "loader" and x.ident == boundary.ident]
+        most_used = max(loaders, key=lambda x: x.batches, default=None)
+        loader = by_loader[0] if by_loader else most_used
+        return cls(recorder, seen, window, blocks, modules, left, loader)
 
-    def rounds_within(self, arms: int, seconds: float) -> int:
-        """How many rounds of so many arms a launch of so many seconds has room for."""
-        return self._blocks.rounds_within(arms, seconds)
+    def rounds_within(self, arms: Sequence[Fixes], seconds: float) -> int:
+        """How many rounds of these arms a launch of so many seconds has room for."""
+        return self._blocks_of(arms).rounds_within(len(arms), seconds)
 
-    def __call__(
-        self, arms: Sequence[Sequence[tuple[str, dict[str, Any]]]], *, rounds: int, seed: int
-    ) -> SwitchedLaunch:
+    def __call__(self, arms: Sequence[Fixes], *, rounds: int, seed: int) -> SwitchedLaunch:
         """Launch once with these arms in turns; a failure is a value."""
-        expected = self._blocks.launch_s(len(arms), rounds)
+        blocks = self._blocks_of(arms)
+        expected = blocks.launch_s(len(arms), rounds)
         return self._recorder.switch(
             self._seen.found.boundary,
             self._window.warmup_steps,
-            self._blocks,
+            blocks,
             [[(fix, Path(self._modules[fix].__file__), values) for fix, values in a] for a in arms],
             rounds=rounds,
             # Arms that are slower than the untouched program take longer; rounds end in time.
@@ -95,3 +103,15 @@ class SwitchedTrials:
                 for a in arms
             ],
         )
+
+    def _blocks_of(self, arms: Sequence[Fixes]) -> Blocks:
+        return self._blocks.with_workers([self._workers(fixes) for fixes in arms])
+
+    def _workers(self, fixes: Fixes) -> tuple[int, int]:
+        """Workers of an arm's second loader, and batches that each prepares ahead."""
+        for fix, settings in fixes:
+            if getattr(self._modules[fix], "BY_SECOND_LOADER", False):
+                workers = settings.get("num_workers", self._loader.num_workers)
+                ahead = settings.get("prefetch_factor", self._loader.prefetch_factor)
+                return int(workers), int(ahead or DEFAULT_PREFETCH)
+        return 0, 0

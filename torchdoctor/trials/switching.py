@@ -27,8 +27,8 @@ _CEILINGS_SHARE = 0.1  # of the budget left: what ceilings may cost
 class Switching(Protocol):
     """Starts the program once with several arms that take turns."""
 
-    def rounds_within(self, arms: int, seconds: float) -> int:
-        """How many rounds of so many arms a launch of so many seconds has room for."""
+    def rounds_within(self, arms: Sequence[Fixes], seconds: float) -> int:
+        """How many rounds of these arms a launch of so many seconds has room for."""
 
     def __call__(self, arms: Sequence[Fixes], *, rounds: int, seed: int) -> SwitchedLaunch:
         """One launch; a failure of the program is a value, not an exception."""
@@ -81,18 +81,19 @@ def _plan(
     free_s = left_s - 2 * FEWEST_PAIRS * baseline_s - reserve_s  # to confirm one
     share_s = _CEILINGS_SHARE * left_s
     worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s if arms else 0.0
-    least = _rounds(switching, len(arms), min(worth_s, free_s)) if arms else 0
+    least = _rounds(switching, arms, min(worth_s, free_s)) if arms else 0
     for count in range(len(ceilings), 0, -1):
-        rounds = _rounds(switching, len(arms) + count, min(worth_s + share_s, free_s))
+        turns = [*arms, *ceilings[:count]]
+        rounds = _rounds(switching, turns, min(worth_s + share_s, free_s))
         if rounds >= max(least, FEWEST_ROUNDS):
             return list(ceilings[:count]), rounds
     return [], least
 
 
-def _rounds(switching: Switching, arms: int, seconds: float) -> int:
+def _rounds(switching: Switching, arms: Sequence[Arm], seconds: float) -> int:
     if math.isinf(seconds):
         return MOST_ROUNDS
-    return min(MOST_ROUNDS, switching.rounds_within(arms, seconds))
+    return min(MOST_ROUNDS, switching.rounds_within([arm.fixes for arm in arms], seconds))
 
 
 def _repeat(

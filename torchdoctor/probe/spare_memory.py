@@ -1,0 +1,70 @@
+"""Whether there is memory for more loader workers (Linux; elsewhere nothing is known)."""
+
+import os
+
+_CGROUP = "/sys/fs/cgroup"
+
+
+def lacking(workers, ready_bytes):
+    """Why so many more workers may need more memory than there is, as a sentence; None: they fit.
+
+    Args:
+        workers: each may write to all that this process has in memory, and so get a copy of it.
+        ready_bytes: of the batches that lie ready in shared memory.
+    """
+    needed = workers * _own_bytes() + ready_bytes
+    available = available_bytes()
+    if available is not None and needed > available:
+        return "%d more workers could take %.1f GB of memory, and %.1f GB are free." % (
+            workers,
+            needed / 1e9,
+            available / 1e9,
+        )
+    shared = _shared_bytes()
+    if shared is not None and ready_bytes > shared:
+        return "Batches of %.2f GB would lie ready in shared memory, and %.2f GB are free." % (
+            ready_bytes / 1e9,
+            shared / 1e9,
+        )
+    return None
+
+
+def available_bytes():
+    """Memory that may still be taken, of the machine or of the container; None: not known."""
+    known = [_field("/proc/meminfo", "MemAvailable"), _left_of_container()]
+    return min((value for value in known if value is not None), default=None)
+
+
+def _own_bytes():
+    return _field("/proc/self/status", "RssAnon") or 0
+
+
+def _field(path, name):
+    """A figure of a file that says "name:  1234 kB", in bytes."""
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith(name + ":"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _left_of_container():
+    """Of a container's own control group (version 2)."""
+    try:
+        with open(os.path.join(_CGROUP, "memory.max"), encoding="ascii") as file:
+            limit = int(file.read())  # "max": there is none
+        with open(os.path.join(_CGROUP, "memory.current"), encoding="ascii") as file:
+            return max(limit - int(file.read()), 0)
+    except (OSError, ValueError):
+        return None
+
+
+def _shared_bytes():
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_bavail * found.f_frsize
