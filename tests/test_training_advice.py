@@ -24,7 +24,7 @@ pathlib.Path("weights.txt").write_text("trained")
 torch.manual_seed(0)
 x = 0.1 * torch.randn(4096, 10)
 y = x @ torch.full((10, 1), 10.0) + 0.1 * torch.randn(4096, 1)
-model = torch.nn.Linear(10, 1)
+model = torch.nn.Linear(10, 1, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 while True:
     for a, b in DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True):
@@ -67,8 +67,7 @@ def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
 def tried(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("advice")
     (folder / "weights.txt").write_text("mine")
-    options = ("--budget", "300s", "--fixes", "lr-schedule,normalization")
-    return folder, run(folder, SMALL_INPUTS, *options)
+    return folder, run(folder, SMALL_INPUTS, "--budget", "200s", "--fixes", "lr-schedule")
 
 
 def trial(report: dict[str, Any], fix: str) -> dict[str, Any]:
@@ -95,27 +94,16 @@ def test_a_range_test_finds_the_rate_that_diverges_and_leaves_no_trace(
     ]
 
 
-def test_losses_with_and_without_stand_apart_from_speed(
-    tried: tuple[Path, dict[str, Any]],
-) -> None:
+def test_it_stands_apart_from_speed(tried: tuple[Path, dict[str, Any]]) -> None:
     folder, report = tried
-    one = trial(report, "normalization")
-    assert one["verdict"] == "better", one["sentence"]
-    found = one["comparison"]
-    assert found["pairs"] == 3
-    assert found["with_fix"] < found["without"]
-    assert found["high"] < -found["seeds_spread"] < 0
-    assert "over the same samples (3 seeds" in one["sentence"]
-    # Never a matter of speed.
     assert report["recommendation"]["fixes"] == []
     assert report["recommendation"]["patch"] is None
-    advice = report["recommendation"]["also_offered"]
-    assert {(x["fix"], x["aim"]) for x in advice} == {
-        *(("lr-schedule", "training"), ("normalization", "training"))
-    }
+    (advice,) = report["recommendation"]["also_offered"]
+    assert (advice["fix"], advice["aim"]) == ("lr-schedule", "training")
+    assert advice["warning"]
     assert not [x for x in report["trials"] if x["speedup"] is not None]
     launches = [path.name for path in (folder / "out").rglob("launches/*")]
-    assert sum("training-" in name for name in launches) == 2 + 3 + 3
+    assert sum("training-lr-schedule" in name for name in launches) == 2
 
 
 def test_every_format_shows_what_came_out_and_what_it_may_cost(
@@ -129,8 +117,7 @@ def test_every_format_shows_what_came_out_and_what_it_may_cost(
         assert "Advice on training itself, not on speed" in plain
         assert f"max_lr={rate:.2g}, total_steps" in plain
         assert "Tried: Range test:" in plain
-        assert "Tried: Loss in the last third of" in plain
-        assert plain.count("What it may cost:") == 2
+        assert plain.count("What it may cost:") == 1
 
 
 def test_a_program_that_updates_its_weights_by_hand_is_refused_with_the_reason(

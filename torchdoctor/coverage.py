@@ -302,7 +302,8 @@ _ROWS_OF_FIXES = (
         tests=(
             f"{_PROBED}::test_how_training_is_set_up_is_seen",
             f"{_ADVICE}::test_a_range_test_finds_the_rate_that_diverges_and_leaves_no_trace",
-            f"{_ADVICE}::test_losses_with_and_without_stand_apart_from_speed",
+            "tests/probe/test_training_launches.py::"
+            "test_losses_with_and_without_are_of_the_same_samples",
         ),
         lacking="Batch normalization between convolutions is offered alone, and so is an average "
         "that is no torch AveragedModel; nothing of it was run on a GPU.",

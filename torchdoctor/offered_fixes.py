@@ -193,7 +193,7 @@ def advice(
             settings=next((_shown(x) for x in tried if x.fix == ident), {}),
             aim="training",
             standing="offered",
-            warning=module.COSTS,
+            warning=getattr(module, "COSTS", None),
         )
         found.append(as_code(one, recording, fixes))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,14 @@ def test_only_advice_that_the_program_calls_for_is_tried() -> None:
     deep = {"pid": 1, "analysed_steps": 6, "models": [{"ident": 0, "forwards": 9, "conv2d": 8}]}
     (layers,) = advised(recording({"processes": [deep]}), fixes)
     assert layers.untried is not None and "cannot be put into a program" in layers.untried
+
+
+def test_advice_that_no_run_can_show_says_why() -> None:
+    by_hand = SimpleNamespace(AIM="training", UNTRIED="it takes weeks.", refuses=lambda seen: None)
+    (found,) = advised(recording({}), {"patience": by_hand})
+    assert found.untried == "It takes weeks."
+    (trial,) = tried(Program(), [found]).trials
+    assert (trial.verdict, trial.sentence) == ("not-tried", "It takes weeks.")
 
 
 def test_a_launch_is_as_long_as_time_and_data_allow() -> None:

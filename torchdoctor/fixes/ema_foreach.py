@@ -107,7 +107,8 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
     where = place(recording, recording.main.flags.averaged_location, "where it is made")
     decay = settings.get("decay", 0.999)
-    return f"{where}  AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn({decay:g}))"
+    own = "" if "decay" in settings else "  # with the decay of your avg_fn"
+    return f"{where}  AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn({decay:g})){own}"
 
 
 EXAMPLE = """

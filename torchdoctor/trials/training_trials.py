@@ -61,11 +61,14 @@ def advised(recording: Recording, modules: Mapping[str, Any]) -> list[Advice]:
     for ident, module in modules.items():
         if getattr(module, "AIM", "speed") != "training" or module.refuses(recording):
             continue
+        kind = getattr(module, "TRIAL", None)
         reason = scaled if recording.main.flags.grad_scaler else None
-        if hasattr(module, "untriable"):
+        if kind is None:
+            reason = _whole(module.UNTRIED)
+        elif hasattr(module, "untriable"):
             reason = module.untriable(recording) or reason
         values: dict[str, Any] = {} if reason else next(iter(module.settings(recording)), {})
-        found.append(Advice(fix=ident, kind=module.TRIAL, settings=values, untried=reason))
+        found.append(Advice(fix=ident, kind=kind or "loss", settings=values, untried=reason))
     return sorted(found, key=lambda one: one.kind != "range test")
 
 

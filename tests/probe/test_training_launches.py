@@ -1,0 +1,176 @@
+"""Advice on training tried on real programs under the real probe, without the tool around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probed import run_probed
+
+from torchdoctor import catalogue
+from torchdoctor.recording.launch_plan import plan_entries
+from torchdoctor.recording.launch_timing import launch_timing
+from torchdoctor.records import Boundary, LaunchTiming, TrainingTrial
+from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.training_trials import Advice, run_training_trials
+
+pytestmark = pytest.mark.slow
+STEPS = 120
+
+# Least squares over inputs of one deviation: gradient descent diverges above 2 / deviation ** 2.
+LEAST_SQUARES = """
+import math, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+x = DEVIATION * torch.randn(1024, 10)
+y = x @ torch.full((10, 1), 1.0 / DEVIATION) + 0.1 * torch.randn(1024, 1)
+model = torch.nn.Linear(10, 1, bias=False)
+optimizer = OPTIMIZER
+while True:
+    for a, b in DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True):
+        loss = 0.5 * (model(a) - b).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        CHECK
+"""
+RANGE = Advice(fix="lr-schedule", kind="range test", settings={"lowest": 0.01, "highest": 1e4})
+
+
+@dataclass
+class Programs:
+    """Starts a program in the place of `trials.timed_launch.TimedLaunch`."""
+
+    program: str
+    folder: Path
+    started: list[str] = field(default_factory=list)
+
+    def __call__(
+        self, fixes: list[tuple[str, dict[str, Any]]], *, seed_offset: int = 0
+    ) -> LaunchTiming:
+        folder = self.folder / f"{len(self.started)}"
+        folder.mkdir()
+        (folder / "train.py").write_text(self.program)
+        self.started.append("+".join(fix for fix, _ in fixes))
+        boundary = Boundary(kind="optimizer")
+        files = [(fix, Path(str(catalogue.fixes()[fix].__file__)), one) for fix, one in fixes]
+        ran = run_probed(
+            ["train.py"],
+            folder,
+            folder,
+            forked=True,
+            purpose="time",
+            phases=False,
+            boundary={"kind": "optimizer", "ident": 0, "every": 1, "learned_by": "backward"},
+            warmup_steps=10,
+            measure_steps=STEPS - 10,
+            fixes=plan_entries(files),
+            seed=0,
+            seed_offset=seed_offset,
+            fingerprint_batches=5,
+        )
+        assert not ran.said()
+        return launch_timing(folder / "channel", boundary)
+
+
+def tried(
+    folder: Path,
+    advice: Advice,
+    deviation: float = 1.0,
+    optimizer: str = "torch.optim.SGD(model.parameters(), lr=0.01)",
+    check: str = "pass",
+) -> TrainingTrial:
+    program = LEAST_SQUARES.replace("DEVIATION", str(deviation)).replace("OPTIMIZER", optimizer)
+    programs = Programs(program.replace("CHECK", check), folder)
+    results = run_training_trials(programs, [advice], budget=Budget(None), steps=STEPS)
+    return results.trials[0]
+
+
+@pytest.mark.parametrize(("deviation", "rate"), [(1.0, 0.01), (4.0, 0.001), (0.25, 0.3)])
+def test_the_rate_that_diverges_is_two_over_the_curvature(
+    deviation: float, rate: float, tmp_path: Path
+) -> None:
+    limit = 2 / deviation**2
+    found = tried(tmp_path, RANGE, deviation, f"torch.optim.SGD(model.parameters(), lr={rate})")
+    assert found.verdict == "found", found.sentence
+    test = found.range_test
+    assert test is not None and test.diverged_rate is not None and test.max_rate is not None
+    assert limit / 4 < test.diverged_rate < 4 * limit
+    assert test.own_rate == pytest.approx(rate)
+    assert rate < test.max_rate < limit
+
+
+@pytest.mark.parametrize(
+    "check", ["assert not math.isnan(loss.item())", "float(loss) < 1e4 or 1/0"]
+)
+def test_a_program_that_stops_when_it_diverges_has_shown_the_rate(
+    check: str, tmp_path: Path
+) -> None:
+    found = tried(tmp_path, RANGE, check=check)
+    assert found.verdict == "found", found.sentence
+    assert found.range_test is not None and found.range_test.diverged_rate is not None
+    assert 0.5 < found.range_test.diverged_rate < 20.0
+
+
+def test_a_rate_that_diverges_already_is_said_to(tmp_path: Path) -> None:
+    found = tried(tmp_path, RANGE, optimizer="torch.optim.SGD(model.parameters(), lr=20.0)")
+    assert "at that the loss diverges here" in found.sentence, found.sentence
+
+
+def test_a_program_without_an_optimizer_is_not_tried_and_says_why(tmp_path: Path) -> None:
+    by_hand = (
+        "type('ByHand', (), {'zero_grad': lambda s: model.zero_grad(), 'step': lambda s: "
+        "[p.data.sub_(0.01 * p.grad) for p in model.parameters()]})()"
+    )
+    program = LEAST_SQUARES.replace("DEVIATION", "1.0").replace("OPTIMIZER", by_hand)
+    programs = Programs(program.replace("CHECK", "if step() > 200: break"), tmp_path)
+    programs.program = programs.program.replace(
+        "import math", "import itertools, math\nstep = itertools.count().__next__"
+    ).replace("while True", "for _ in range(15)")
+    found = run_training_trials(programs, [RANGE], budget=Budget(None), steps=STEPS).trials[0]
+    assert found.range_test is None
+    assert found.verdict in ("not-tried", "failed")
+    assert programs.started == ["lr-schedule"], "not a second time"
+
+
+def test_losses_with_and_without_are_of_the_same_samples(tmp_path: Path) -> None:
+    """Inputs of deviation 0.1 learn a hundred times as slowly as normalized ones."""
+    settings = {"mean": [0.0] * 10, "std": [0.1] * 10}
+    advice = Advice(fix="normalization", kind="loss", settings=settings)
+    found = tried(tmp_path, advice, 0.1, "torch.optim.SGD(model.parameters(), lr=0.05)")
+    assert found.verdict == "better", found.sentence
+    one = found.comparison
+    assert one is not None and one.pairs == 3 and one.high is not None
+    assert one.with_fix is not None and one.without is not None and one.seeds_spread is not None
+    assert one.with_fix < one.without
+    assert one.high < 0 < one.seeds_spread
+    assert one.step_speedup is not None
+    assert "over the same samples (3 seeds" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("fix", "settings", "optimizer"),
+    [
+        ("adamw", {}, "torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=1e-4)"),
+        (
+            *("gradient-clipping", {"max_norm": 1e3}),
+            "torch.optim.SGD(model.parameters(), lr=0.01)",
+        ),
+    ],
+)
+def test_what_changes_next_to_nothing_shows_no_difference(
+    fix: str, settings: dict[str, Any], optimizer: str, tmp_path: Path
+) -> None:
+    found = tried(tmp_path, Advice(fix=fix, kind="loss", settings=settings), 1.0, optimizer)
+    assert found.verdict == "no-difference", found.sentence
+    assert found.launches == 3
+
+
+def test_clipping_saves_a_training_that_becomes_nan(tmp_path: Path) -> None:
+    advice = Advice(fix="gradient-clipping", kind="loss", settings={"max_norm": 0.5})
+    found = tried(tmp_path, advice, 1.0, "torch.optim.SGD(model.parameters(), lr=30.0)")
+    assert found.verdict == "better", found.sentence
+    assert "is not finite without it" in found.sentence
+    assert found.details["clipped_steps"] > 0

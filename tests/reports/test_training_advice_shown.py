@@ -1,0 +1,95 @@
+"""What reports say of advice on training: what came out, what it may cost, and never a speed-up."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from partial_recordings import recording
+
+from torchdoctor import catalogue
+from torchdoctor.offered_fixes import advice
+from torchdoctor.record_files import decode_report
+from torchdoctor.records import (
+    Diagnosis,
+    Environment,
+    RangeTest,
+    Recommendation,
+    RecommendedFix,
+    Report,
+    TrainingTrial,
+    WorkloadRecord,
+)
+from torchdoctor.reports import html, json_report, markdown, terminal
+
+SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
+TESTED = RangeTest(
+    own_rate=0.01, lowest_rate=1e-4, highest_rate=100.0, steps=200, max_rate=0.0345678
+)
+
+
+def trial(verdict: str, **values: object) -> TrainingTrial:
+    return TrainingTrial(
+        **{
+            "fix": "lr-schedule",
+            "kind": "range test",
+            "verdict": verdict,
+            "sentence": "It [came] <out>.",
+            "range_test": TESTED,
+            **values,
+        }  # type: ignore[arg-type]
+    )
+
+
+def advised(*trials: TrainingTrial) -> list[RecommendedFix]:
+    seen = recording({"processes": [{"pid": 1, "optimizers": [SGD]}]})
+    return advice([], seen, catalogue.fixes(), trials)
+
+
+def report_of(*trials: TrainingTrial) -> Report:
+    return Report(
+        workload=WorkloadRecord(command=["train.py"]),
+        environment=Environment(),
+        diagnosis=Diagnosis(bottleneck="none"),
+        training_trials=list(trials),
+        recommendation=Recommendation(also_offered=advised(*trials)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "begins"),
+    [
+        ("found", "Tried: "),
+        ("shows-nothing", "Tried: "),
+        ("failed", "Failed: "),
+        ("not-tried", "Not tried: "),
+    ],
+)
+def test_every_format_says_what_came_out_and_what_it_may_cost(verdict: str, begins: str) -> None:
+    report = report_of(trial(verdict))
+    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+        plain = " ".join(text.replace("&lt;", "<").replace("&gt;", ">").replace("\\", "").split())
+        assert f"{begins}It [came] <out>." in plain
+        assert "What it may cost: a schedule brings more numbers to choose" in plain
+        assert not re.search(r"\dx\b", plain), "no speed-up"
+
+
+def test_a_rate_that_was_found_stands_in_the_code_and_no_other_does() -> None:
+    (found,) = advised(trial("found"))
+    assert found.settings == {"max_lr": 0.035}
+    assert "max_lr=0.035, total_steps" in (found.instruction or "")
+    for one in (trial("shows-nothing"), trial("not-tried", range_test=None)):
+        (other,) = advised(one)
+        assert other.settings == {}
+        assert "max_lr=..., total_steps" in (other.instruction or "")
+
+
+def test_advice_without_a_trial_is_shown_as_it_was() -> None:
+    text = " ".join(terminal.render(report_of()).split())
+    assert "lr-schedule" in text and "What it may cost" in text
+    assert "ried: " not in text
+
+
+def test_report_json_gives_back_what_was_tried() -> None:
+    report = report_of(trial("found", details={"own_rate": 0.01}))
+    assert decode_report(json_report.render(report)) == report
