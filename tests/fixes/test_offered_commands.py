@@ -51,6 +51,7 @@ def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("trials")
 def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
     tmp_path: Path, of_one_process: list[float]
 ) -> None:
@@ -61,6 +62,7 @@ def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("trials")
 @pytest.mark.parametrize("torch_has", ["fully_shard", "only the older class"])
 def test_the_lines_that_shard_a_model_train_as_one_process_does(
     torch_has: str, tmp_path: Path, of_one_process: list[float]
@@ -83,6 +85,7 @@ print('seen as', describe(model)['data_parallel'], flush=True)
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("trials")
 def test_the_lines_that_split_a_model_train_as_one_process_does(
     tmp_path: Path, of_one_process: list[float]
 ) -> None:
