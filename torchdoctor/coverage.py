@@ -189,7 +189,9 @@ _ROWS_OF_FIXES = (
         asked="decoded samples cached",
         fixes=("decoded-cache",),
         tests=(f"{_PROBED}::test_whether_samples_stay_the_same_is_seen_within_the_first_epoch",),
-        lacking="Where launches end within the first epoch it is offered, not measured.",
+        lacking="Where launches end within the first epoch it is offered, not measured: making the "
+        "samples of a window beforehand takes as long as a launch, and paired launches, whose "
+        "blocks end by time, have no window that is known beforehand.",
     ),
     Row(asked="Arrow in place of CSV, JSON, Excel", fixes=("arrow-format",)),
     Row(

@@ -5,16 +5,18 @@ else, write theirs too: each row is one write call, so that a kill loses none.
 """
 
 import os
+import random
 import sys
 import sysconfig
 
 from . import library_reads, page_cache, step_log
 
 LOADER, WORKER, TRAINING, SETUP, HELD, C_READER = "l", "w", "t", "s", "h", "c"
-PAGES = "p"  # the row is "SHARE SIZE PATH": what of a file was cached before it was read
+PAGES = "k"  # the row is "SHARE SIZE PATH": what of a file was cached before it was read
 
 _MOST_ROWS = 200_000
-_MOST_LOOKS = 256  # in each process; a look takes tens of microseconds
+# A look takes tens of microseconds, which the median of the samples' times may not show.
+_LOOKED_AT, _MOST_OPENED = 0.25, 512  # of the files that training opens, in each process
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CODE = (".py", ".pyc", ".so", ".pyi", ".pth")
 # Libraries that open files in C or C++, where no audit event tells of it.
@@ -52,7 +54,8 @@ class FileReads:
 
     def forget(self):
         """A forked child writes a file of its own."""
-        self._file, self._rows, self._held, self._looked_at = None, 0, set(), set()
+        self._file, self._rows, self._held, self._opened = None, 0, set(), set()
+        self._lots = random.Random(0)
 
     def hook(self, event, args):
         """For `sys.addaudithook`: it may never raise, that would forbid what it hears of."""
@@ -67,7 +70,7 @@ class FileReads:
                     phase = self.phase()
                     self.note(phase, name)
                     if phase != SETUP:
-                        self._look(name)
+                        self._opened_in_loop(name)
         except Exception as error:
             self._session.fail("files", error)
         finally:
@@ -87,7 +90,8 @@ class FileReads:
                 self._held.add(name)
                 if self._is_data(name):
                     self.note(HELD, name)
-                    self._look(name)
+                    if name not in self._opened:
+                        self._look(name)
             for name in _C_READERS:
                 if name in sys.modules and name not in self._held:
                     self._held.add(name)
@@ -96,11 +100,16 @@ class FileReads:
             self._busy = False
         return {}
 
-    def _look(self, name):
-        """Note what of a file is in the page cache: the first time that training reads of it."""
-        if name in self._looked_at or len(self._looked_at) >= _MOST_LOOKS:
+    def _opened_in_loop(self, name):
+        if name in self._opened or len(self._opened) >= _MOST_OPENED:
             return
-        self._looked_at.add(name)
+        # By lot: where a sample opens four files, every fourth is of one kind.
+        if not self._opened or self._lots.random() < _LOOKED_AT:
+            self._look(name)
+        self._opened.add(name)
+
+    def _look(self, name):
+        """Note what of a file is in the page cache, before training has read of it."""
         try:
             found = page_cache.share_of(name)
         except OSError:

@@ -1,11 +1,13 @@
 """How much of a file lies in the page cache; nothing of it is read to see that."""
 
+import functools
 import mmap
 import os
 
 _WHOLE_BYTES = 8 * 1024 * 1024  # of longer files, stretches are looked at
 _STRETCHES = 64
 _STRETCH_BYTES = 64 * 1024
+_LOWEST_BIT = bytes(number & 1 for number in range(256))  # the others mean nothing
 _LOOKS = 16  # offsets looked at where the pages cannot be listed
 
 
@@ -36,20 +38,27 @@ def share_of(path, most_bytes=None):
         os.close(descriptor)
 
 
-def _listed(descriptor, size):
+@functools.lru_cache(maxsize=1)
+def _mincore():
+    """ctypes, and the C library's mincore; None where there is none."""
     try:
         import ctypes
 
-        mincore = ctypes.CDLL(None, use_errno=True).mincore
+        return ctypes, ctypes.CDLL(None, use_errno=True).mincore
     except (ImportError, OSError, AttributeError, TypeError):
+        return None
+
+
+def _listed(descriptor, size):
+    if _mincore() is None:
         return None
     cached = pages = 0
     try:
         for offset, length in _stretches(size):
-            there = _pages(ctypes, mincore, descriptor, offset, length)
+            there = _pages(*_mincore(), descriptor, offset, length)
             if there is None:
                 return None
-            cached, pages = cached + sum(page & 1 for page in there), pages + len(there)
+            cached, pages = cached + there.count(1), pages + len(there)
     except (OSError, ValueError):  # FUSE without a cache cannot be mapped
         return _looked_at(descriptor, size)
     return cached / pages
@@ -65,7 +74,7 @@ def _stretches(size):
 
 
 def _pages(ctypes, mincore, descriptor, offset, length):
-    """A byte for each page, whose lowest bit says whether it is cached; None: nobody says."""
+    """A byte for each page, 1: it is cached; None: nobody says."""
     found = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
     # A private mapping, so that its address can be had; no page of it is ever touched.
     with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=offset) as mapped:
@@ -73,7 +82,7 @@ def _pages(ctypes, mincore, descriptor, offset, length):
         address = ctypes.c_void_p(ctypes.addressof(first))
         failed = mincore(address, ctypes.c_size_t(length), found)
         del first
-    return None if failed else found
+    return None if failed else bytes(found).translate(_LOWEST_BIT)
 
 
 def _looked_at(descriptor, size):
