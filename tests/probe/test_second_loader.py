@@ -316,5 +316,8 @@ def test_what_cannot_have_a_second_loader_is_left_to_launches(how: str, tmp_path
     ran = run(tmp_path, text, arm("loader-workers", num_workers=3), after="continue")
     (fix,) = ran.main["fixes"]
     assert fix["state"] == "failed" and reason in fix["reason"], (fix, ran.stderr[-500:])
+    if how not in ("a sampler that is used up", "two loaders side by side"):
+        said = ran.main["loaders"][0]["no_second"]
+        assert reason in said, "seen in any launch, so that none is planned for it"
     assert 1 not in [one for one, _ in blocks(ran)]
     assert ran.returncode == 0 and "left: 0" in ran.stdout.replace("left: 1", "left: 0")
