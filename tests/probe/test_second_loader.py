@@ -194,6 +194,28 @@ def test_a_generator_of_the_programs_own_is_not_drawn_from(tmp_path: Path) -> No
     assert without_pids(ours) == without_pids(untouched(tmp_path, script(loader, 4)))[: len(ours)]
 
 
+SHARDED = """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for i in range(first, 80, step):
+            time.sleep(0.003)
+            yield torch.full((3,), float(i)), os.getpid()
+Slow = Stream
+"""
+
+
+def test_a_stream_that_shards_itself_goes_on_where_it_was(tmp_path: Path) -> None:
+    fix = arm("loader-workers", num_workers=2, loader=0)
+    ran = run(tmp_path, script("", epochs=30, KIND=SHARDED), fix)
+    assert ran.main["fixes"][0]["state"] == "applied" and ran.said() == [], ran.main["fixes"]
+    on, rows = on_in_iterations(ran), rows_of(tmp_path)
+    own = [row[0][0] for one, row in zip(on, rows, strict=False) if one == 0]
+    assert len(own) > 20 and own == [4 * n % 80 for n in range(len(own))]
+    assert 1 in [one for one, _ in blocks(ran)]
+
+
 FAILS = "if os.getppid() == PARENT and index % 3 == 0: raise ValueError('only in workers')"
 
 
@@ -316,5 +338,8 @@ def test_what_cannot_have_a_second_loader_is_left_to_launches(how: str, tmp_path
     ran = run(tmp_path, text, arm("loader-workers", num_workers=3), after="continue")
     (fix,) = ran.main["fixes"]
     assert fix["state"] == "failed" and reason in fix["reason"], (fix, ran.stderr[-500:])
+    if how not in ("a sampler that is used up", "two loaders side by side"):
+        said = ran.main["loaders"][0]["no_second"]
+        assert reason in said, "seen in any launch, so that none is planned for it"
     assert 1 not in [one for one, _ in blocks(ran)]
     assert ran.returncode == 0 and "left: 0" in ran.stdout.replace("left: 1", "left: 0")

@@ -21,12 +21,12 @@ class Known:
         self._location, self._iterators_before = location, iterators_before
         # At once: `for batch in DataLoader(...)` keeps no name for the loader, and it is soon gone.
         self._described = _describe(loader, self._torch)
-        self._no_second = None
         self.iterators = self.batches = self.samples = 0
         self.overtaken, self.overtaken_s = 0, 0.0  # `loader_order`
         self._walls, self._cpus, self._sizes = [], [], []
         self._shapes = []
         self.writes = dataset_writes.of(loader.dataset) if closely else []
+        self._no_second = why_no_second(loader, torch, self.writes)
         self.batch_bytes = 0  # of the largest of the first batches
         self._iterator = None  # a weak reference to the last one
         self.draws_random, self.looked_at = None, 0  # `sample_draws`

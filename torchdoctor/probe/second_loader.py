@@ -103,7 +103,7 @@ class SecondLoader:
             program.give_up(program.reason or "It changes nothing of the loader.")
         workers = arguments["num_workers"]
         streams = isinstance(loader.dataset, program.torch.utils.data.IterableDataset)
-        if streams and not (workers and loader.num_workers):
+        if streams and not workers and not loader.num_workers:
             program.give_up("Two iterators over one IterableDataset would share its samples.")
         if workers:
             arguments["persistent_workers"] = True
