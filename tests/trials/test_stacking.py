@@ -83,6 +83,27 @@ def test_what_fails_on_top_of_the_best_is_shown_as_failed_and_not_taken():
         assert recommended(results) <= {"a", "c"} and recommended(results) != {"a", "c"}
 
 
+def test_an_addition_that_fails_does_not_keep_the_next_one_from_being_tried():
+    """a alone is confirmed; c and d lean, c clashes with a, d gains much beside it."""
+    tried = 0
+    for seed in range(12):
+
+        class Clash(Interacting):
+            def __call__(self, fixes, *, seed_offset=0):
+                self.ends = {"c": "failed"} if {"a", "c"} <= {fix for fix, _ in fixes} else {}
+                return super().__call__(fixes, seed_offset=seed_offset)
+
+        gains = {"a": 1.8, "c": 1.03, "d": 1.025}
+        program = Clash(gains=gains, noise=TYPICAL, seed=seed)
+        program.together = {frozenset("ad"): 2.6}
+        results = try_all(program, ["a", "c", "d"])
+        reasons = {one.fix: one.reason or "" for one in results.trials}
+        if reasons.get("a + c") and "on top of" in reasons["d"]:
+            tried += 1
+            assert recommended(results) == {"a", "d"}
+    assert tried
+
+
 @pytest.mark.parametrize("budget_s", range(100, 700, 60))
 def test_whatever_the_budget_what_is_recommended_was_measured_as_a_whole(budget_s):
     program = interacting({"a b": 2.0}, gains={"a": 2.0, "b": 1.6}, noise=TYPICAL, seed=budget_s)

@@ -120,6 +120,8 @@ class Stacking:
             found = self._pairs(grown, best, ADD)
             if found is None:
                 return best
+            if len(found) < 2:  # it failed, which says nothing of the next one
+                continue
             self._settle([grown])
             one = self.evidence.measured(grown)
             gains = compare.verdict(found) == "faster" and fmean(found) >= math.log1p(WORTH)
@@ -157,15 +159,16 @@ class Stacking:
             found = self._pairs(rest, best, DROP)
             if found is None:
                 return best
-            if rest.alive and fmean(found) > -math.log1p(WORTH):
+            if len(found) > 1 and rest.alive and fmean(found) > -math.log1p(WORTH):
                 best.remarks.append(f"as fast without {fix}: {_shown(found)} of it")
                 best = rest
         return best
 
     def _pairs(self, arm: Arm, against: Arm, phase: str) -> list[float] | None:
-        """Differences of an arm and another one that is no baseline; None where no time is left.
+        """Differences of an arm and another one that is no baseline; fewer than two if it fails.
 
-        What the new set needs to be measured against the untouched program stays free.
+        None where no time is left, or the other one cannot be launched any more. What the new set
+        needs to be measured against the untouched program stays free.
         """
         launcher = self.launcher
         plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(arm)
@@ -181,8 +184,7 @@ class Stacking:
             found = self.evidence.paired(arm, phase)
             if not arm.alive or hopeless(found, pairs):
                 break
-        found = self.evidence.paired(arm, phase)
-        return found if len(found) > 1 else None
+        return self.evidence.paired(arm, phase) if against.alive else None
 
     def _replace(self, best: Arm, found: Arm) -> None:
         """Measure a set that others led to against the untouched program; it takes their place."""
