@@ -249,15 +249,27 @@ def _changes(report: Report, fixes: list[RecommendedFix], width: int) -> Rendera
         lines.append(head)
         if row.where and not beside:
             lines.append(Text(f"     {shorten_left(row.where, width - 5)}"))
-        if row.is_diff:  # not indented: the fewer of its lines are broken
-            lines.append(Syntax(row.code, "diff", background_color="default", word_wrap=True))
+        if row.is_diff:
+            lines.append(_diff(row.code))
         else:
             lines += _code(row.code, width)
         lines += [Padding(Text(note, style="dim"), (0, 0, 0, _MARGIN)) for note in row.notes]
     for command in content.patch_commands(report, fixes):
-        said = shell_lines(clean(command), width - 7)
-        lines.append(Padding(Text("$ " + "\n  ".join(said)), (0, 0, 0, 5)))
+        lines.append(_whole(f"{' ' * _MARGIN}$ {clean(command)}"))
     return Group(*lines)
+
+
+def _diff(code: str) -> Text:
+    """A diff as it is, neither indented nor broken: a line in two would be another diff."""
+    text = Syntax("", "diff", background_color="default").highlight(code)
+    text.rstrip()
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
+
+
+def _whole(text: str) -> Text:
+    """Lines to be copied, wider than the terminal where they have to be."""
+    return Text(text, no_wrap=True, overflow="ignore")
 
 
 def _code(code: str, width: int) -> list[RenderableType]:
@@ -266,7 +278,7 @@ def _code(code: str, width: int) -> list[RenderableType]:
     if not whole:
         return [Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))]
     text = "\n".join(" " * _MARGIN * bool(line) + line for line in lines)
-    return [Text(text, no_wrap=True, overflow="ignore")]
+    return [_whole(text)]
 
 
 def _together(report: Report) -> RenderableType | None:
