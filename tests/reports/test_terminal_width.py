@@ -160,7 +160,7 @@ def test_a_diff_and_the_command_that_applies_it_are_not_broken(width: int, colou
         legacy_windows=False,
         color_system="standard" if colour else None,
     )
-    terminal._print(console, report)
+    terminal._print(console, report, "--html FILE")
     text = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
     assert LONG_EDIT in "".join(f"{line.rstrip()}\n" for line in text.splitlines())
     command = f"torchdoctor patch {report.run_folder}/report.json | git apply"

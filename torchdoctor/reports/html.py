@@ -8,6 +8,7 @@ from html import escape
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.failure import failure
+from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
 from torchdoctor.reports.training_unknown import training_unknown
 
@@ -168,6 +169,8 @@ def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[st
         lines.append(f"<p><b>{number}. {escape(change.title)}</b> {escape(change.where)}</p>")
         lines.append(f"<pre><code>{escape(change.code)}</code></pre>")
         lines += [f'<p class="soft">{escape(note)}</p>' for note in change.notes]
+    for command in content.patch_commands(report, fixes):
+        lines.append(f"<pre><code>{escape(clean(command))}</code></pre>")
     return _section(title, lines)
 
 

@@ -45,6 +45,7 @@ _FILLS = {
     "cpu": ":",
     "other": ".",
 }
+_AT_HAND = "--html FILE"  # of the commands that measure or diagnose
 _ANSWERS = {"yes": "bold", "no": "dim"}
 _GROUP_STYLES = {"faster": "green", "changed": "yellow", "slower": "dim", "same": "dim"}
 
@@ -57,23 +58,26 @@ def print_report(report: Report) -> None:
     console = Console()
     width = min(console.width, WIDTH)
     if console.is_terminal:
-        _print(Console(width=width, highlight=False, emoji=False), report)
+        _print(Console(width=width, highlight=False, emoji=False), report, _AT_HAND)
     elif sys.stdout is not None:  # not closed (>&-)
         # rich fills lines up with spaces, which a file or pipe should not get
-        sys.stdout.write(render(report, width))
+        sys.stdout.write(render(report, width, _AT_HAND))
 
 
-def render(report: Report, width: int = WIDTH) -> str:
-    """The report as plain text without colour."""
+def render(report: Report, width: int = WIDTH, whole: str = "--format html") -> str:
+    """The report as plain text without colour.
+
+    Args:
+        whole: the option that shows all of it as HTML, for the command at hand.
+    """
     stream = io.StringIO()
-    _print(
-        Console(file=stream, width=width, highlight=False, emoji=False, color_system=None), report
-    )
+    console = Console(file=stream, width=width, highlight=False, emoji=False, color_system=None)
+    _print(console, report, whole)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _print(console: Console, report: Report) -> None:
-    for title, body in _sections(report, console.width):
+def _print(console: Console, report: Report, whole: str) -> None:
+    for title, body in _sections(report, console.width, whole):
         if title:
             console.print()
             console.print(Text(title, style="bold underline"))
@@ -81,7 +85,7 @@ def _print(console: Console, report: Report) -> None:
     console.print()
 
 
-def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
+def _sections(report: Report, width: int, whole: str) -> list[tuple[str, RenderableType]]:
     verdict = with_whole_command(wording.verdict(report), width)
     found: list[tuple[str, RenderableType]] = [("", Text(verdict, style="bold"))]
     if failed := failure(report):
@@ -103,7 +107,7 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("All together", _together(report))
     for title, fixes in content.offered(report):
         add(title, _changes(report, fixes, width))
-    add("Not measured", _not_measured(report))
+    add("Not measured", _not_measured(report, whole))
     add("Doubts", _listed(report.doubts))
     commands = ["\n".join(shell_lines(clean(line), width - 4)) for line in report.reproduce]
     add("How to reproduce", _listed(commands, bullet="$"))
@@ -217,7 +221,7 @@ def _trial_table(groups: list[content.TrialGroup], width: int) -> Table:
     return table
 
 
-def _not_measured(report: Report) -> RenderableType | None:
+def _not_measured(report: Report, whole: str) -> RenderableType | None:
     rows, named = told_and_named(report)
     if not rows and not named:
         return None
@@ -231,7 +235,7 @@ def _not_measured(report: Report) -> RenderableType | None:
         others = Text(", ".join(named))
         others.append(
             " (refused): They treat nothing of what was found, or cannot apply here; each reason "
-            "stands in report.json and with --html.",
+            f"stands in report.json and with {whole}.",
             style="dim",
         )
         lines.append(Padding(others, (0, 0, 0, 2)))
