@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 from partial_recordings import recording
 
-from torchdoctor.records import Diagnosis, LaunchTiming, Recommendation, Report, WorkloadRecord
+from torchdoctor.records import (
+    Diagnosis,
+    Interval,
+    LaunchTiming,
+    Recommendation,
+    Report,
+    WorkloadRecord,
+)
 from torchdoctor.report_assembly import assemble
+from torchdoctor.report_doubts import all_doubts
 from torchdoctor.trials.outcome import TrialResults
 
 OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
@@ -56,3 +64,25 @@ def test_samples_per_second_is_the_batch_over_the_step_time(
     assert found.step_time_s.deciding == pytest.approx(deciding)
     assert found.samples_per_s == pytest.approx(32 / deciding)
     assert len(found.launches_s) == len(baselines)
+
+
+@pytest.mark.parametrize(
+    ("noise", "said"),
+    [
+        ((0.48, 0.10, 2.3), "differed from itself by 0.48x: nothing smaller can be seen here"),
+        ((1.31, 0.90, 1.91), "differed from itself by 1.31x"),
+        ((1.05, 0.4, 2.76), "is open (1.05x (0.40-2.76)): small differences cannot be seen"),
+        ((1.05, 0.95, 1.16), ""),
+    ],
+)
+def test_a_program_unlike_itself_is_doubted(noise: tuple[float, float, float], said: str) -> None:
+    """Figures beside it would be taken for those of fixes."""
+    estimate, low, high = noise
+    trials = TrialResults(
+        trials=[],
+        noise_floor=Interval(estimate=estimate, low=low, high=high),
+        recommendation=Recommendation(),
+    )
+    doubts = " ".join(all_doubts(recording(OBSERVED), trials, None))
+    assert said in doubts
+    assert ("itself" in doubts) == bool(said)

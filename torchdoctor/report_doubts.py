@@ -8,6 +8,7 @@ from typing import Any
 
 from torchdoctor.records import Recording
 from torchdoctor.records.slow_reads import cold_mounts
+from torchdoctor.reports.figures import ratio, speedup
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement
@@ -15,6 +16,7 @@ from torchdoctor.trials.patch_trial import disagreement
 _FEW_STEPS = 12
 _BUSY = 0.25  # of the CPUs, by other programs
 _COSTLY = 0.2  # of a step, for observing it
+_UNLIKE_ITSELF = (0.8, 1.25)  # the untouched program against itself, as a speed-up
 _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, either way
 
 
@@ -26,6 +28,7 @@ def all_doubts(
         *_of_the_recording(recording),
         *_of_changed_times(recording, trials),
         *_of_cold_files(recording, trials),
+        *_of_the_noise(trials),
         *_of_the_patch(trials, patch),
     ]
 
@@ -71,6 +74,25 @@ def _of_cold_files(recording: Recording, trials: TrialResults | None) -> list[st
             "The observed launch read its files from the device and the launches after it found "
             "them in the page cache: the diagnosis is that of a first epoch, the speed-ups are "
             "those of the epochs after it."
+        ]
+    return []
+
+
+def _of_the_noise(trials: TrialResults | None) -> list[str]:
+    """The untouched program against itself, where that is far from 1 or open."""
+    noise = trials.noise_floor if trials else None
+    if noise is None or noise.low > 1 or noise.high < 1:
+        return []  # that it excludes 1 is a doubt of the trials
+    low, high = _UNLIKE_ITSELF
+    if not low <= noise.estimate <= high:
+        return [
+            f"The untouched program differed from itself by {ratio(noise.estimate)}x: nothing "
+            "smaller can be seen here."
+        ]
+    if noise.low < low and noise.high > high:
+        return [
+            f"How far the untouched program differs from itself is open ({speedup(noise)}): small "
+            "differences cannot be seen here."
         ]
     return []
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import re
 from dataclasses import replace
 
 import pytest
-from samples import SAMPLES, diagnosed_only
+from rich.console import Console
+from samples import SAMPLES, diagnosed_only, loader_bound
 from typer.testing import CliRunner
 
 from torchdoctor import catalogue
@@ -125,3 +128,40 @@ def test_a_command_to_copy_stays_on_one_line_of_its_section(width: int) -> None:
     assert all(line.startswith("  ") for line in tried)
     assert " ".join(" ".join(tried).split()) == NOT_MEASURED
     assert max(map(len, text.splitlines())) <= width
+
+
+LONG_EDIT = """\
+--- a/train.py
++++ b/train.py
+@@ -40,3 +40,4 @@
+     for images, labels in loader:
+-            loss = F.cross_entropy(model(images.to(device)), y.to(device), label_smoothing=0.1)
++            with torch.autocast("cpu", dtype=torch.bfloat16):
++                loss = F.cross_entropy(model(images.to(device)), y.to(device), label_smoothing=0.1)
+"""
+
+
+@pytest.mark.parametrize("colour", [True, False])
+@pytest.mark.parametrize("width", [80, 44])
+def test_a_diff_and_the_command_that_applies_it_are_not_broken(width: int, colour: bool) -> None:
+    """Copied from the terminal, a line in two is another program."""
+    report = loader_bound()
+    [fix] = report.recommendation.fixes
+    recommended = replace(
+        report.recommendation, fixes=[replace(fix, edit=LONG_EDIT)], patch=LONG_EDIT
+    )
+    report = replace(report, recommendation=recommended)
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        width=width,
+        force_terminal=colour,
+        no_color=True,
+        legacy_windows=False,
+        color_system="standard" if colour else None,
+    )
+    terminal._print(console, report, "--html FILE")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    assert LONG_EDIT in "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+    command = f"torchdoctor patch {report.run_folder}/report.json | git apply"
+    assert f"     $ {command}" in [line.rstrip() for line in text.splitlines()]

@@ -235,3 +235,21 @@ def test_one_pair_is_no_headline() -> None:
     said = wording.gain(replace(report, trials=[once, often]))
     assert "loader-workers looked 1.57x faster in 7 pairs" in said
     assert "2.55" not in wording.gain(replace(report, trials=[once]))
+
+
+@pytest.mark.parametrize(
+    ("interval", "pairs", "text"),
+    [
+        (between(0.99, 0.17, 5.66), 4, "0.99x (0.17-5.66), 4 pairs"),
+        (between(1.2, 1.9e-22, 5.2e21), 1, "1.20x (1 pair, no interval)"),
+        (between(0.48, 0.02, 11.2), 0, "0.48x (0.02-11.2)"),
+        (between(1.83, 1.79, 1.88), 6, "1.83x (1.79-1.88)"),
+    ],
+)
+def test_an_interval_that_exists_is_shown_however_wide(interval, pairs, text) -> None:
+    assert figures.speedup(interval, pairs) == text
+    report = loader_bound()
+    trial = replace(report.trials[2], speedup=interval, pairs=pairs, verdict="unclear")
+    report = replace(report, trials=[trial])
+    for form in (markdown, terminal):
+        assert text in form.render(report)

@@ -218,7 +218,7 @@ def _trial_row(trial: Trial) -> TrialRow:
     return TrialRow(
         fix=clean(trial.fix),
         settings=settings(trial.settings),
-        speedup=speedup(trial.speedup),
+        speedup=speedup(trial.speedup, trial.pairs),
         training=TRAINING.get(trial.numerics, trial.numerics),
         memory=memory_change(trial.memory_change_bytes),
         risk=str(trial.risk),

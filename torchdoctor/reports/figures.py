@@ -10,6 +10,7 @@ from typing import Any
 from torchdoctor.records import Interval, Location
 
 MISSING = "-"
+_ONE_PAIR = 1e6  # whose interval is written from nothing to infinity, as numbers that JSON has
 _SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth its digits
 
 
@@ -59,13 +60,21 @@ def says_something(interval: Interval) -> bool:
     return interval.low > 0 and interval.high / interval.low <= _SAYS_NOTHING
 
 
-def speedup(interval: Interval | None) -> str:
-    """A speed-up as "1.83x (1.79-1.88)"."""
+def speedup(interval: Interval | None, pairs: int = 0) -> str:
+    """A speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs".
+
+    Args:
+        interval: None: not measured.
+        pairs: of launches that it rests on; 0: not known.
+    """
     if interval is None:
         return MISSING
-    if not says_something(interval):
-        return f"{ratio(interval.estimate)}x (too few pairs)"
-    return f"{ratio(interval.estimate)}x ({ratio(interval.low)}-{ratio(interval.high)})"
+    estimate, high = f"{ratio(interval.estimate)}x", ratio(interval.high)
+    if interval.low <= 0 or interval.high / interval.low >= _ONE_PAIR:
+        return f"{estimate} (1 pair, no interval)"
+    said = f"{estimate} ({ratio(interval.low)}-{high})"
+    counted = f", {pairs} pair{'s' * (pairs != 1)}" if pairs else ""
+    return said if says_something(interval) else f"{said}{counted}"
 
 
 def speedup_words(interval: Interval) -> tuple[str, str]:

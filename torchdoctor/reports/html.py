@@ -8,7 +8,9 @@ from html import escape
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.failure import failure
+from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
+from torchdoctor.reports.training_unknown import training_unknown
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#1a7f37;--bad:#b35900}
@@ -147,6 +149,7 @@ def _trials(report: Report) -> list[str]:
     columns = ["fix", "settings", "speed-up (95 %)", "training", "memory", "risk"]
     lines = _table(columns, rows)
     lines += [f'<p class="soft">{escape(note)}</p>' for note in content.trial_notes(report)]
+    lines += [f'<p class="soft">{escape(why)}</p>' for why in training_unknown(report)]
     if rows:
         legend = f"{wording.TRAINING_LEGEND}; {wording.RISK_LEGEND}"
         lines.append(f'<p class="soft">{escape(legend)}</p>')
@@ -166,6 +169,8 @@ def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[st
         lines.append(f"<p><b>{number}. {escape(change.title)}</b> {escape(change.where)}</p>")
         lines.append(f"<pre><code>{escape(change.code)}</code></pre>")
         lines += [f'<p class="soft">{escape(note)}</p>' for note in change.notes]
+    for command in content.patch_commands(report, fixes):
+        lines.append(f"<pre><code>{escape(clean(command))}</code></pre>")
     return _section(title, lines)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, traced, what_if, wording
 from torchdoctor.reports.failure import failure
+from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
+from torchdoctor.reports.training_unknown import training_unknown
 
 
 def render(report: Report) -> str:
@@ -63,6 +65,7 @@ def _parts(report: Report) -> list[str]:
     ]
     columns = ["fix", "settings", "speed-up (95 %)", "training", "memory", "risk", "verdict"]
     parts += _table("What was tried, measured side by side", columns, trials)
+    parts += [_escape(why) for why in training_unknown(report)]
     parts += _changes("What to change", report, report.recommendation.fixes)
     if wording.together(report):
         parts.append(f"**All together:** {_escape(wording.together(report))}")
@@ -99,6 +102,8 @@ def _changes(title: str, report: Report, fixes: list[RecommendedFix]) -> list[st
         + "".join(f"\n\n{_escape(note)}" for note in row.notes)
         for number, row in enumerate(rows, 1)
     ]
+    if commands := content.patch_commands(report, fixes):
+        blocks.append("```\n" + "\n".join(map(clean, commands)) + "\n```")
     return [f"### {title}\n\n" + "\n\n".join(blocks)]
 
 

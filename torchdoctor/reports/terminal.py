@@ -18,6 +18,7 @@ from torchdoctor.reports.code_lines import code_lines, is_python
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import told_and_named
+from torchdoctor.reports.training_unknown import training_unknown
 from torchdoctor.reports.wrapping import with_whole_command
 
 WIDTH = 80
@@ -44,6 +45,7 @@ _FILLS = {
     "cpu": ":",
     "other": ".",
 }
+_AT_HAND = "--html FILE"  # of the commands that measure or diagnose
 _ANSWERS = {"yes": "bold", "no": "dim"}
 _GROUP_STYLES = {"faster": "green", "changed": "yellow", "slower": "dim", "same": "dim"}
 
@@ -56,23 +58,26 @@ def print_report(report: Report) -> None:
     console = Console()
     width = min(console.width, WIDTH)
     if console.is_terminal:
-        _print(Console(width=width, highlight=False, emoji=False), report)
+        _print(Console(width=width, highlight=False, emoji=False), report, _AT_HAND)
     elif sys.stdout is not None:  # not closed (>&-)
         # rich fills lines up with spaces, which a file or pipe should not get
-        sys.stdout.write(render(report, width))
+        sys.stdout.write(render(report, width, _AT_HAND))
 
 
-def render(report: Report, width: int = WIDTH) -> str:
-    """The report as plain text without colour."""
+def render(report: Report, width: int = WIDTH, whole: str = "--format html") -> str:
+    """The report as plain text without colour.
+
+    Args:
+        whole: the option that shows all of it as HTML, for the command at hand.
+    """
     stream = io.StringIO()
-    _print(
-        Console(file=stream, width=width, highlight=False, emoji=False, color_system=None), report
-    )
+    console = Console(file=stream, width=width, highlight=False, emoji=False, color_system=None)
+    _print(console, report, whole)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()) + "\n"
 
 
-def _print(console: Console, report: Report) -> None:
-    for title, body in _sections(report, console.width):
+def _print(console: Console, report: Report, whole: str) -> None:
+    for title, body in _sections(report, console.width, whole):
         if title:
             console.print()
             console.print(Text(title, style="bold underline"))
@@ -80,7 +85,7 @@ def _print(console: Console, report: Report) -> None:
     console.print()
 
 
-def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
+def _sections(report: Report, width: int, whole: str) -> list[tuple[str, RenderableType]]:
     verdict = with_whole_command(wording.verdict(report), width)
     found: list[tuple[str, RenderableType]] = [("", Text(verdict, style="bold"))]
     if failed := failure(report):
@@ -102,7 +107,7 @@ def _sections(report: Report, width: int) -> list[tuple[str, RenderableType]]:
     add("All together", _together(report))
     for title, fixes in content.offered(report):
         add(title, _changes(report, fixes, width))
-    add("Not measured", _not_measured(report))
+    add("Not measured", _not_measured(report, whole))
     add("Doubts", _listed(report.doubts))
     commands = ["\n".join(shell_lines(clean(line), width - 4)) for line in report.reproduce]
     add("How to reproduce", _listed(commands, bullet="$"))
@@ -187,6 +192,7 @@ def _trials(report: Report, width: int) -> RenderableType | None:
             return None
         return Padding(Text(with_whole_command(wording.untried(report), width - 2)), (0, 0, 0, 2))
     notes = [Padding(Text(note), (0, 0, 0, 2)) for note in content.trial_notes(report)]
+    notes += [Padding(Text(why), (0, 0, 0, 2)) for why in training_unknown(report)]
     noise = wording.noise_floor(report)
     if noise:
         notes.append(Padding(Text(f"{content.A_A}: {noise}.", style="dim"), (0, 0, 0, 2)))
@@ -215,7 +221,7 @@ def _trial_table(groups: list[content.TrialGroup], width: int) -> Table:
     return table
 
 
-def _not_measured(report: Report) -> RenderableType | None:
+def _not_measured(report: Report, whole: str) -> RenderableType | None:
     rows, named = told_and_named(report)
     if not rows and not named:
         return None
@@ -229,7 +235,7 @@ def _not_measured(report: Report) -> RenderableType | None:
         others = Text(", ".join(named))
         others.append(
             " (refused): They treat nothing of what was found, or cannot apply here; each reason "
-            "stands in report.json and with --html.",
+            f"stands in report.json and with {whole}.",
             style="dim",
         )
         lines.append(Padding(others, (0, 0, 0, 2)))
@@ -249,15 +255,27 @@ def _changes(report: Report, fixes: list[RecommendedFix], width: int) -> Rendera
         lines.append(head)
         if row.where and not beside:
             lines.append(Text(f"     {shorten_left(row.where, width - 5)}"))
-        if row.is_diff:  # not indented: the fewer of its lines are broken
-            lines.append(Syntax(row.code, "diff", background_color="default", word_wrap=True))
+        if row.is_diff:
+            lines.append(_diff(row.code))
         else:
             lines += _code(row.code, width)
         lines += [Padding(Text(note, style="dim"), (0, 0, 0, _MARGIN)) for note in row.notes]
     for command in content.patch_commands(report, fixes):
-        said = shell_lines(clean(command), width - 7)
-        lines.append(Padding(Text("$ " + "\n  ".join(said)), (0, 0, 0, 5)))
+        lines.append(_whole(f"{' ' * _MARGIN}$ {clean(command)}"))
     return Group(*lines)
+
+
+def _diff(code: str) -> Text:
+    """A diff as it is, neither indented nor broken: a line in two would be another diff."""
+    text = Syntax("", "diff", background_color="default").highlight(code)
+    text.rstrip()
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
+
+
+def _whole(text: str) -> Text:
+    """Lines to be copied, wider than the terminal where they have to be."""
+    return Text(text, no_wrap=True, overflow="ignore")
 
 
 def _code(code: str, width: int) -> list[RenderableType]:
@@ -266,7 +284,7 @@ def _code(code: str, width: int) -> list[RenderableType]:
     if not whole:
         return [Padding(Text("\n".join(lines)), (0, 0, 0, _MARGIN))]
     text = "\n".join(" " * _MARGIN * bool(line) + line for line in lines)
-    return [Text(text, no_wrap=True, overflow="ignore")]
+    return [_whole(text)]
 
 
 def _together(report: Report) -> RenderableType | None:

@@ -1,0 +1,45 @@
+"""A table that says "not known" says why, once for each reason, in each form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from samples import between, loader_bound
+
+from torchdoctor.records import Report, Trial
+from torchdoctor.reports import html, markdown, terminal
+
+WHY = "losses were not seen: the program calls no backward() on a single number"
+
+
+def unknown(fix: str, **values: object) -> Trial:
+    trial = Trial(
+        fix=fix,
+        verdict="unclear",
+        numerics="not-comparable",
+        numerics_reason=WHY,
+        speedup=between(1.2, 0.9, 1.6),
+        pairs=4,
+    )
+    return replace(trial, **values)
+
+
+def report(*trials: Trial) -> Report:
+    return replace(loader_bound(), trials=list(trials))
+
+
+@pytest.mark.parametrize("form", [terminal, markdown, html])
+def test_a_reason_is_told_once_with_all_that_it_holds_for(form) -> None:
+    other = unknown("channels-last", numerics_reason="too few losses")
+    made = report(unknown("loader-workers"), unknown("torch-compile"), other)
+    text = " ".join(form.render(made).split())
+    assert f"training not known (loader-workers, torch-compile): {WHY}." in text
+    assert text.count(WHY) == 1
+    assert "training not known (channels-last): too few losses." in text
+
+
+def test_what_was_not_measured_needs_no_such_reason() -> None:
+    refused = unknown("tf32", verdict="refused", speedup=None, pairs=0)
+    assert "training not known" not in terminal.render(report(refused))
+    assert "training not known" not in terminal.render(loader_bound())
