@@ -26,7 +26,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.report_assembly import assemble
 from torchdoctor.report_doubts import doubts_of_fixes
-from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports import content, html, markdown, terminal
 from torchdoctor.trials.outcome import TrialResults
 
 FASTER = Interval(estimate=1.2, low=1.1, high=1.3)
@@ -115,6 +115,10 @@ def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: P
     assert {x.standing for x in found} == {"together"}
     shown = terminal.render(report_of(found))
     assert "measured together with the other here, not decided" in " ".join(shown.split())
+    report = replace(report_of(found), run_folder="runs/1")
+    joint = "patch runs/1/report.json --fix loader-workers --fix cpu-threads | git apply"
+    assert [x.edit is not None for x in found] == [True, True]
+    assert content.patch_commands(report, found) == [f"torchdoctor {joint}"]
 
 
 def test_what_only_a_run_can_clear_is_not_offered_without_one(

@@ -13,7 +13,8 @@ import pytest
 from slow_loader import SLOW_LOADER
 
 from torchdoctor import catalogue
-from torchdoctor.record_files import write_report
+from torchdoctor.offered_fixes import as_code
+from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.records import (
     Boundary,
@@ -263,6 +264,42 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
     result = patch_command(path, "--fix", "warp-drive")
     assert result.returncode == 2
     assert "no fix 'warp-drive'" in result.stderr
+
+
+def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -> None:
+    """Both change the loader's call: two diffs, one after the other, would not apply."""
+    seen, fixes = recording(tmp_path), catalogue.fixes()
+    asked = dict(FIXES[:2])
+    both = [
+        as_code(RecommendedFix(fix=fix, settings=settings), seen, fixes)
+        for fix, settings in asked.items()
+    ]
+    names = list(asked)
+    row = Trial(
+        fix=" + ".join(names),
+        settings=asked,
+        speedup=Interval(estimate=1.2, low=0.9, high=1.5),
+        verdict="unclear",
+    )
+    by_hand = RecommendedFix(fix="torch-compile", instruction="model.compile()")
+    path = report_with(tmp_path, row, also_offered=[*both, by_hand])
+    with_commas = patch_command(path, "--fix", ",".join(names))
+    assert with_commas.returncode == 2
+    assert "recording.json" in with_commas.stderr, "not another run's lines"
+    write_recording(seen, tmp_path / "recording.json")
+    with_commas = patch_command(path, "--fix", ",".join(names))
+    assert with_commas.returncode == 0, with_commas.stderr
+    assert "together, applied at run time: 1.20x" in with_commas.stderr
+    result = patch_command(
+        path, *(x for name in names for x in ("--fix", name)), "--fix", "torch-compile"
+    )
+    assert result.stdout == with_commas.stdout
+    assert "not measured together" in result.stderr
+    assert "model.compile()" in result.stderr
+    applied = apply(tmp_path, result.stdout)
+    assert applied.returncode == 0, applied.stderr
+    text = (tmp_path / "train.py").read_text()
+    assert "num_workers=2," in text and "persistent_workers=True" in text
 
 
 def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:

@@ -279,7 +279,7 @@ def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
     ]
 
 
-_TRIED = {"failed": "Failed", "not-tried": "Not tried"}
+_TRIED = {"failed": "Failed", "not-tried": "Not tried", "not-decided": "Not decided"}
 
 
 def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
@@ -298,7 +298,11 @@ def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:
     print_it = f"torchdoctor patch {shlex.quote(f'{report.run_folder}/report.json')}"
     if fixes == report.recommendation.fixes:
         return [f"{print_it} | git apply"] if report.recommendation.patch else []
-    return [f"{print_it} --fix {fix.fix} | git apply" for fix in fixes if fix.edit]
+    editable = [fix for fix in fixes if fix.edit]
+    joint = [fix.fix for fix in editable if fix.standing == "together"]
+    words = ["".join(f" --fix {ident}" for ident in joint)] if len(joint) > 1 else []
+    words += [f" --fix {fix.fix}" for fix in editable if not (words and fix.fix in joint)]
+    return [f"{print_it}{word} | git apply" for word in words]
 
 
 CONFIRMED = "Also worth doing, measured by itself"

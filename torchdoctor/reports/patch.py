@@ -54,15 +54,62 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
 
 def remarks_on(report: Report, fix: RecommendedFix) -> list[str]:
     """What was measured of one fix, and where to apply its edit or what to do by hand."""
-    name = fix_with_settings(fix.fix, fix.settings)
     lines = [_APPLY.format(clean(fix.folder or report.workload.cwd))] if fix.edit else []
+    lines.append(_measured(report, fix))
+    return lines if fix.edit else lines + _by_hand([fix])
+
+
+def remarks_on_several(
+    report: Report, fixes: list[RecommendedFix], made: list[str], folder: str | None
+) -> list[str]:
+    """The same of several with one diff.
+
+    Args:
+        report: that shows them.
+        fixes: all that were asked for.
+        made: ids of those in the diff.
+        folder: that the diff is to be applied in; None: there is no diff.
+    """
+    lines = [_APPLY.format(clean(folder))] if folder is not None else []
+    together = _measured_together(report, fixes)
+    lines += [together] if together else [_measured(report, fix) for fix in fixes]
+    if not together:
+        lines.append("They were not measured together.")
+    others = [fix for fix in fixes if fix.fix not in made]
+    clashing = [fix.fix for fix in others if fix.edit]
+    if clashing:
+        lines.append(
+            f"Without {', '.join(clashing)}: no edit can be made any more, or none that goes "
+            "with the others'."
+        )
+    return [*lines, *(_by_hand(others) if others else [])]
+
+
+def _measured(report: Report, fix: RecommendedFix) -> str:
+    """One sentence on the fix alone."""
+    name = fix_with_settings(fix.fix, fix.settings)
     trials = [t for t in report.trials if (t.fix, t.settings) == (fix.fix, fix.settings)]
     if trials and trials[0].speedup is not None:
         measured = speedup(trials[0].speedup)
-        lines.append(f"{name} by itself, applied at run time: {measured}, {trials[0].verdict}.")
-    else:
-        lines.append(f"{name} was not measured by itself.")
-    if not fix.edit:
-        lines.append("To be changed by hand:")
+        return f"{name} by itself, applied at run time: {measured}, {trials[0].verdict}."
+    return f"{name} was not measured by itself."
+
+
+def _measured_together(report: Report, fixes: list[RecommendedFix]) -> str | None:
+    """One sentence on a trial of just these, with these settings; None without one."""
+    wanted = {fix.fix: fix.settings for fix in fixes}
+    for trial in report.trials:
+        if trial.speedup is not None and " + " in trial.fix and trial.settings == wanted:
+            names = " + ".join(fix_with_settings(fix.fix, fix.settings) for fix in fixes)
+            measured = speedup(trial.speedup)
+            return f"{names} together, applied at run time: {measured}, {trial.verdict}."
+    return None
+
+
+def _by_hand(fixes: list[RecommendedFix]) -> list[str]:
+    lines = ["To be changed by hand:"]
+    for fix in fixes:
+        if len(fixes) > 1:
+            lines.append(f"  {fix_with_settings(fix.fix, fix.settings)}")
         lines += [f"  {line}" for line in clean(fix.instruction or "").splitlines()]
     return lines
