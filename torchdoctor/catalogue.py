@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from torchdoctor import coverage_tables
+from torchdoctor import coverage_tables, thresholds
 from torchdoctor.errors import UsageError
 
 BRANCHES = {
@@ -28,8 +28,22 @@ BRANCHES = {
 TITLES_AT = 29  # column of the titles in `listing`
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 _CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
+_UNTREATED_SECTIONS = ("What it means", "What to do", *_CHECK_SECTIONS[1:])
+_APPLIED = {
+    "launch": "as the program starts, before its own code makes what the fix changes",
+    "between steps": "while the program trains, between two of its steps; it can be taken back",
+    "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
+}
 _FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
-_CHECK_NAMES = ("UNDER", "THRESHOLD", "THRESHOLD_SOURCE", "look", "FIRES", "QUIET")
+_CHECK_NAMES = (
+    "UNDER",
+    "THRESHOLD",
+    "THRESHOLD_UNIT",
+    "THRESHOLD_SOURCE",
+    "look",
+    "FIRES",
+    "QUIET",
+)
 _FIX_NAMES = (
     "TREATS",
     "KEEPS_RESULTS",
@@ -74,6 +88,12 @@ def faults() -> list[str]:
             missing = [name for name in names if not hasattr(module, name)]
             found += [f"{kind} {ident} lacks {name}." for name in missing]
             found += [f"{kind} {ident}: {fault}" for fault in _page_faults(module, sections)]
+    for ident, module in checks().items():
+        if not _treating(ident):
+            lacking = _page_faults(module, _UNTREATED_SECTIONS)
+            found += [f"check {ident}, which no fix treats: {fault}" for fault in lacking]
+        if hasattr(module, "THRESHOLD_SOURCE"):
+            found += [f"check {ident}: {fault}" for fault in thresholds.faults(module)]
     for ident, module in fixes().items():
         needed: tuple[str, ...] = _BY_HAND_NAMES if is_by_hand(module) else _TRIED_NAMES
         found += [f"fix {ident} lacks {name}." for name in needed if not hasattr(module, name)]
@@ -158,8 +178,7 @@ def tree() -> str:
             if branch != module.UNDER:
                 continue
             lines.append(f"  {ident}: {title(module)}")
-            treating = [fix for fix, m in fixes().items() if ident in m.TREATS]
-            if treating:
+            if treating := _treating(ident):
                 lines.append(f"      treated by {', '.join(treating)}")
     lines.append("Then: monitor and re-evaluate (the trials), finalize (the ranked table).")
     return "\n".join(lines)
@@ -187,8 +206,13 @@ def _load(folder: str) -> dict[str, ModuleType]:
     return found
 
 
+def _treating(check: str) -> list[str]:
+    """Ids of the fixes that treat it."""
+    return [fix for fix, module in fixes().items() if check in module.TREATS]
+
+
 def _check_page(ident: str, module: ModuleType) -> str:
-    treating = [fix for fix, m in fixes().items() if ident in m.TREATS]
+    treating = ", ".join(_treating(ident))
     return "\n".join(
         [
             f"{ident} (check): {inspect.getdoc(module)}",
@@ -196,8 +220,9 @@ def _check_page(ident: str, module: ModuleType) -> str:
             "Facts",
             "-----",
             f"- Branch of the tree: {module.UNDER}",
-            f"- Threshold: {module.THRESHOLD} ({module.THRESHOLD_SOURCE})",
-            f"- Treated by: {', '.join(treating) or 'no fix that can be tried at run time'}",
+            f"- Threshold: {thresholds.threshold(module)}",
+            f"- Source of the threshold: {thresholds.source(module)}",
+            f"- Treated by: {treating or 'no fix of torchdoctor: see What to do'}",
         ]
     )
 
@@ -211,7 +236,7 @@ def _fix_page(ident: str, module: ModuleType) -> str:
             "-----",
             f"- Treats: {', '.join(module.TREATS) or 'nothing that slows a step'}",
             f"- Keeps results: {module.KEEPS_RESULTS} (risk {RISKS[module.KEEPS_RESULTS]})",
-            f"- Applied: {module.WHEN}",
+            f"- Applied: {module.WHEN} ({_APPLIED[module.WHEN]})",
             *([_TRIED_APART.format(module.TRIAL)] if hasattr(module, "TRIAL") else []),
             *([f"- Not tried in a run: {module.UNTRIED}"] if hasattr(module, "UNTRIED") else []),
         ]
@@ -227,7 +252,7 @@ def _index() -> str:
     lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks", ""]
     lines += ["| check | branch | treated by |", "| --- | --- | --- |"]
     for ident, module in checks().items():
-        treating = [f"[{f}](fixes/{f}.md)" for f, m in fixes().items() if ident in m.TREATS]
+        treating = [f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident)]
         lines.append(f"| [{ident}](checks/{ident}.md) | {module.UNDER} | {', '.join(treating)} |")
     lines += ["", "## Fixes", ""]
     lines += ["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
