@@ -158,6 +158,27 @@ def test_the_tree_asks_its_questions_in_order_and_holds_every_check_once() -> No
         assert sum(line.startswith(f"  {ident}: ") for line in lines) == 1
 
 
+def test_the_catalogue_is_for_users_and_explains_its_columns() -> None:
+    pages = catalogue.pages()
+    index, coverage = pages["catalogue.md"], pages["coverage.md"]
+    assert "pytest" not in index
+    assert ".py::" not in index
+    assert "(coverage.md)" in index
+    assert ".py::" in coverage
+    assert "what public guides" in coverage.split("\n\n")[1]
+    for kept, risk in catalogue.RISKS.items():
+        assert f"- {risk}, {kept}: " in index
+
+
+def test_branches_say_that_those_of_the_gpu_count_as_cpu_without_one() -> None:
+    assert "without a GPU, the checks of this branch count below the next: cpu" in catalogue.tree()
+    assert "- Branch of the tree: gpu; without a GPU: cpu\n" in catalogue.explain("compute")
+    assert (
+        "| [compute](checks/compute.md) | gpu; without a GPU: cpu |"
+        in catalogue.pages()["catalogue.md"]
+    )
+
+
 def test_the_listing_holds_every_id() -> None:
     words = catalogue.listing().split()
     for ident in [*catalogue.checks(), *catalogue.fixes()]:
@@ -176,7 +197,7 @@ def test_the_pages_in_docs_are_those_of_the_files() -> None:
     for name, text in pages.items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, f"make docs: {name} is old"
     found = {f"{kind}/{p.name}" for kind in ("checks", "fixes") for p in (DOCS / kind).glob("*")}
-    assert found == set(pages) - {"catalogue.md"}
+    assert found == set(pages) - {"catalogue.md", "coverage.md"}
 
 
 def test_writing_the_pages_takes_stale_ones_away(tmp_path: Path) -> None:

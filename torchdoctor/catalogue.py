@@ -1,7 +1,7 @@
 """The check and fix files: found, validated, and shown as pages.
 
 The folders are the registry; nothing is registered elsewhere. `python -m torchdoctor.catalogue
-docs` writes docs/checks, docs/fixes and docs/catalogue.md from the files.
+docs` writes docs/checks, docs/fixes, docs/catalogue.md and docs/coverage.md from the files.
 """
 
 from __future__ import annotations
@@ -25,6 +25,19 @@ BRANCHES = {
     "cpu": "Is CPU execution high?",
     "other": "Is anything else high?",
 }
+_WITHOUT_GPU = "gpu; without a GPU: cpu"
+_LEGEND = f"""
+"Branch": the question of the decision tree that the check answers (`torchdoctor explain --tree`).
+"{_WITHOUT_GPU}": where no GPU trains there is none to ask about, and the check counts below
+the branch cpu. "Treated by": fixes that torchdoctor offers, and tries where a run can; a check
+without any says on its page what to do."""
+_FIX_LEGEND = """
+"Keeps results" says what a fix does to the program's results, and the risk is that as a number:
+
+- 0, exactly: the same results, bit by bit, where the program is deterministic.
+- 1, within rounding: the same mathematics in another order or with other random numbers.
+- 2, lower precision: numbers with fewer digits; losses are compared.
+- 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`."""
 TITLES_AT = 29  # column of the titles in `listing`
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 _CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
@@ -174,6 +187,8 @@ def tree() -> str:
     lines = []
     for branch, question in BRANCHES.items():
         lines.append(question)
+        if branch == "gpu":
+            lines.append("  (without a GPU, the checks of this branch count below the next: cpu)")
         for ident, module in checks().items():
             if branch != module.UNDER:
                 continue
@@ -194,6 +209,7 @@ def pages() -> dict[str, str]:
     found = {f"checks/{ident}.md": _markdown(explain(ident)) for ident in checks()}
     found |= {f"fixes/{ident}.md": _markdown(explain(ident)) for ident in fixes()}
     found["catalogue.md"] = _index()
+    found["coverage.md"] = coverage_tables.page(checks(), fixes())
     return found
 
 
@@ -211,6 +227,10 @@ def _treating(check: str) -> list[str]:
     return [fix for fix, module in fixes().items() if check in module.TREATS]
 
 
+def _branch(check: ModuleType) -> str:
+    return _WITHOUT_GPU if check.UNDER == "gpu" else str(check.UNDER)
+
+
 def _check_page(ident: str, module: ModuleType) -> str:
     treating = ", ".join(_treating(ident))
     return "\n".join(
@@ -219,7 +239,7 @@ def _check_page(ident: str, module: ModuleType) -> str:
             "",
             "Facts",
             "-----",
-            f"- Branch of the tree: {module.UNDER}",
+            f"- Branch of the tree: {_branch(module)}",
             f"- Threshold: {thresholds.threshold(module)}",
             f"- Source of the threshold: {thresholds.source(module)}",
             f"- Treated by: {treating or 'no fix of torchdoctor: see What to do'}",
@@ -249,17 +269,19 @@ def _markdown(page: str) -> str:
 
 
 def _index() -> str:
-    lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks", ""]
+    lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks"]
+    lines += [*_LEGEND.splitlines(), ""]
     lines += ["| check | branch | treated by |", "| --- | --- | --- |"]
     for ident, module in checks().items():
         treating = [f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident)]
-        lines.append(f"| [{ident}](checks/{ident}.md) | {module.UNDER} | {', '.join(treating)} |")
-    lines += ["", "## Fixes", ""]
+        cells = f"[{ident}](checks/{ident}.md)", _branch(module), ", ".join(treating)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "## Fixes", *_FIX_LEGEND.splitlines(), ""]
     lines += ["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
     for ident, module in fixes().items():
         kept = module.KEEPS_RESULTS
         lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")
-    lines += coverage_tables.tables(checks(), fixes())
+    lines += ["", "What the literature asks for, and which test shows it: [coverage](coverage.md)."]
     return "\n".join(lines) + "\n"
 
 
