@@ -92,6 +92,56 @@ def test_explain_shows_the_page_and_the_facts(ident: str) -> None:
     assert "\n\n\n" not in page
 
 
+UNTREATED = [
+    ident
+    for ident in catalogue.checks()
+    if not any(ident in module.TREATS for module in catalogue.fixes().values())
+]
+
+
+@pytest.mark.parametrize("ident", UNTREATED)
+def test_a_check_that_no_fix_treats_says_what_to_do(
+    ident: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = catalogue.explain(ident)
+    told = page.split("\nWhat to do\n----------\n", 1)[1].split("\n\n", 1)[0]
+    assert len(told) > 100
+    assert "see What to do" in page.rsplit("\nFacts\n", 1)[1]
+    module = ModuleType(ident)
+    module.__dict__.update(vars(catalogue.checks()[ident]))
+    module.__doc__ = (module.__doc__ or "").replace("What to do\n---", "Something else\n---")
+    monkeypatch.setattr(catalogue, "checks", lambda: {ident: module})
+    assert any("no section 'What to do'" in fault for fault in catalogue.faults())
+
+
+@pytest.mark.parametrize(
+    ("ident", "said"),
+    [
+        ("data-wait", "- Threshold: 20 % of the step"),
+        ("graph-breaks", "- Threshold: 1 graph break\n"),
+        ("swap", "- Threshold: 268435456 bytes in swap"),
+        ("data-wait", "XProf: input-bound above 20 %, moderately above 5 % (https://github.com/"),
+        ("step-outliers", "torchdoctor's own; SageMaker Debugger marks"),
+    ],
+)
+def test_a_threshold_has_its_unit_and_its_source(ident: str, said: str) -> None:
+    assert said in catalogue.explain(ident)
+
+
+def test_a_threshold_from_nowhere_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("swap")
+    module.__dict__.update(vars(catalogue.checks()["swap"]), THRESHOLD_SOURCE="common sense")
+    monkeypatch.setattr(catalogue, "checks", lambda: {"swap": module})
+    assert any("nobody published 'common sense'" in fault for fault in catalogue.faults())
+
+
+@pytest.mark.parametrize("ident", catalogue.fixes())
+def test_a_fix_says_what_the_way_of_applying_it_means(ident: str) -> None:
+    applied = next(x for x in catalogue.explain(ident).splitlines() if x.startswith("- Applied: "))
+    assert applied.endswith(")")
+    assert len(applied) > len(f"- Applied: {catalogue.fixes()[ident].WHEN}") + 20
+
+
 def test_explain_names_the_nearest_id() -> None:
     with pytest.raises(UsageError, match="Did you mean 'loader-workers'"):
         catalogue.explain("loader-worker")
@@ -106,6 +156,27 @@ def test_the_tree_asks_its_questions_in_order_and_holds_every_check_once() -> No
     lines = text.splitlines()
     for ident in catalogue.checks():
         assert sum(line.startswith(f"  {ident}: ") for line in lines) == 1
+
+
+def test_the_catalogue_is_for_users_and_explains_its_columns() -> None:
+    pages = catalogue.pages()
+    index, coverage = pages["catalogue.md"], pages["coverage.md"]
+    assert "pytest" not in index
+    assert ".py::" not in index
+    assert "(coverage.md)" in index
+    assert ".py::" in coverage
+    assert "what public guides" in coverage.split("\n\n")[1]
+    for kept, risk in catalogue.RISKS.items():
+        assert f"- {risk}, {kept}: " in index
+
+
+def test_branches_say_that_those_of_the_gpu_count_as_cpu_without_one() -> None:
+    assert "without a GPU, the checks of this branch count below the next: cpu" in catalogue.tree()
+    assert "- Branch of the tree: gpu; without a GPU: cpu\n" in catalogue.explain("compute")
+    assert (
+        "| [compute](checks/compute.md) | gpu; without a GPU: cpu |"
+        in catalogue.pages()["catalogue.md"]
+    )
 
 
 def test_the_listing_holds_every_id() -> None:
@@ -126,7 +197,7 @@ def test_the_pages_in_docs_are_those_of_the_files() -> None:
     for name, text in pages.items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, f"make docs: {name} is old"
     found = {f"{kind}/{p.name}" for kind in ("checks", "fixes") for p in (DOCS / kind).glob("*")}
-    assert found == set(pages) - {"catalogue.md"}
+    assert found == set(pages) - {"catalogue.md", "coverage.md"}
 
 
 def test_writing_the_pages_takes_stale_ones_away(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ ORDER = [
     "record_schema",
     "coverage",
     "coverage_tables",
+    "thresholds",
     "catalogue",
     "reports",
     "recording",

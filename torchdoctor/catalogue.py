@@ -1,7 +1,7 @@
 """The check and fix files: found, validated, and shown as pages.
 
 The folders are the registry; nothing is registered elsewhere. `python -m torchdoctor.catalogue
-docs` writes docs/checks, docs/fixes and docs/catalogue.md from the files.
+docs` writes docs/checks, docs/fixes, docs/catalogue.md and docs/coverage.md from the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from torchdoctor import coverage_tables
+from torchdoctor import coverage_tables, thresholds
 from torchdoctor.errors import UsageError
 
 BRANCHES = {
@@ -25,11 +25,38 @@ BRANCHES = {
     "cpu": "Is CPU execution high?",
     "other": "Is anything else high?",
 }
+_WITHOUT_GPU = "gpu; without a GPU: cpu"
+_LEGEND = f"""
+"Branch": the question of the decision tree that the check answers (`torchdoctor explain --tree`).
+"{_WITHOUT_GPU}": where no GPU trains there is none to ask about, and the check counts below
+the branch cpu. "Treated by": fixes that torchdoctor offers, and tries where a run can; a check
+without any says on its page what to do."""
+_FIX_LEGEND = """
+"Keeps results" says what a fix does to the program's results, and the risk is that as a number:
+
+- 0, exactly: the same results, bit by bit, where the program is deterministic.
+- 1, within rounding: the same mathematics in another order or with other random numbers.
+- 2, lower precision: numbers with fewer digits; losses are compared.
+- 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`."""
 TITLES_AT = 29  # column of the titles in `listing`
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 _CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
+_UNTREATED_SECTIONS = ("What it means", "What to do", *_CHECK_SECTIONS[1:])
+_APPLIED = {
+    "launch": "as the program starts, before its own code makes what the fix changes",
+    "between steps": "while the program trains, between two of its steps; it can be taken back",
+    "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
+}
 _FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
-_CHECK_NAMES = ("UNDER", "THRESHOLD", "THRESHOLD_SOURCE", "look", "FIRES", "QUIET")
+_CHECK_NAMES = (
+    "UNDER",
+    "THRESHOLD",
+    "THRESHOLD_UNIT",
+    "THRESHOLD_SOURCE",
+    "look",
+    "FIRES",
+    "QUIET",
+)
 _FIX_NAMES = (
     "TREATS",
     "KEEPS_RESULTS",
@@ -74,6 +101,12 @@ def faults() -> list[str]:
             missing = [name for name in names if not hasattr(module, name)]
             found += [f"{kind} {ident} lacks {name}." for name in missing]
             found += [f"{kind} {ident}: {fault}" for fault in _page_faults(module, sections)]
+    for ident, module in checks().items():
+        if not _treating(ident):
+            lacking = _page_faults(module, _UNTREATED_SECTIONS)
+            found += [f"check {ident}, which no fix treats: {fault}" for fault in lacking]
+        if hasattr(module, "THRESHOLD_SOURCE"):
+            found += [f"check {ident}: {fault}" for fault in thresholds.faults(module)]
     for ident, module in fixes().items():
         needed: tuple[str, ...] = _BY_HAND_NAMES if is_by_hand(module) else _TRIED_NAMES
         found += [f"fix {ident} lacks {name}." for name in needed if not hasattr(module, name)]
@@ -154,12 +187,13 @@ def tree() -> str:
     lines = []
     for branch, question in BRANCHES.items():
         lines.append(question)
+        if branch == "gpu":
+            lines.append("  (without a GPU, the checks of this branch count below the next: cpu)")
         for ident, module in checks().items():
             if branch != module.UNDER:
                 continue
             lines.append(f"  {ident}: {title(module)}")
-            treating = [fix for fix, m in fixes().items() if ident in m.TREATS]
-            if treating:
+            if treating := _treating(ident):
                 lines.append(f"      treated by {', '.join(treating)}")
     lines.append("Then: monitor and re-evaluate (the trials), finalize (the ranked table).")
     return "\n".join(lines)
@@ -175,6 +209,7 @@ def pages() -> dict[str, str]:
     found = {f"checks/{ident}.md": _markdown(explain(ident)) for ident in checks()}
     found |= {f"fixes/{ident}.md": _markdown(explain(ident)) for ident in fixes()}
     found["catalogue.md"] = _index()
+    found["coverage.md"] = coverage_tables.page(checks(), fixes())
     return found
 
 
@@ -187,17 +222,27 @@ def _load(folder: str) -> dict[str, ModuleType]:
     return found
 
 
+def _treating(check: str) -> list[str]:
+    """Ids of the fixes that treat it."""
+    return [fix for fix, module in fixes().items() if check in module.TREATS]
+
+
+def _branch(check: ModuleType) -> str:
+    return _WITHOUT_GPU if check.UNDER == "gpu" else str(check.UNDER)
+
+
 def _check_page(ident: str, module: ModuleType) -> str:
-    treating = [fix for fix, m in fixes().items() if ident in m.TREATS]
+    treating = ", ".join(_treating(ident))
     return "\n".join(
         [
             f"{ident} (check): {inspect.getdoc(module)}",
             "",
             "Facts",
             "-----",
-            f"- Branch of the tree: {module.UNDER}",
-            f"- Threshold: {module.THRESHOLD} ({module.THRESHOLD_SOURCE})",
-            f"- Treated by: {', '.join(treating) or 'no fix that can be tried at run time'}",
+            f"- Branch of the tree: {_branch(module)}",
+            f"- Threshold: {thresholds.threshold(module)}",
+            f"- Source of the threshold: {thresholds.source(module)}",
+            f"- Treated by: {treating or 'no fix of torchdoctor: see What to do'}",
         ]
     )
 
@@ -211,7 +256,7 @@ def _fix_page(ident: str, module: ModuleType) -> str:
             "-----",
             f"- Treats: {', '.join(module.TREATS) or 'nothing that slows a step'}",
             f"- Keeps results: {module.KEEPS_RESULTS} (risk {RISKS[module.KEEPS_RESULTS]})",
-            f"- Applied: {module.WHEN}",
+            f"- Applied: {module.WHEN} ({_APPLIED[module.WHEN]})",
             *([_TRIED_APART.format(module.TRIAL)] if hasattr(module, "TRIAL") else []),
             *([f"- Not tried in a run: {module.UNTRIED}"] if hasattr(module, "UNTRIED") else []),
         ]
@@ -224,17 +269,19 @@ def _markdown(page: str) -> str:
 
 
 def _index() -> str:
-    lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks", ""]
+    lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks"]
+    lines += [*_LEGEND.splitlines(), ""]
     lines += ["| check | branch | treated by |", "| --- | --- | --- |"]
     for ident, module in checks().items():
-        treating = [f"[{f}](fixes/{f}.md)" for f, m in fixes().items() if ident in m.TREATS]
-        lines.append(f"| [{ident}](checks/{ident}.md) | {module.UNDER} | {', '.join(treating)} |")
-    lines += ["", "## Fixes", ""]
+        treating = [f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident)]
+        cells = f"[{ident}](checks/{ident}.md)", _branch(module), ", ".join(treating)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "## Fixes", *_FIX_LEGEND.splitlines(), ""]
     lines += ["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
     for ident, module in fixes().items():
         kept = module.KEEPS_RESULTS
         lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")
-    lines += coverage_tables.tables(checks(), fixes())
+    lines += ["", "What the literature asks for, and which test shows it: [coverage](coverage.md)."]
     return "\n".join(lines) + "\n"
 
 

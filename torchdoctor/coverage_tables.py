@@ -17,6 +17,20 @@ _GPU_TEST = "tests/fixes/test_fix_examples.py::test_with_the_fix_on_a_gpu"
 _OFFERED_TEST = "tests/fixes/test_fix_examples.py::test_is_offered_with_what_to_write"
 
 
+_INTRODUCTION = """\
+# Coverage
+
+For who works on torchdoctor: what public guides to PyTorch performance and other profilers ask a
+tool like this for, row by row, which check and which fix answers it, and which test shows that it
+does. Generated from `torchdoctor/coverage.py`; the list for users is the [catalogue](catalogue.md).
+"""
+
+
+def page(checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]) -> str:
+    """The page of its own that the tables are (Markdown)."""
+    return _INTRODUCTION + "\n".join(tables(checks, fixes)) + "\n"
+
+
 def tables(checks: Mapping[str, ModuleType], fixes: Mapping[str, ModuleType]) -> list[str]:
     """The tables as lines of Markdown.
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.02
+THRESHOLD_UNIT = "% of the step in driver calls for memory"
 THRESHOLD_SOURCE = "torchdoctor: a warm caching allocator calls the driver in no step"
 
 

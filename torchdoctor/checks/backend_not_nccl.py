@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UNDER = "communication"
 THRESHOLD = 0
+THRESHOLD_UNIT = "such process groups: any is a finding"
 THRESHOLD_SOURCE = (
     "PyTorch documentation (torch.distributed): use the NCCL backend for training with CUDA GPUs"
 )

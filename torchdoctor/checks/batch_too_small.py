@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.5
-THRESHOLD_SOURCE = "torchdoctor; XProf looks at the same figures"
+THRESHOLD_UNIT = "% of the GPU's kernels shorter than 10 us"
+THRESHOLD_SOURCE = "torchdoctor"
 
 
 def look(recording: Recording) -> list[Finding]:

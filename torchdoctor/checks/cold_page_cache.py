@@ -8,6 +8,13 @@ epoch alone is slow, and the second is faster by itself: faster storage, or copi
 faster disk, gain in the first epoch only. Where they do not fit, what was read first has gone
 before it is read again, and every epoch is like the first.
 
+What to do
+----------
+Where the files fit into free memory: nothing, for the second epoch is faster; or read them once
+before training (`cat FILES > /dev/null`). Where they do not fit: make them smaller (compressed, of
+lower resolution, packed into few large files), take a faster local disk or more memory, and hide
+the rest behind more workers and batches ahead (num_workers, prefetch_factor).
+
 How it is measured
 ------------------
 In the observing launch, right before training opens a file for the first time (a quarter of them,
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 0.05
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
 
 

@@ -5,6 +5,15 @@ What it means
 Gradients are exchanged between devices. What the computation does not hide is added to every
 step, on every device.
 
+What to do
+----------
+Exchange less often: larger batches for each device, or gradient accumulation under `no_sync()`.
+Exchange less: gradients in 16 bits (`torch.distributed.algorithms.ddp_comm_hooks`'
+bf16_compress_hook, which rounds them). Hide more: DistributedDataParallel in place of one
+all-reduce after the backward pass, and no unused parameters to search for
+(`find_unused_parameters=False`). Or faster links: NCCL, GPUs of one machine, NVLink. Where one rank
+is late, see rank-imbalance first.
+
 How it is measured
 ------------------
 Exposed time of collective kernels (NCCL, RCCL, by kernel name) and operators in the trace.
@@ -25,6 +34,7 @@ UNDER = "communication"
 QUESTION = "Is communication time high?"
 METRIC = "exposed share of the step spent communicating"
 THRESHOLD = 0.20
+THRESHOLD_UNIT = "% of the step, exposed; moderate from 10 %"
 MODERATE = 0.10
 THRESHOLD_SOURCE = "torchdoctor: the same bound as for data; TensorBoard's plugin warns at 10 %"
 

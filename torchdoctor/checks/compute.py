@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.5
+THRESHOLD_UNIT = "% of the step in large operators"
 THRESHOLD_SOURCE = "torchdoctor: more than half of the step"
 
 

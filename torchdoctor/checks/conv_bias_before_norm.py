@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 1
-THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
+THRESHOLD_UNIT = "convolution with a bias right before a batch normalization"
+THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide; TorchTidy looks for the same"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNDER = "memcpy"
 THRESHOLD = 1.0
+THRESHOLD_UNIT = "blocking copy in each step"
 THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 

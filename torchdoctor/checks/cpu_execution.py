@@ -28,6 +28,7 @@ UNDER = "cpu"
 QUESTION = "Is CPU execution high?"
 METRIC = "share of the step on the host: operators, Python, driver calls"
 THRESHOLD = 0.30
+THRESHOLD_UNIT = "% of the step on the host"
 THRESHOLD_SOURCE = "torchdoctor: of eight real traces, host-bound ones lie above 40 %"
 
 

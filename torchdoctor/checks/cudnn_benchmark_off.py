@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 2
+THRESHOLD_UNIT = "input shapes; with more of them it is no finding"
 THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 

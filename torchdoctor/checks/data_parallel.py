@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 UNDER = "communication"
 THRESHOLD = 0
-THRESHOLD_SOURCE = "PyTorch documentation: use DistributedDataParallel instead of DataParallel"
+THRESHOLD_UNIT = "models in DataParallel: any is a finding"
+THRESHOLD_SOURCE = "PyTorch documentation (DataParallel): use DistributedDataParallel instead"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -28,6 +28,7 @@ UNDER = "data_loader"
 QUESTION = "Is data loader time high?"
 METRIC = "share of the step spent waiting for data"
 THRESHOLD = 0.20
+THRESHOLD_UNIT = "% of the step; moderate from 5 %"
 MODERATE = 0.05
 THRESHOLD_SOURCE = "XProf: input-bound above 20 %, moderately above 5 %"
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0
+THRESHOLD_UNIT = "debugging tools left on: any is a finding"
 THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide: disable debugging APIs"
 
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.3
-THRESHOLD_SOURCE = "torchdoctor: share of the step in large operators, as for low precision"
+THRESHOLD_UNIT = "% of the step in large operators"
+THRESHOLD_SOURCE = "torchdoctor: as for low precision"
 _MUCH = 0.6
 _WORTH_SAYING = 2**20  # bytes
 

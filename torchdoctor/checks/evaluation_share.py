@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.2
-THRESHOLD_SOURCE = "torchdoctor: share of evaluation in the mean step"
+THRESHOLD_UNIT = "% of the training time"
+THRESHOLD_SOURCE = "torchdoctor: a fifth of the time is worth a look"
 _FEWEST = 2
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.05
-THRESHOLD_SOURCE = "torchdoctor: share of evaluation in the mean step"
+THRESHOLD_UNIT = "% of the training time in such evaluation"
+THRESHOLD_SOURCE = "torchdoctor: the tree's bound for a moderate share"
 
 
 def look(recording: Recording) -> list[Finding]:

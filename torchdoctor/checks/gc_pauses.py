@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.02
-THRESHOLD_SOURCE = "torchdoctor"
+THRESHOLD_UNIT = "% of the step"
+THRESHOLD_SOURCE = "torchdoctor: the least share of a step that is worth a trial"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 1
+THRESHOLD_UNIT = "GPU that the program does not use"
 THRESHOLD_SOURCE = "torchdoctor: a GPU that nobody uses"
 
 

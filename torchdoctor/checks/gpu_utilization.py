@@ -27,6 +27,7 @@ UNDER = "gpu"
 QUESTION = "Is GPU utilization high?"
 METRIC = "share of the step in which kernels run"
 THRESHOLD = 0.50
+THRESHOLD_UNIT = "% of the step in which kernels run; a finding below it"
 THRESHOLD_SOURCE = "TensorBoard profiler plugin: low below 50 %"
 
 

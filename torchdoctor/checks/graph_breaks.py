@@ -7,6 +7,14 @@ values, a call of a library), it ends the graph, runs that line by Python and go
 graph. Nothing is fused across the break, and each piece costs guards and Python of its own. With
 `mode="reduce-overhead"` each piece is a CUDA graph of its own.
 
+What to do
+----------
+Take what breaks out of the compiled function: a print or log call to every so many steps of the
+loop, `.item()` and branches on a tensor's values to tensor operations (torch.where, torch.cond), a
+library's call behind `torch.compiler.disable`, so that the break is where you want it. Or compile
+the blocks that have no break, one by one. `TORCH_LOGS=graph_breaks` shows each break with its
+stack, and `fullgraph=True` keeps new ones out.
+
 How it is measured
 ------------------
 In the observing launch, from torch's own counters: each break with torch's reason and the line of
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 1
+THRESHOLD_UNIT = "graph break"
 THRESHOLD_SOURCE = "PyTorch documentation (torch.compile): fullgraph=True is an error at any break"
 _NAMED = 5
 _ASKED_FOR = ("torch._dynamo.graph_break", "torch._dynamo.disable", "torch.compiler.disable")

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 UNDER = "memcpy"
 THRESHOLD = 0.01
-THRESHOLD_SOURCE = "torchdoctor: the least share of a step that is worth a trial"
+THRESHOLD_UNIT = "% of the step"
+THRESHOLD_SOURCE = "torchdoctor: the least share worth a trial; TorchTidy looks for the same"
 _NAMED = 3
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.02  # of the step
-THRESHOLD_SOURCE = "torchdoctor"
+THRESHOLD_UNIT = "% of the step"
+THRESHOLD_SOURCE = "torchdoctor: the least share worth a change; TorchTidy looks for the same"
 _FEWEST = 16  # turns a step
 _NAMED = 3
 

@@ -35,6 +35,7 @@ UNDER = "data_loader"
 # Innermost frames of a batch that somebody else makes: a queue, a lock, a pipe.
 _WAITS = re.compile(r"(^|/)(threading|queue|selectors|socket)\.py |multiprocessing/|futures/")
 THRESHOLD = 0.05
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "XProf: moderately input-bound above 5 %"
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 UNDER = "other"
 THRESHOLD = 3
+THRESHOLD_UNIT = "graphs of earlier steps that are kept"
 THRESHOLD_SOURCE = "torchdoctor: graphs of earlier steps; a loop that frees them keeps at most one"
 
 

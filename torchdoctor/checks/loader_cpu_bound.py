@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 0.5
+THRESHOLD_UNIT = "% of the time of fetching is CPU time"
 THRESHOLD_SOURCE = "torchdoctor: most of the fetch is CPU time; SageMaker asks CPU > 90 %"
 WAIT = 0.05
 

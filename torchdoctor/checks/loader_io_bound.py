@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 0.5
+THRESHOLD_UNIT = "% of the time of fetching is CPU time; a finding below it"
 THRESHOLD_SOURCE = "torchdoctor: most of the fetch is no CPU time; SageMaker asks iowait > 50 %"
 WAIT = 0.05
 _HARDLY_READ = 1e5  # bytes/s: a hard disk that seeks for each 4 kB still reads four times as much

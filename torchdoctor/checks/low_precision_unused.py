@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.3
-THRESHOLD_SOURCE = "XProf: tensor cores unused; share of the step in large operators"
+THRESHOLD_UNIT = "% of the step in large operators"
+THRESHOLD_SOURCE = "torchdoctor; XProf marks tensor cores used for less than 10 % of the time"
 
 
 def look(recording: Recording) -> list[Finding]:

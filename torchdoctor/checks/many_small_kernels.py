@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.5
+THRESHOLD_UNIT = "% of the kernels under 10 us; without a GPU, of the step around operators"
 LAUNCHING = 0.3
-THRESHOLD_SOURCE = "torchdoctor; XProf warns of launch-bound programs at 15 %"
+THRESHOLD_SOURCE = "torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %"
 
 
 def look(recording: Recording) -> list[Finding]:

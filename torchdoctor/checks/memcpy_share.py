@@ -26,6 +26,7 @@ UNDER = "memcpy"
 QUESTION = "Is memory copy time high?"
 METRIC = "exposed share of the step spent on copies, or blocked in them"
 THRESHOLD = 0.20
+THRESHOLD_UNIT = "% of the step, exposed; moderate from 5 %"
 MODERATE = 0.05
 THRESHOLD_SOURCE = "torchdoctor: the same bound as for data; XProf warns at 30 % of input time"
 

@@ -5,6 +5,13 @@ What it means
 Something is kept from each step: most often a loss that was summed up without .item() or
 detach(), and with it the whole graph behind it.
 
+What to do
+----------
+Sum up `loss.item()` or `loss.detach()` in place of the loss, and look for lists and dictionaries
+that get an entry each step (outputs, metrics, logs): keep numbers, not tensors with their graphs.
+Where nothing of the loop grows, `tracemalloc` names the lines that allocate, and a data set that
+keeps what it has read is the next place to look.
+
 How it is measured
 ------------------
 Growth of the program's resident memory over the measured window (psutil).
@@ -23,7 +30,8 @@ if TYPE_CHECKING:
 
 UNDER = "other"
 THRESHOLD = 0.01
-THRESHOLD_SOURCE = "torchdoctor: share of the machine's memory per minute"
+THRESHOLD_UNIT = "% of the machine's memory per minute"
+THRESHOLD_SOURCE = "torchdoctor: the machine is full after 100 minutes"
 
 
 def look(recording: Recording) -> list[Finding]:

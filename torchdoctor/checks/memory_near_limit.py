@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.9
+THRESHOLD_UNIT = "% of the GPU's memory"
 THRESHOLD_SOURCE = "TensorBoard profiler plugin: 90 %"
 
 

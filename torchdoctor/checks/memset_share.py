@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UNDER = "memcpy"
 THRESHOLD = 0.05
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "torchdoctor: as for other time that computes nothing (XProf: 5 % of input)"
 _HIGH = 0.2
 _NAMED = 3

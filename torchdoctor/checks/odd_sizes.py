@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 8
+THRESHOLD_UNIT = "elements, of which sizes are to be multiples"
 THRESHOLD_SOURCE = "NVIDIA, Matrix Multiplication Background: multiples of 16 bytes (8 halves)"
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.2
-THRESHOLD_SOURCE = "torchdoctor"
+THRESHOLD_UNIT = "% of the step"
+THRESHOLD_SOURCE = "torchdoctor: a fifth of the step is worth a look"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 UNDER = "other"
 THRESHOLD = 0.25
-THRESHOLD_SOURCE = "torchdoctor: share of the usable CPUs"
+THRESHOLD_UNIT = "% of the usable CPUs, kept busy by other programs"
+THRESHOLD_SOURCE = "torchdoctor: a quarter of the machine is missing then"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -5,6 +5,13 @@ What it means
 The host ran Python of the program, or it waited: a sleep, a file, a lock, another process. None of
 that is the model's, and no compiler, optimizer or batch size makes it shorter by itself.
 
+What to do
+----------
+Look at the function that is named, or record with `with_stack=True` where none is. Do the work
+every so many steps (logging, metrics, checkpoints), in a thread or process beside the training, or
+on whole tensors; take sleeps and waits for files out of the loop. `torchdoctor run` of the program
+names the lines by their stacks.
+
 How it is measured
 ------------------
 From the profiler's trace: stretches of half a millisecond and longer in which no operator, driver
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
 UNDER = "other"
 THRESHOLD = 0.10
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "torchdoctor: a tenth of the step is worth a look"
 _HIGH = 0.30
 _NAMED = 3

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 UNDER = "memcpy"
 THRESHOLD = 1.0
+THRESHOLD_UNIT = "pageable copy in each step"
 LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
-THRESHOLD_SOURCE = "NVIDIA Nsight Systems' expert rule cuda_memcpy_async: pageable memory"
+THRESHOLD_SOURCE = "Nsight Systems' expert rule cuda_memcpy_async: pageable memory"
 
 
 def look(recording: Recording) -> list[Finding]:

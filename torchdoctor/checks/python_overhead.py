@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.3
-THRESHOLD_SOURCE = "torchdoctor; XProf calls 15 % of launch time high"
+THRESHOLD_UNIT = "% of the step"
+THRESHOLD_SOURCE = "torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %"
 
 
 def look(recording: Recording) -> list[Finding]:

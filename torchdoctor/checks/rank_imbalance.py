@@ -6,6 +6,13 @@ In synchronous training each step takes as long as the slowest rank: all others 
 their collectives. More data, longer sequences, a slower GPU or a busy host on one rank is paid by
 every GPU of the job.
 
+What to do
+----------
+Look for what the evidence says that it takes longer for. Kernels: give each rank as much work
+(lengths sorted into buckets, as many samples, no shard of the model that is larger), or look
+whether its GPU is slower or throttles. Data: its storage and its number of workers. Host: what else
+runs on its CPUs, and work that only this rank does, such as logging and checkpoints of rank 0.
+
 How it is measured
 ------------------
 From the traces of several ranks: the step without the exposed time in collectives, of the slowest
@@ -27,7 +34,8 @@ if TYPE_CHECKING:
 
 UNDER = "communication"
 THRESHOLD = 0.10
-THRESHOLD_SOURCE = "torchdoctor: of the step; less is within what steps differ from each other"
+THRESHOLD_UNIT = "% of the step that the slowest rank works longer than the mean"
+THRESHOLD_SOURCE = "torchdoctor: less is within what steps differ from each other"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -7,6 +7,13 @@ not change: sizes, types, Python values. Where a guard fails, the function is co
 takes from a tenth of a second to minutes. After eight versions (`recompile_limit`) torch gives the
 function up and runs it as if it had not been compiled.
 
+What to do
+----------
+Make what changes the same, or say that it changes. Sizes: pad them to a few lengths, drop the last
+and smaller batch (`drop_last=True`), or `torch.compile(dynamic=True)`. Python numbers that count
+up: pass them as tensors. `TORCH_LOGS=recompiles` names the guard that failed. More versions can be
+allowed by `torch._dynamo.config.recompile_limit`, where a few more are all there are.
+
 How it is measured
 ------------------
 In the observing launch, from torch's own counters: compilations after the first training step,
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.05
+THRESHOLD_UNIT = "% of the time since the first step"
 THRESHOLD_SOURCE = "torchdoctor: as for waiting for data (XProf: 5 %); two and more recompilations"
 _FEWEST = 2
 _NAMED = 3

@@ -8,6 +8,13 @@ memory-bound work from fused kernels, larger batches and smaller types. MFU (mod
 utilisation) is the time that the step's matrix products would take at the data sheet's dense peak,
 over the step.
 
+What to do
+----------
+Nothing is wrong by itself: it says which fixes can help. Compute-bound: lower precision
+(mixed-precision, tf32), sizes that tensor cores take (pad-to-multiple), a GPU with more arithmetic
+(better-gpu). Memory-bound: fewer and fused kernels (torch-compile, fused-optimizer, attention),
+larger batches, smaller types, a GPU with more bandwidth.
+
 How it is measured
 ------------------
 FLOPs and bytes of matrix products, convolutions and attention from their recorded input sizes,
@@ -31,7 +38,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.1
-THRESHOLD_SOURCE = "torchdoctor: of the step in matrix products, below which MFU says little"
+THRESHOLD_UNIT = "% of the step in matrix products"
+THRESHOLD_SOURCE = "torchdoctor: below it MFU says little"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0
-THRESHOLD_SOURCE = "PyTorch documentation: torch uses the best instructions unless it is told"
+THRESHOLD_UNIT = "variables that hold back the CPU's instructions: any is a finding"
+THRESHOLD_SOURCE = "torchdoctor: torch uses the best instructions unless it is told"
 
 
 def look(recording: Recording) -> list[Finding]:

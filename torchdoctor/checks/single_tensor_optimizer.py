@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.05
-THRESHOLD_SOURCE = "torchdoctor: optimizer above 5 % of the step"
+THRESHOLD_UNIT = "% of the step in the optimizer"
+THRESHOLD_SOURCE = "torchdoctor: from 5 % on it is worth a trial; TorchTidy looks for the same"
 
 
 def look(recording: Recording) -> list[Finding]:

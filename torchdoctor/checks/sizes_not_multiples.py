@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.05
-THRESHOLD_SOURCE = "torchdoctor: of the step; sizes by NVIDIA's guide to matrix multiplication"
+THRESHOLD_UNIT = "% of the step in such products"
+THRESHOLD_SOURCE = "torchdoctor; the sizes: NVIDIA, Matrix Multiplication Background"
 _NEEDED = 16  # a larger multiple is only better
 _NAMED = 3
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 10.0  # p99 over median
-THRESHOLD_SOURCE = "torchdoctor"
+THRESHOLD_UNIT = "times the median: the 99th percentile of the time of a batch"
+THRESHOLD_SOURCE = "torchdoctor: a rare sample that holds the queue up, not the usual scatter"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -5,6 +5,13 @@ What it means
 Checkpoints, evaluation, logging, new input shapes or a busy machine make single steps long;
 they cost more than the median shows.
 
+What to do
+----------
+See what happens in the long steps: print their numbers with the time, and compare them with what
+the program does every so many steps. Save checkpoints and log less often, or in a thread; pad
+inputs to few lengths, for new shapes are compiled or tuned anew; look at the machine's other
+programs. Where the long steps come at random, see gc-pauses and slow-sample.
+
 How it is measured
 ------------------
 99th percentile over the median step of the observed window, where evaluation and the start of
@@ -24,7 +31,8 @@ if TYPE_CHECKING:
 
 UNDER = "other"
 THRESHOLD = 3.0
-THRESHOLD_SOURCE = "SageMaker Debugger: 3 standard deviations"
+THRESHOLD_UNIT = "times the median step: the 99th percentile"
+THRESHOLD_SOURCE = "torchdoctor; SageMaker Debugger marks steps beyond 3 standard deviations"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -4,9 +4,16 @@ What it means
 -------------
 Memory is full, and pages come back from disk: everything is slow, most of all the loader.
 
+What to do
+----------
+Need less memory: fewer workers and batches ahead (num_workers, prefetch_factor), no copy of the
+data set in each worker (arrays and memory maps in place of lists of objects), smaller caches. Or
+end what else fills the machine. With memory free again, swap empties by itself as its pages are
+used.
+
 How it is measured
 ------------------
-Swap in use grows while the program runs (psutil).
+Swap in use while the program runs, and how long the CPUs wait for disks (psutil).
 
 Not to be confused with
 -----------------------
@@ -22,7 +29,8 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 256 * 2**20  # bytes
-THRESHOLD_SOURCE = "torchdoctor"
+THRESHOLD_UNIT = "bytes in swap (256 MiB), while CPUs wait for disks 10 % of the time"
+THRESHOLD_SOURCE = "torchdoctor: less may be old pages that nobody needs"
 
 
 def look(recording: Recording) -> list[Finding]:

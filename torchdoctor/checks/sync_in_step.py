@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 0.05
-THRESHOLD_SOURCE = "NVIDIA Nsight Systems' expert rule cuda_api_sync"
+THRESHOLD_UNIT = "% of the step"
+THRESHOLD_SOURCE = "torchdoctor; Nsight Systems' expert rule cuda_api_sync lists the same calls"
 _NAMED = 4
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.3
-THRESHOLD_SOURCE = "XProf: tensor cores unused; share of the step in matrix kernels"
+THRESHOLD_UNIT = "% of the step in matrix kernels"
+THRESHOLD_SOURCE = "torchdoctor; XProf marks tensor cores used for less than 10 % of the time"
 _MUCH = 0.4
 _WITHOUT = ("GTX 16", "AMD")  # Turing without tensor cores; AMD numbers its GPUs otherwise
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 8.0
+THRESHOLD_UNIT = "or later: the GPU's CUDA compute capability"
 THRESHOLD_SOURCE = "NVIDIA Ampere architecture: compute capability 8.0"
 
 

@@ -5,6 +5,13 @@ What it means
 Heat or the power limit makes the GPU lower its clock for a good part of the run. A GPU that is
 fully used touches its power limit now and then; that is how it is built, and no finding.
 
+What to do
+----------
+By the reason that is named. Heat: look after cooling, fans and neighbours of the GPU. A power limit
+below the GPU's own: have it raised (`nvidia-smi -q -d POWER` shows both limits, `-pl` sets one, as
+root); at its own limit the GPU gives what it can. A brake from outside (HW power brake): the power
+supply. Lower precision and fewer kernels need less power for the same work.
+
 How it is measured
 ------------------
 Throttle reasons that NVML reported while the program ran.
@@ -24,7 +31,8 @@ if TYPE_CHECKING:
 
 UNDER = "other"
 THRESHOLD = 0.2
-THRESHOLD_SOURCE = "torchdoctor: of the samples of NVML's throttle reasons; rarer ones cost little"
+THRESHOLD_UNIT = "% of the samples"
+THRESHOLD_SOURCE = "torchdoctor: rarer ones cost little"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 1.0
-THRESHOLD_SOURCE = "torchdoctor: threads over usable CPUs"
+THRESHOLD_UNIT = "thread for each usable CPU; a finding above it"
+THRESHOLD_SOURCE = "torchdoctor: more threads than CPUs wait for each other"
 
 
 def look(recording: Recording) -> list[Finding]:

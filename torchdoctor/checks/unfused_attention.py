@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.05
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "torchdoctor: a share of the step that is worth a change"
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 UNDER = "gpu"
 THRESHOLD = 0.10
-THRESHOLD_SOURCE = "torchdoctor: of the step; compiling does not pay for less"
+THRESHOLD_UNIT = "% of the step"
+THRESHOLD_SOURCE = "torchdoctor: compiling does not pay for less"
 
 
 def look(recording: Recording) -> list[Finding]:

@@ -6,6 +6,13 @@ Metrics in Python, checkpoints, logging, plots, the environment of reinforcement
 runs in the loop outside forward, backward and optimizer makes the device (or the CPU's arithmetic)
 wait for it.
 
+What to do
+----------
+At the lines that are named: compute metrics on whole tensors and every so many steps, log and save
+less often or in a thread, plot after training. Step an environment in processes of its own, several
+at once. What does not depend on this step's result can run while the GPU computes: start it before
+the first `.item()` or print that waits for the GPU.
+
 How it is measured
 ------------------
 The share is the step's time that is neither data loading nor copies nor any operator nor phase of
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 
 UNDER = "other"
 THRESHOLD = 0.10
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "torchdoctor: a tenth of the step is worth a look"
 
 _NAMED = 3

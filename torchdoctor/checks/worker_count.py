@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 1.0  # busy workers' CPUs over usable CPUs
+THRESHOLD_UNIT = "worker for each usable CPU; a finding above it"
 THRESHOLD_SOURCE = "torch.utils.data warns above the CPUs that the process may use"
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 0.05  # of the step
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "torchdoctor: the tree's bound for a moderate wait"
 _FEWEST = 3  # batches
 

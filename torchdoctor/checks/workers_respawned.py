@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 0.03
+THRESHOLD_UNIT = "% of the step"
 THRESHOLD_SOURCE = "torchdoctor: what a trial can tell from noise on most machines"
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 UNDER = "cpu"
 THRESHOLD = 1
+THRESHOLD_UNIT = "call of zero_grad(set_to_none=False)"
 THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 
