@@ -9,7 +9,7 @@ import pytest
 from test_patches import recording
 
 from torchdoctor import catalogue
-from torchdoctor.offered_fixes import offered_fixes
+from torchdoctor.offered_fixes import as_code, offered_fixes
 from torchdoctor.records import (
     DatasetWrite,
     Diagnosis,
@@ -27,6 +27,7 @@ from torchdoctor.records import (
 from torchdoctor.report_assembly import assemble
 from torchdoctor.report_doubts import doubts_of_fixes
 from torchdoctor.reports import content, html, markdown, terminal
+from torchdoctor.source_patch import source_patch
 from torchdoctor.trials.outcome import TrialResults
 
 FASTER = Interval(estimate=1.2, low=1.1, high=1.3)
@@ -226,3 +227,23 @@ def test_no_setting_is_offered_untried_where_others_of_the_fix_looked_slower(
         rows.append(trial("loader-workers", interval, settings={"num_workers": number}, pairs=2))
     found = offered(tmp_path, rows, [])
     assert [(one.settings, one.standing) for one in found] == shown
+
+
+def test_a_fix_that_fails_to_name_its_edits_keeps_its_instruction(tmp_path: Path) -> None:
+    """The whole report was lost with it."""
+
+    class Broken:
+        @staticmethod
+        def instruction(settings: dict, recording: Recording) -> str:
+            return "set it by hand"
+
+        @staticmethod
+        def edits(settings: dict, recording: Recording) -> list:
+            raise IndexError
+
+    seen, modules = recording(tmp_path), {**catalogue.fixes(), "broken": Broken}
+    one = as_code(RecommendedFix(fix="broken"), seen, modules)
+    assert (one.instruction, one.edit) == ("set it by hand", None)
+    patch = source_patch([("broken", {}), ("loader-workers", WORKERS)], seen, modules)
+    assert patch is not None
+    assert (patch.fixes, patch.left_out) == (["loader-workers"], ["broken"])

@@ -16,6 +16,7 @@ from torchdoctor.records import (
     TrainingTrial,
     Trial,
 )
+from torchdoctor.source_patch import edits_of
 from torchdoctor.trials.outcome import SAME_TRAINING
 
 _MOST_UNDECIDED = 2
@@ -132,7 +133,7 @@ def as_code(one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any])
     if module is None:
         return one
     text = module.instruction(one.settings, recording)
-    edits = module.edits(one.settings, recording) if hasattr(module, "edits") else []
+    edits: Sequence[Any] = edits_of(module, one.settings, recording)
     location = module.location(recording) if hasattr(module, "location") else None
     if location is None:
         location = next(

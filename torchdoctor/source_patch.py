@@ -33,6 +33,17 @@ class SourcePatch:
         return {path: text.encode("utf-8") for path, text in self.texts.items()}
 
 
+def edits_of(module: Any, settings: dict[str, Any], recording: Recording) -> list[Edit]:
+    """What a fix asks to change in the source; [] where it has no edits, or fails to name them.
+
+    A fix that fails here still has its instruction, and the report all the rest.
+    """
+    try:
+        return module.edits(settings, recording) if hasattr(module, "edits") else []
+    except Exception:
+        return []
+
+
 def source_patch(
     fixes: Fixes, recording: Recording, modules: Mapping[str, Any]
 ) -> SourcePatch | None:
@@ -47,7 +58,7 @@ def source_patch(
     made, left_out = [], []
     for ident, settings in fixes:
         module = modules[ident]
-        more = module.edits(settings, recording) if hasattr(module, "edits") else []
+        more = edits_of(module, settings, recording)
         # Two fixes may change one call: each edit starts from what those before it left.
         if more and edited_files([*edits, *more]) is not None:
             edits += more

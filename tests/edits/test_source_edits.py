@@ -289,6 +289,37 @@ def test_workers_that_an_option_may_turn_off_stay_optional() -> None:
         assert f"2, {keyword}={value})" in (edited(literal, edit) or "")
 
 
+@pytest.mark.parametrize(
+    ("given", "keyword", "value", "written"),
+    [
+        ("0 if debug else n", "prefetch_factor", "4", "4 if (0 if debug else n) > 0 else None"),
+        ("n if cuda else 0", "persistent_workers", "True", "(n if cuda else 0) > 0"),
+        ("n or 2", "persistent_workers", "True", "(n or 2) > 0"),
+        ("n > 1", "persistent_workers", "True", "(n > 1) > 0"),
+        ("(n if cuda else 0)", "persistent_workers", "True", "(n if cuda else 0) > 0"),
+        ("args.n", "prefetch_factor", "4", "4 if args.n > 0 else None"),
+    ],
+)
+def test_a_conditional_number_of_workers_is_guarded_as_a_whole(
+    given: str, keyword: str, value: str, written: str
+) -> None:
+    """`n if cuda else 0 > 0` would hand the loader a number where it takes a truth value."""
+    source = f"DataLoader(d, num_workers={given})"
+    edit = KeywordEdit(
+        file="", line=1, callee="DataLoader", keyword=keyword, value=value, needs="num_workers"
+    )
+    once = edited(source, edit)
+    assert once == f"DataLoader(d, num_workers={given}, {keyword}={written})"
+    assert edited(once, edit) == once
+
+
+def test_an_edit_that_fails_leaves_the_instruction() -> None:
+    edit = KeywordEdit(file="", line=1, callee="DataLoader", keyword="x", value="4 if 0 if")
+    assert edited("DataLoader(d)", edit) is None
+    assert edited("DataLoader(d, x=n)", edit) is None
+    assert by_command(OPTION, replace(edit, line=6, keyword="num_workers")) is None
+
+
 def test_where_an_argument_comes_from_is_said(tmp_path: Path) -> None:
     def said(source: str, *command: str) -> list[str]:
         (tmp_path / "train.py").write_text(source)

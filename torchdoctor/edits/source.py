@@ -57,12 +57,17 @@ def edited(source: str, edit: Edit) -> str | None:
 
     Returns:
         None where it cannot be made with certainty: another call than expected stands there, the
-        argument may hide in `**options`, or the source does not parse.
+        argument may hide in `**options`, the source does not parse, or the edit itself fails.
     """
     try:
-        wrapper = MetadataWrapper(cst.parse_module(source))
-    except cst.ParserSyntaxError:
+        return _edited(source, edit)
+    except Exception:
+        # The instruction stands then: whatever an edit trips over must not cost the report.
         return None
+
+
+def _edited(source: str, edit: Edit) -> str | None:
+    wrapper = MetadataWrapper(cst.parse_module(source))
     module = wrapper.module
     changed: cst.Module | None
     if isinstance(edit, StatementEdit):
@@ -74,10 +79,7 @@ def edited(source: str, edit: Edit) -> str | None:
     code = changed.code
     if source.startswith(_MARK) and not code.startswith(_MARK):
         code = _MARK + code  # LibCST drops it
-    try:
-        compile(code.removeprefix(_MARK), "<edited>", "exec")
-    except (SyntaxError, ValueError):
-        return None
+    compile(code.removeprefix(_MARK), "<edited>", "exec")
     return code
 
 
@@ -112,15 +114,17 @@ def edit_call_keyword(
 
 
 def _with_keyword(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> cst.Module | None:
-    call = _call_of(module, ranges, edit)
+    asked, call = edit, _call_of(module, ranges, edit)
     if call is None:
         return None
-    present = _present(call, edit)
-    if present is not None and is_computed(module, call.args[present].value):
-        return at_its_source(module, call.args[present].value, edit)
     needed = _present(call, replace(edit, keyword=edit.needs or "", position=None))
     if needed is not None and is_computed(module, call.args[needed].value):
-        edit = replace(edit, value=_guarded(module.code_for_node(call.args[needed].value), edit))
+        edit = replace(edit, value=_guarded(module, call.args[needed].value, edit))
+    present = _present(call, edit)
+    if present is not None and is_computed(module, call.args[present].value):
+        old = call.args[present].value
+        same = old.deep_equals(cst.parse_expression(edit.value))
+        return module if same else at_its_source(module, old, asked)
     changed = _call_with(call, present, edit)
     return None if changed is None else replaced(module, call, changed)
 
@@ -145,8 +149,14 @@ def _without_keyword(
     return replaced(module, call, call.with_changes(args=without(call.args, present)))
 
 
-def _guarded(needed: str, edit: KeywordEdit) -> str:
+_WHOLE = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)  # binds tighter than `>`
+
+
+def _guarded(module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit) -> str:
     """`persistent_workers=args.workers > 0`: the program still runs with `--workers 0`."""
+    needed = module.code_for_node(value)
+    if not isinstance(value, _WHOLE) and not value.lpar:
+        needed = f"({needed})"
     return f"{needed} > 0" if edit.value == "True" else f"{edit.value} if {needed} > 0 else None"
 
 
@@ -179,7 +189,10 @@ def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
     present = None if call is None else _present(call, edit)
     if module is None or call is None or present is None:
         return None
-    return command_instead(module, call.args[present].value, edit)
+    try:
+        return command_instead(module, call.args[present].value, edit)
+    except Exception:  # as in `edited`
+        return None
 
 
 def by_hand(source: str, edit: KeywordEdit) -> str | None:
@@ -198,9 +211,9 @@ def by_hand(source: str, edit: KeywordEdit) -> str | None:
 def _parsed_call(source: str, edit: KeywordEdit) -> tuple[cst.Module | None, cst.Call | None]:
     try:
         wrapper = MetadataWrapper(cst.parse_module(source))
-    except cst.ParserSyntaxError:
+        return wrapper.module, _call_of(wrapper.module, wrapper.resolve(PositionProvider), edit)
+    except Exception:  # as in `edited`
         return None, None
-    return wrapper.module, _call_of(wrapper.module, wrapper.resolve(PositionProvider), edit)
 
 
 def _call_with(call: cst.Call, present: int | None, edit: KeywordEdit) -> cst.Call | None:
