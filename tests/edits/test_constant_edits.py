@@ -88,3 +88,45 @@ def test_star_imports_above_the_constant_do_not_overrule_it() -> None:
     head = "from torch.utils.data import *\n"
     assert workers(head + "N = 0\n" + CALL) == head + "N = 4\n" + CALL
     assert workers("N = 0\nprint(vars(model))\n" + CALL) == "N = 4\nprint(vars(model))\n" + CALL
+
+
+@pytest.mark.parametrize(
+    ("head", "value"),
+    [
+        ("from config import cfg\n", "cfg.DATA.WORKERS"),
+        ("from settings import args\n", "args.workers"),
+        ("from .settings import WORKERS\n", "WORKERS"),
+        ("import settings\n", "settings.WORKERS"),
+        ("import os\n", "int(os.environ.get('WORKERS', 0))"),
+        ("import os\n", "int(os.getenv('WORKERS') or 0)"),
+        ("from os import environ as env\n", "int(env['WORKERS'])"),
+        ("import sys\n", "int(sys.argv[1])"),
+        ("import json\n", "json.load(open('c.json'))['workers']"),
+        ("import torch\n", "torch.load('c.pt')['workers']"),
+        ("", "int(input())"),
+        ("def max(*a):\n    return 0\n", "max(1, 2)"),
+    ],
+)
+def test_what_comes_from_elsewhere_is_not_overwritten(head: str, value: str) -> None:
+    """The configuration file, or the variable, would be without effect."""
+    source = f"{head}DataLoader(d, num_workers={value})\n"
+    assert workers(source) is None
+    line = source.count("\n")
+    kept = KeywordEdit(
+        file="", line=line, callee="DataLoader", keyword="persistent_workers", value="True",
+        needs="num_workers",
+    )  # fmt: skip
+    assert f"{value}, persistent_workers={value} > 0)" in (edited(source, kept) or "")
+
+
+@pytest.mark.parametrize(
+    ("head", "value"),
+    [
+        ("import os\n", "min(2, os.cpu_count())"),
+        ("from os import cpu_count\n", "cpu_count() // 2"),
+        ("import multiprocessing as mp\n", "mp.cpu_count()"),
+        ("import torch\n", "2 * torch.cuda.device_count()"),
+    ],
+)
+def test_what_only_the_machine_decides_gets_the_number(head: str, value: str) -> None:
+    assert workers(f"{head}DataLoader(d, num_workers={value})\n") == head + CHANGED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from torchdoctor.edits import KeywordEdit
@@ -96,3 +98,55 @@ def test_a_command_that_the_option_refuses_is_not_given() -> None:
     assert by_command(source + CALL, edit_of(source + CALL, "--workers", "1")) is None
     command = by_command(PLAIN + CALL, edit_of(PLAIN + CALL, "--workers", "1"))
     assert command == ["python", "train.py", "--workers", "4"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "torch.set_num_threads(args.workers + 1)\n",
+        "manual_seed(args.workers)\n",
+        "model = Net(width=args.workers)\n",
+        "n = args.workers\n",
+        "n = getattr(args, 'workers')\n",
+        "n = vars(args)['workers']\n",
+        "if args.workers > 0:\n    prepare()\n",
+    ],
+)
+def test_an_option_that_serves_something_else_keeps_its_default(other: str) -> None:
+    """It would change the seed, or the threads; `--workers` still sets those."""
+    changed = CALL.replace("args.workers", "4")
+    for given in ((), ("--workers", "2")):
+        assert workers(PLAIN + other + CALL, *given) == PLAIN + other + changed
+        assert workers(PLAIN + CALL + other, *given) == PLAIN + changed + other
+    source = PLAIN + other + CALL
+    assert by_command(source, edit_of(source, "--workers", "2")) is None
+    wrapped = CALL.replace("args.workers", "int(args.workers)")
+    assert workers(PLAIN + other + wrapped) == PLAIN + other + changed
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "val = Loader(test, num_workers=args.workers)\n",
+        "val = Loader(test, persistent_workers=args.workers > 0)\n",
+        "print('workers', args.workers)\n",
+        "print(f'{args.workers} workers')\n",
+        "class A:\n    def f(self):\n        return self.workers\n",
+    ],
+)
+def test_an_option_that_only_loaders_read_has_its_default_changed(other: str) -> None:
+    assert workers(PLAIN + other + CALL) == (PLAIN + other + CALL).replace("=0)", "=4)")
+
+
+def test_an_option_of_several_values_is_left_alone() -> None:
+    source = PLAIN.replace("default=0", 'default=0, nargs="+"') + CALL
+    assert workers(source) is None
+    assert by_command(source, edit_of(source, "--workers", "2")) is None
+
+
+def test_a_batch_size_that_losses_are_divided_by_is_not_set_in_one_place() -> None:
+    source = PLAIN + "mean = total / args.workers\n" + CALL.replace("num_workers", "batch_size")
+    edit = replace(edit_of(source), keyword="batch_size")
+    assert edited(source, edit) is None
+    given = replace(edit, command=("python", "train.py", "--workers", "2"))
+    assert by_command(source, given) == ["python", "train.py", "--workers", "4"]

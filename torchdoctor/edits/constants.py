@@ -18,18 +18,40 @@ from libcst.metadata import ClassScope, ComprehensionScope, GlobalScope
 
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.edits.origins import Names
-from torchdoctor.edits.syntax import collect, imported, last_name, replaced
+from torchdoctor.edits.syntax import collect, imported, last_name, replaced, resolved
 
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*")
 _STRING = re.compile(r"""(['"]).*?\1""")
 _ALL_NAMES = frozenset({"exec", "globals", "locals", "vars"})
 
+# What these hold and return is the machine's or the library's, not somebody's choice.
+_LIBRARIES = frozenset({"datetime", "math", "multiprocessing", "numpy", "psutil", "torch"})
+_MACHINE = frozenset({"os.cpu_count", "os.process_cpu_count", "os.sched_getaffinity"})
+_OUTSIDE = frozenset({"__import__", "eval", "exec", "getattr", "globals", "input", "open", "vars"})
+_READS = re.compile(r"\.(load|read|from)")
+
 
 def is_computed(module: cst.Module, value: cst.BaseExpression) -> bool:
-    """Whether a value depends on a variable of the program, not only on literals and libraries."""
-    names = set(_NAME.findall(_STRING.sub("", module.code_for_node(value))))
-    known = {*dir(builtins), *keyword.kwlist, *imported(module)}
-    return not names <= known
+    """Whether a value depends on a variable of the program, or on what comes from outside of it.
+
+    Not of literals and what libraries say of the machine: `min(2, os.cpu_count())`.
+    """
+    names = imported(module)
+    seen = collect(module)
+    under = matchers.findall(module, matchers.ImportAlias(asname=matchers.AsName()))
+    aliases = {cst.ensure_type(x, cst.ImportAlias).asname for x in under}
+    renamed = {x.name for x in aliases if x is not None}
+    bound = {x.value for x in seen.targets if isinstance(x, cst.Name) and x not in renamed}
+    bound |= {x.name.value for x in (*seen.parameters, *seen.scopes)}
+    known = ({*dir(builtins)} - _OUTSIDE | {*keyword.kwlist}) - bound
+    for name in _NAME.findall(_STRING.sub("", module.code_for_node(value))):
+        full, root = resolved(names, name), name.split(".")[0]
+        library = full in _MACHINE or (
+            full.split(".")[0] in _LIBRARIES and not _READS.search(full) and root not in bound
+        )
+        if root not in known and not (root in names and library):
+            return True
+    return False
 
 
 def constant_changed(module: cst.Module, value: cst.Name, edit: KeywordEdit) -> cst.Module | None:

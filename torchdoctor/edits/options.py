@@ -13,10 +13,12 @@ import libcst as cst
 
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.edits.constants import constant_changed
+from torchdoctor.edits.option_uses import serves_something_else
 from torchdoctor.edits.origins import Names, set_elsewhere
 from torchdoctor.edits.syntax import collect, last_name, replaced
 
 _CONVERTS = ("int", "float")
+_BATCH = "batch_size"  # what else reads it (a mean, a number of steps) has to follow it
 _PARSE = ("parse_args", "parse_known_args")
 
 
@@ -24,15 +26,22 @@ def at_its_source(
     module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit
 ) -> cst.Module | None:
     """The option's default or the constant changed; None where it is neither, for certain."""
-    value = _unwrapped(value)
+    argument, value = value, _unwrapped(value)
     if isinstance(value, cst.Name):
         return constant_changed(module, value, edit)
     option = _option(module, value, edit.value)
     if option is None:
         return None
     if _given(option, edit.command) is not None:
-        same = command_instead(module, value, edit) == list(edit.command)
-        return module if same else None
+        same = _command(option, edit) == list(edit.command)
+        if same:
+            return module
+    if serves_something_else(module, _dest(option), edit.keyword):
+        if edit.keyword == _BATCH:
+            return None
+        return replaced(module, argument, cst.parse_expression(edit.value))
+    if _given(option, edit.command) is not None:
+        return None
     return _default_changed(module, option, edit.value)
 
 
@@ -41,7 +50,15 @@ def command_instead(
 ) -> list[str] | None:
     """The command with the option's new value, where the command gives the option."""
     option = _option(module, _unwrapped(value), edit.value)
-    given = _given(option, edit.command) if option is not None else None
+    if option is None:
+        return None
+    if edit.keyword != _BATCH and serves_something_else(module, _dest(option), edit.keyword):
+        return None
+    return _command(option, edit)
+
+
+def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
+    given = _given(option, edit.command)
     if given is None:
         return None
     number, name, attached = given
@@ -79,7 +96,9 @@ def _option(module: cst.Module, value: cst.BaseExpression, new: str) -> cst.Call
 
 
 def _takes(module: cst.Module, option: cst.Call, value: str) -> bool:
-    """Whether an option's `choices` hold a value; not known of those that are computed."""
+    """Whether an option is of one value, and its `choices` hold it; not known of computed ones."""
+    if any(x.keyword is not None and x.keyword.value == "nargs" for x in option.args):
+        return False
     given = [x.value for x in option.args if x.keyword is not None and x.keyword.value == "choices"]
     if not given:
         return True

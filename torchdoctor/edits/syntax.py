@@ -133,13 +133,34 @@ def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
     return False
 
 
-def imported(module: cst.Module) -> set[str]:
-    """All names that imports bind, wherever they stand."""
-    found = set()
+def imported(module: cst.Module) -> dict[str, str]:
+    """All names that imports bind, wherever they stand, and what they stand for.
+
+    {"cudnn": "torch.backends.cudnn"}; what a package imports of itself begins with a dot.
+    """
+    found = {}
     for node in collect(module).imports:
+        owner = ""
+        if isinstance(node, cst.ImportFrom):
+            owner = "." * len(node.relative) + (_code(node.module) if node.module else "") + "."
         for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
-            found.add(alias.evaluated_alias or alias.evaluated_name.split(".")[0])
+            name = alias.evaluated_name
+            if alias.evaluated_alias:
+                found[alias.evaluated_alias] = owner + name
+            else:
+                root = name.split(".")[0]
+                found[root] = owner + root
     return found
+
+
+def resolved(names: Mapping[str, str], code: str) -> str:
+    """ "torch.backends.cudnn.benchmark" of `cudnn.benchmark`, by the names that are `imported`."""
+    root, dot, rest = code.strip().partition(".")
+    return names.get(root, root) + dot + rest
+
+
+def _code(node: cst.CSTNode) -> str:
+    return cst.Module([]).code_for_node(node)
 
 
 def same_statement(line: cst.CSTNode, added: cst.CSTNode) -> bool:
