@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from partial_recordings import recording
 from probed import run_probed
 
 from torchdoctor.checks import graph_breaks, recompilations
+from torchdoctor.probe.compile_facts import CompileFacts
+from torchdoctor.probe.session import STARTED_UNIX_S
 from torchdoctor.recording.trace_summary import read_and_summarise
 from torchdoctor.records import ProcessFacts, Recording
 
@@ -77,6 +80,54 @@ def test_sizes_that_vary_are_seen_as_recompilations_with_their_line(tmp_path: Pa
     assert "mark_dynamic" in said
     assert finding.location.file == seen.script
     assert seen.breaks == []
+
+
+def test_only_further_versions_are_counted_and_torchs_own_wrapper_is_no_line(monkeypatch) -> None:
+    """A model is compiled as torch's wrapper; evaluation compiles another model late, once."""
+    wrapper = "/venv/lib/site-packages/torch/_dynamo/external_utils.py"
+    begun = STARTED_UNIX_S + 10.0
+
+    def version(number: int, name: str | None, cache_size: int | None, at: float) -> object:
+        return SimpleNamespace(
+            compile_id=f"{len(name or 'inner')}/{number}",
+            entire_frame_compile_time_s=4.0 if cache_size == 0 else 1.0,
+            start_time=begun + at,
+            cache_size=cache_size,
+            co_name=name,
+            co_filename=wrapper,
+            co_firstlineno=67,
+        )
+
+    rows = [
+        version(0, "inner", 0, -5.0),
+        version(1, "inner", 1, 1.0),  # the last and smaller batch
+        version(1, None, None, 2.0),  # its backward graph
+        version(2, "inner", 2, 3.0),  # evaluation
+        version(0, "evaluate", 0, 4.0),  # for the first time
+        version(1, "evaluate", 1, 5.0),
+    ]
+    inner = _fail.__code__.replace(co_name="inner", co_filename=wrapper, co_firstlineno=67)
+    utils = SimpleNamespace(
+        get_compilation_metrics=lambda: rows,
+        guard_failures={inner: ["0/0: GLOBAL_STATE changed: grad_mode "]},
+        counters={"graph_break": {}, "stats": {"unique_graphs": 3}},
+        graph_break_reasons=[],
+        calculate_time_spent=lambda: {"total_wall_time": 12.0},
+    )
+    dynamo = SimpleNamespace(utils=utils)
+    torch = SimpleNamespace(__file__="/venv/lib/site-packages/torch/__init__.py", _dynamo=dynamo)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
+    monkeypatch.setattr(time, "time", lambda: begun + 20.0)
+    session = SimpleNamespace(torch=torch, first_step_s=10.0, fail=_fail)
+    facts = CompileFacts(session).facts()["compilation"]
+    assert (facts["later_recompiles"], facts["later_most"]) == (3, 2)
+    assert facts["later_s"] == 4.0, "three versions and a backward graph"
+    [reason] = facts["recompile_reasons"]
+    assert reason == {"reason": "GLOBAL_STATE changed: grad_mode", "count": 1}
+
+
+def _fail(_place: str, error: Exception) -> None:
+    raise error
 
 
 def test_a_function_that_torch_gives_up_is_named_with_what_changes(tmp_path: Path) -> None:

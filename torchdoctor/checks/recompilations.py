@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 UNDER = "cpu"
 THRESHOLD = 0.05
 THRESHOLD_UNIT = "% of the time since the first step"
-THRESHOLD_SOURCE = "torchdoctor: as for waiting for data (XProf: 5 %); two and more recompilations"
-_FEWEST = 2
+THRESHOLD_SOURCE = (
+    "torchdoctor: as for waiting for data (XProf: 5 %); four and more versions more of one function"
+)
+_NORMAL = 3  # further versions of a function: the last batch, evaluation, the last batch of that
 _NAMED = 3
 
 
@@ -60,7 +62,7 @@ def _counted(recording: Recording, compiled: Compilation) -> list[Finding]:
     from torchdoctor.records.counts import counted
 
     share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
-    often = compiled.later_recompiles >= _FEWEST and share >= THRESHOLD
+    often = compiled.later_most > _NORMAL and share >= THRESHOLD
     if not often and not compiled.gave_up:
         return []
     evidence = []
@@ -154,6 +156,7 @@ _AGAIN = {
     "recompile_reasons": [_SIZES],
     "watched_s": 12.0,
     "later_recompiles": 5,
+    "later_most": 5,
     "later_s": 6.0,
 }
 _TRACED = {"compiles_per_step": 0.5, "compile_s": 0.006, "steps_with": 2, "regions_per_step": 2.0}
@@ -173,6 +176,7 @@ FIRES = [
     _run(),
     _run(
         later_recompiles=0,
+        later_most=0,
         later_s=0.0,
         gave_up=[{"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}],
     ),
@@ -181,7 +185,8 @@ FIRES = [
     _of_a_trace(),
 ]
 QUIET = [
-    _run(later_recompiles=1),  # a last and smaller batch
+    _run(later_recompiles=2, later_most=2),  # a last and smaller batch, and evaluation
+    _run(later_recompiles=15, later_most=3),  # in five pieces, with evaluation's last batch
     _run(later_s=0.1),
     {"processes": [{"pid": 1}]},
     _of_a_trace(compile_s=0.0, compiles_per_step=0.0, steps_with=0),

@@ -40,7 +40,7 @@ class CompileFacts:
         known = ("graphs", "compile_s", "recompiles", "gave_up")
         found = {name: details[name] for name in known if name in details}
         found["breaks"] = _users(details.get("breaks"))
-        found["recompile_reasons"] = _users(details.get("recompile_reasons"))
+        found["recompile_reasons"] = _users(details.get("recompile_reasons"), own_only=True)
         # Of torch's total, those that our own frames cause are none of the program's.
         ours = len(details.get("breaks") or ()) - len(found["breaks"])
         found["graph_breaks"] = (
@@ -54,24 +54,35 @@ class CompileFacts:
         if begun is None:
             return {}
         begun_unix_s = STARTED_UNIX_S + begun
-        later = [row for row in self._log.compilations() if row["start_unix_s"] >= begun_unix_s]
+        rows = self._log.compilations()
+        later = [row for row in rows if row["again"] and row["start_unix_s"] >= begun_unix_s]
+        versions = {}
+        for row in later:
+            if row["function"]:
+                versions[row["function"]] = versions.get(row["function"], 0) + 1
         watched_s = max(time.time() - begun_unix_s, 0.0)
         return {
             "watched_s": round(watched_s, 3),
-            "later_recompiles": sum(row["again"] for row in later),
+            "later_recompiles": sum(versions.values()),
+            "later_most": max(versions.values(), default=0),
             "later_s": round(min(sum(row["seconds"] for row in later), watched_s), 3),
         }
 
 
-def _users(rows):
-    """Rows with a place that is not the probe's, as `records.CompileReason`."""
+def _users(rows, own_only=False):
+    """Rows with a place that is not the probe's, as `records.CompileReason`.
+
+    Args:
+        rows: of `compile_log`.
+        own_only: leave out places that are not the program's own, as of torch's wrapper of a model.
+    """
     found = []
     for row in rows or ():
         file = row.get("file")
         if file and places.is_probes(file):
             continue
         one = {"reason": row["reason"], "count": row["count"]}
-        if file:
+        if file and not (own_only and not places.is_users(file)):
             one["location"] = places.of_line(file, row["line"], row.get("function"))
             one["text"] = linecache.getline(file, row["line"]).strip()
         found.append(one)

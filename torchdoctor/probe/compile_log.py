@@ -91,20 +91,30 @@ class CompileLog(logging.Handler):
     def compilations(self):
         """The latest compilations, forward frames and backward graphs, as torch remembers them.
 
-        Rows of `start_unix_s`, `seconds` and `again` (a further version of what was compiled
-        before); empty where this torch does not tell.
+        Rows of `start_unix_s`, `seconds`, `again` (a further version of what was compiled
+        before; of a backward graph, that its forward is) and `function` (None: a backward graph);
+        empty where this torch does not tell.
         """
-        found = []
+        found, further = [], set()
         try:
             for one in self._torch._dynamo.utils.get_compilation_metrics():
                 seconds = getattr(one, "entire_frame_compile_time_s", None)
                 if seconds is None:
                     seconds = (getattr(one, "duration_us", None) or 0) / 1e6
+                again, version = (getattr(one, "cache_size", None) or 0) > 0, None
+                name = getattr(one, "co_name", None)
+                if getattr(one, "compile_id", None) is not None:
+                    version = str(one.compile_id)
+                if again:
+                    further.add(version)
+                elif name is None and version is not None:
+                    again = version in further
                 found.append(
                     {
                         "start_unix_s": float(one.start_time),
                         "seconds": float(seconds),
-                        "again": (getattr(one, "cache_size", None) or 0) > 0,
+                        "again": again,
+                        "function": name and (name, one.co_filename, one.co_firstlineno),
                     }
                 )
         except (AttributeError, TypeError, ValueError):

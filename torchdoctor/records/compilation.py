@@ -39,7 +39,8 @@ class Compilation:
     # Since the first backward pass or optimizer step had ended:
     watched_s: float = 0.0
     later_recompiles: int = 0
-    later_s: float = 0.0  # in compilations of any kind, at most watched_s
+    later_most: int = 0  # of them, those of the function that has most
+    later_s: float = 0.0  # in them, at most watched_s
 
 
 @dataclass(frozen=True, kw_only=True)
