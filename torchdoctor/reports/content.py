@@ -303,6 +303,7 @@ def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:
 
 CONFIRMED = "Also worth doing, measured by itself"
 UNDECIDED = "What could help, not confirmed"
+UNTRIED = "What could help, not tried"
 OFFERED = "Also worth doing, not measured"
 ADVICE = "Advice on training itself, not on speed"
 
@@ -313,7 +314,8 @@ def offered(report: Report) -> list[tuple[str, list[RecommendedFix]]]:
     speed = [fix for fix in fixes if fix.aim != "training"]
     parts = [
         (CONFIRMED, [fix for fix in speed if fix.standing == "confirmed"]),
-        (UNDECIDED, [fix for fix in speed if fix.standing in _STANDINGS]),
+        (UNDECIDED, [fix for fix in speed if fix.standing in ("undecided", "together")]),
+        (UNTRIED, [fix for fix in speed if fix.standing == "untried"]),
         (OFFERED, [fix for fix in speed if fix.standing not in (*_STANDINGS, "confirmed")]),
         (ADVICE, [fix for fix in fixes if fix.aim == "training"]),
     ]
