@@ -82,6 +82,7 @@ def test_what_was_not_tried_or_not_decided_is_code_where_nothing_was_confirmed(
     )
     for text in (terminal.render(report), markdown.render(report), html.render(report)):
         assert "What could help, not confirmed" in text
+        assert "What could help, not tried" in text
         assert "(not measured)" in text and "(measured, not decided)" in text
         assert "num_workers=2" in text
 
@@ -89,11 +90,50 @@ def test_what_was_not_tried_or_not_decided_is_code_where_nothing_was_confirmed(
 def test_two_at_most_with_their_company(tmp_path: Path) -> None:
     both = "loader-workers + cpu-threads"
     row = trial(both, None, settings={"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}})
-    found = offered(tmp_path, [row, trial("torch-compile", None)], [])
+    found = offered(tmp_path, [replace(row, speedup=OPEN)], [])
     assert [(x.fix, x.settings) for x in found] == [
         ("loader-workers", WORKERS),
         ("cpu-threads", {"num_threads": 1}),
     ]
+    rows = [row, trial("torch-compile", None)]
+    found = offered(tmp_path, rows, [])
+    assert [(x.fix, x.settings) for x in found] == [("loader-workers", WORKERS)], "nothing tried it"
+
+
+def test_the_code_shown_is_of_what_the_verdict_names(tmp_path: Path) -> None:
+    """The verdict named both fixes, and the code was that of one with another setting."""
+    settings = {"loader-workers": {"num_workers": 1}, "cpu-threads": {"num_threads": 1}}
+    rows = [
+        trial("loader-workers", Interval(estimate=1.1, low=0.95, high=1.3), settings=WORKERS),
+        trial("loader-workers + cpu-threads", OPEN, settings=settings, pairs=2),
+    ]
+    found = offered(tmp_path, rows, [])
+    assert [(x.fix, x.settings, x.standing) for x in found] == [
+        ("loader-workers", {"num_workers": 1}, "together"),
+        ("cpu-threads", {"num_threads": 1}, "together"),
+    ]
+    report = replace(report_of(found), trials=rows)
+    shown = " ".join(terminal.render(report).split())
+    assert "loader-workers + cpu-threads" in shown.split("What could help")[0]
+    assert "num_workers=1" in shown.split("What could help")[1]
+    assert "num_threads(1)" in shown.split("What could help")[1]
+
+
+@pytest.mark.parametrize("rows", [[], [trial("cpu-threads", None, settings={"num_threads": 1})]])
+def test_threads_that_nobody_tried_are_code_only_where_threads_are_what_is_wrong(
+    tmp_path: Path, rows: list[Trial]
+) -> None:
+    seen, fixes = recording(tmp_path), catalogue.fixes()
+
+    def shown(*checks: str) -> bool:
+        findings = [Finding(check=one, fixes=["cpu-threads"]) for one in checks]
+        diagnosis = Diagnosis(bottleneck="cpu", findings=findings)
+        found = offered_fixes(diagnosis, rows, [], seen, fixes)
+        return "cpu-threads" in [one.fix for one in found]
+
+    assert not shown("compute", "many-small-kernels")
+    assert shown("compute", "too-many-threads")
+    assert shown("other-load")
 
 
 def test_what_is_faster_by_itself_but_not_in_the_set_is_shown(tmp_path: Path) -> None:

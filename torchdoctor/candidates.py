@@ -20,6 +20,7 @@ from torchdoctor.records import (
     Refused,
     StepStatistics,
 )
+from torchdoctor.records.lookup import SHARE_IS
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
 _MOST_SHARE = 0.99  # keeps a ceiling finite
@@ -62,6 +63,8 @@ class FixModule(Protocol):
     `PREPARES_ELSEWHERE`: workers prepare the samples, each with a copy of the dataset that the
     untouched program does not have there.
     `BY_SECOND_LOADER`: in a running program it is switched by a second loader with its arguments.
+    `UNTRIED_NEEDS`: checks, of which one must have found something for the fix to be offered where
+    no run has tried it.
     `doubt(recording)`: a sentence on what may go wrong where it is used, or None. The report says
     it wherever it shows the fix, and shows it only where it was measured to train the same.
     `note(recording)`: what the report says of it whatever came out, or None.
@@ -158,7 +161,7 @@ def candidates(
         )
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         tier = 0 if _is_larger_mistake(prospect, module, diagnosis) else prospect.tier
-        for number, (settings, also) in enumerate(_with_company(tried, module, recording)):
+        for number, (settings, also) in enumerate(_with_company(tried, module, recording, skip)):
             rank = _rank(tier + number, one, cost_s, len(included))
             # What goes with it works elsewhere in the step.
             bound = None if also else one.bound
@@ -245,7 +248,8 @@ def _prospect(
         return _Prospect(
             tier=0 if treats_bottleneck else 1,
             share=_share(largest),
-            reason=f"treats {largest.check}, {100 * _share(largest):.0f} % of the step",
+            reason=f"treats {largest.check}, {SHARE_IS.get(largest.check, '')}"
+            f"{100 * _share(largest):.0f} % of the step",
         )
     if found:
         checks = ", ".join(f.check for f in found)
@@ -256,7 +260,10 @@ def _prospect(
 
 
 def _with_company(
-    tried: Sequence[dict[str, Any]], module: FixModule, recording: Recording
+    tried: Sequence[dict[str, Any]],
+    module: FixModule,
+    recording: Recording,
+    skip: Collection[str],
 ) -> list[tuple[dict[str, Any], dict[str, dict[str, Any]]]]:
     """Settings to try, the most promising of them with its company first, then alone."""
     found: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = []
@@ -264,7 +271,7 @@ def _with_company(
         also = {}
         if not found and hasattr(module, "together"):
             also = module.together(settings, recording)
-        if also:
+        if also and not set(also) & set(skip):
             found.append((settings, also))
         found.append((settings, {}))
     return found

@@ -16,6 +16,7 @@ from torchdoctor.records import (
     TrainingTrial,
     Trial,
 )
+from torchdoctor.records.undecided import leader
 from torchdoctor.source_patch import edits_of
 from torchdoctor.trials.outcome import SAME_TRAINING
 
@@ -73,8 +74,42 @@ def _undecided(
 ) -> list[RecommendedFix]:
     """Of the first finding that has any: fixes that were not decided, two at most.
 
-    Those that were measured come first, the surest before all.
+    Those that were measured come first, the surest before all. Where the verdict names a trial, it
+    is that one's code first, whatever other settings of its fixes did.
     """
+    if named := _named(leader(rows), recording, fixes):
+        if len(named) > 1:
+            return named
+        beside = [row for row in rows if named[0].fix not in row.fix.split(" + ")]
+        others = _of_findings(diagnosis, beside, recording, fixes)
+        return [*named, *others][:_MOST_UNDECIDED]
+    return _of_findings(diagnosis, rows, recording, fixes)
+
+
+def _named(
+    row: Trial | None, recording: Recording, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """The fixes of the trial that the verdict names; none where one of them is doubted."""
+    if row is None:
+        return []
+    parts = row.fix.split(" + ")
+    if not set(parts) <= set(fixes):
+        return []
+    doubted = any(_doubted(fixes[part], recording) for part in parts)
+    if doubted and row.numerics not in SAME_TRAINING:
+        return []
+    if len(parts) == 1:
+        return [RecommendedFix(fix=row.fix, settings=row.settings, standing="undecided")]
+    return [
+        RecommendedFix(fix=part, settings=row.settings.get(part, {}), standing="together")
+        for part in parts
+    ]
+
+
+def _of_findings(
+    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """`_undecided` by the findings alone."""
     open_rows = [row for row in rows if row.verdict == "unclear" and _may_help(row)]
     open_rows = [row for row in open_rows if not _others_looked_slower(row, rows)]
     for finding in diagnosis.findings:
@@ -87,13 +122,18 @@ def _undecided(
             standing = "untried" if row.speedup is None else "undecided"
             if standing == "undecided" and len(parts) > 1:
                 standing = "together"
-            if standing == "untried" and not all(_untried(fixes[part]) for part in parts):
-                continue
+            if standing == "untried":
+                # Company that nothing calls for by itself is no advice before a run has tried it.
+                parts = [part for part in parts if _called_for(fixes[part], diagnosis)]
+                if finding.fixes[number] not in parts:
+                    continue
+                if not all(_untried(fixes[part]) for part in parts):
+                    continue
             same = row.speedup is not None and row.numerics in SAME_TRAINING
             if not same and any(_doubted(fixes[part], recording) for part in parts):
                 continue
             for part in parts:
-                own = row.settings if len(parts) == 1 else row.settings.get(part, {})
+                own = row.settings.get(part, {}) if " + " in row.fix else row.settings
                 one = RecommendedFix(fix=part, settings=own, standing=standing)
                 found.setdefault(part, one)
         if found:
@@ -163,6 +203,8 @@ def _neither_measured_nor_refused(
                 continue
             if not _untried(module) or _doubted(module, recording):
                 continue
+            if not _called_for(module, diagnosis):
+                continue
             seen.add(ident)
             if hasattr(module, "includes") and slower.intersection(module.includes(recording)):
                 continue
@@ -211,6 +253,12 @@ def _shown(trial: TrainingTrial) -> dict[str, Any]:
 def _doubted(module: Any, recording: Recording) -> bool:
     """Whether a fix is worth showing only where it was measured to train the same."""
     return hasattr(module, "doubt") and module.doubt(recording) is not None
+
+
+def _called_for(module: Any, diagnosis: Diagnosis) -> bool:
+    """Whether what was found is ground enough to offer a fix that no run has tried."""
+    needed = getattr(module, "UNTRIED_NEEDS", None)
+    return needed is None or any(finding.check in needed for finding in diagnosis.findings)
 
 
 def _untried(module: Any) -> bool:

@@ -7,6 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from torchdoctor.records import Recording
+from torchdoctor.records.fetch_time import untold_wait
+from torchdoctor.records.lookup import data_wait_share
 from torchdoctor.records.slow_reads import cold_mounts
 from torchdoctor.reports.figures import ratio, speedup
 from torchdoctor.source_patch import SourcePatch
@@ -17,6 +19,7 @@ _FEW_STEPS = 12
 _BUSY = 0.25  # of the CPUs, by other programs
 _COSTLY = 0.2  # of a step, for observing it
 _UNLIKE_ITSELF = (0.8, 1.25)  # the untouched program against itself, as a speed-up
+_WAITED_FOR = 0.05  # of a step; the loader's checks ask the same
 _OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, either way
 
 
@@ -126,9 +129,17 @@ def _of_the_recording(recording: Recording) -> list[str]:
             "of thread counts and workers, may be those of a busy machine. Measure on a quiet one "
             "before changing anything for good."
         )
+    if said := _unknown_wait(recording):
+        doubts.append(said)
     if recording.environment.sandbox == "none":
         doubts.append("No sandbox: each launch wrote to your own files.")
     return doubts
+
+
+def _unknown_wait(recording: Recording) -> str | None:
+    """Of a loader that the step waits for."""
+    share = data_wait_share(recording)
+    return untold_wait(recording) if share is not None and share >= _WAITED_FOR else None
 
 
 def _of_the_patch(trials: TrialResults | None, patch: SourcePatch | None) -> list[str]:

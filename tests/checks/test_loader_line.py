@@ -43,6 +43,15 @@ def test_the_function_that_takes_most_is_named_with_its_line() -> None:
     assert "80% of it was in augment, most often at data.py:20 (total += row[i])." in said
 
 
+def test_a_line_that_computes_is_to_be_made_cheaper_before_workers_hide_it() -> None:
+    """Exactly named, a loop over pixels got workers and threads as its only advice."""
+    row = _stack(33, "__getitem__", 90, "out[y, x] = image[y, x]")
+    first = "Make this line cheaper first"
+    assert f"data.py:33 (out[y, x] = image[y, x]). {first}" in _evidence(row)
+    assert first not in _evidence(), "no line stands out"
+    assert first not in _evidence(row, sample_cpu_share=0.01), "it waits"
+
+
 def test_files_of_a_package_are_named_from_the_programs_folder() -> None:
     """The headline said train.py:20 of a program that has three of that name."""
     row = _stack(20, "augment", 90, "total += row[i]")

@@ -27,6 +27,7 @@ def columns(**more):
         "tree_cpu_s": 3 + seconds,
         "own_cpu_s": seconds / 10,
         "process_cpu_s": np.stack([seconds * 0.75, seconds * 0.25], axis=1),
+        "process_queued_s": np.stack([seconds * 0.1, seconds * 0.2], axis=1),
         "process_pids": np.array([3, 4]),
         "rss_bytes": 1000 + 100 * seconds,
         "pss_bytes": np.array([np.nan, 900, 950, 1000, 1100]),
@@ -61,6 +62,7 @@ def test_rates_are_those_of_the_window():
     assert found.program_cpus == pytest.approx(1.0)
     assert found.main_process_cpus == pytest.approx(0.75)
     assert found.workers_cpus == pytest.approx(0.25)
+    assert found.workers_queued_cpus == pytest.approx(0.2)
     assert found.other_load_cpus == pytest.approx(0.4)
     assert found.iowait_share == pytest.approx(0.1)
     assert found.rss_peak_bytes == 1300

@@ -14,7 +14,8 @@ from run_folders import OBSERVED_STEPS, ranks_folder, report_with_run
 
 from torchdoctor.records import Report
 from torchdoctor.reports import wording
-from torchdoctor.reports.content import path_rows, trial_groups
+from torchdoctor.reports.content import trial_groups
+from torchdoctor.reports.tree_path import path_rows
 from torchdoctor.tensorboard_log.write import write_tensorboard
 from torchdoctor.trace_checkup import trace_checkup
 

@@ -7,7 +7,8 @@ Preparing a batch (decoding, augmenting, collating) needs more CPU time than the
 How it is measured
 ------------------
 With no workers: CPU time over wall time of the fetches (at least half is computing). With
-workers: the CPUs that the program's child processes keep busy, against their number.
+workers: the CPUs that the program's child processes keep busy, against their number. Both with the
+time in the queue for a CPU that others held (`/proc/PID/schedstat`).
 
 Not to be confused with
 -----------------------
@@ -26,11 +27,16 @@ THRESHOLD = 0.5
 THRESHOLD_UNIT = "% of the time of fetching is CPU time"
 THRESHOLD_SOURCE = "torchdoctor: most of the fetch is CPU time; SageMaker asks CPU > 90 %"
 WAIT = 0.05
+_CHEAPER_FIRST = (
+    "Make this line cheaper first (whole-array NumPy operations, a decoder in C): workers only "
+    "hide it."
+)
 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for a loader that computes."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.fetch_time import queued_words
     from torchdoctor.records.lookup import data_wait_share, loader_cpu_share, training_loaders
     from torchdoctor.records.preparing_line import preparing_line
 
@@ -40,16 +46,16 @@ def look(recording: Recording) -> list[Finding]:
         return []
     loader = loaders[0]
     evidence = [
-        f"Fetching a batch is {busy:.0%} CPU time, with num_workers={loader.num_workers} and "
-        f"{recording.environment.cpus:g} usable CPUs.",
+        f"Fetching a batch is {busy:.0%} CPU time{queued_words(recording)}, with "
+        f"num_workers={loader.num_workers} and {recording.environment.cpus:g} usable CPUs.",
     ]
+    if (line := preparing_line(recording)) is not None:
+        evidence += [line, _CHEAPER_FIRST]
     if loader.sample_time_s is not None:
         evidence.append(
             f"One sample took {loader.sample_time_s * 1e3:.2f} ms to prepare, of the first "
             "batches of the observed launch."
         )
-    if (line := preparing_line(recording)) is not None:
-        evidence.append(line)
     return [
         Finding(
             check="loader-cpu-bound",

@@ -8,9 +8,11 @@ network file system, an object store or a service.
 How it is measured
 ------------------
 With no workers: CPU time over wall time of the fetches is below half. With workers: they keep
-less than half a CPU each busy while the step still waits for them, or the machine shows
-iowait. The line named is the one seen most often in samples of the stack, without workers. Where
-the processes hardly read from disks, it is no disk that is waited for.
+less than half a CPU each busy while the step still waits for them. Time in the queue for a CPU
+that others hold counts as CPU time (`/proc/PID/schedstat`). Where others keep a quarter of the CPUs
+busy and that queue is not known, or most context switches are forced, nothing is said but a doubt,
+unless the machine shows iowait. The line named is the one seen most often in samples of the stack,
+without workers. Where the processes hardly read from disks, it is no disk that is waited for.
 
 Not to be confused with
 -----------------------
@@ -36,12 +38,15 @@ _ANYTHING = "storage, a network or a lock"
 def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for a loader that itself waits."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.fetch_time import untold_wait
     from torchdoctor.records.lookup import data_wait_share, loader_cpu_share, training_loaders
     from torchdoctor.records.preparing_line import preparing_line
 
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
     loaders = training_loaders(recording)
     if not loaders or share is None or share < WAIT or busy is None or busy >= THRESHOLD:
+        return []
+    if untold_wait(recording) is not None:  # the report's doubts say it
         return []
     loader = loaders[0]
     reads, unread = recording.sensors.read_bytes_per_s, _reads_nothing(recording)

@@ -18,10 +18,10 @@ How it is measured
 ------------------
 In the observing launch, from torch's own counters: compilations after the first training step,
 the time in them against the time since then, why guards failed, and which functions were given
-up. In a trace: the time within the steps in which something is compiled. One version more is
-normal (the last and smaller batch, evaluation): from two on, or with a function given up, it is a
-finding, where it takes its share of the time. It is time of the stretch that was watched: a
-training whose inputs bring nothing new later pays it once.
+up. In a trace: the time within the steps in which something is compiled. Up to three further
+versions of a function are normal (the last and smaller batch, evaluation, its last batch): from the
+fourth on, or with a function given up, it is a finding, where it takes its share of the time. It is
+time of the stretch that was watched: a training whose inputs bring nothing new later pays it once.
 
 Not to be confused with
 -----------------------

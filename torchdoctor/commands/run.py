@@ -37,7 +37,11 @@ def run(
         int | None, typer.Option(min=0, help="Warm-up steps per launch (default: chosen).")
     ] = None,
     fixes: Annotated[
-        str | None, typer.Option(help="Try only these fixes, comma-separated.")
+        str | None,
+        typer.Option(
+            help="Try only these fixes, comma-separated. What has to go with one (fewer threads "
+            "with loader workers) is tried along with it, unless left out by --skip."
+        ),
     ] = None,
     skip: Annotated[str | None, typer.Option(help="Do not try these fixes.")] = None,
     no_fixes: Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")] = False,

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from torchdoctor.records import Location, Recording, TraceStatistics
 
 TREATS = ("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load")
+# The others show where the time goes, and say nothing of the number of threads.
+UNTRIED_NEEDS = ("too-many-threads", "other-load")
 KEEPS_RESULTS = "within rounding"
 WHEN = "between steps"
 SETTLES_S = 0.3  # threads that begin, or wake after seconds asleep, are first placed on cores

@@ -71,7 +71,6 @@ BY_SECOND_LOADER = True
 PREPARES_ELSEWHERE = True
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
-_MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
 _IOWAIT = 0.2
 _STARTED_AGAIN = 0.03  # share of the step
 _MOST_SETTINGS = 4
@@ -216,15 +215,19 @@ def ladder(recording: Recording) -> dict[str, Any]:
 
 def _waits(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether preparing a batch waits (disk, network, sleep) instead of computing."""
+    from torchdoctor.records.fetch_time import MOSTLY_WAITING, untold_wait
+
+    if untold_wait(recording) is not None:
+        return False  # more workers than cores for what may compute are dear
     if loader.sample_cpu_share is not None:
-        return loader.sample_cpu_share < _MOSTLY_WAITING
+        return loader.sample_cpu_share < MOSTLY_WAITING
     sensors = recording.sensors
     if sensors.iowait_share is not None and sensors.iowait_share > _IOWAIT:
         return True
-    busy = sensors.workers_cpus
-    return (
-        busy is not None and loader.num_workers > 0 and busy < _MOSTLY_WAITING * loader.num_workers
-    )
+    if sensors.workers_cpus is None or not loader.num_workers:
+        return False
+    busy = sensors.workers_cpus + (sensors.workers_queued_cpus or 0.0)
+    return busy < MOSTLY_WAITING * loader.num_workers
 
 
 def _enough(recording: Recording, loader: LoaderFacts) -> int:

@@ -23,7 +23,7 @@ class Known:
         self._described = _describe(loader, self._torch)
         self.iterators = self.batches = self.samples = 0
         self.overtaken, self.overtaken_s = 0, 0.0  # `loader_order`
-        self._walls, self._cpus, self._sizes = [], [], []
+        self._walls, self._cpus, self._queued, self._sizes = [], [], [], []
         self._shapes = []
         self.writes = dataset_writes.of(loader.dataset) if closely else []
         self._no_second = why_no_second(loader, torch, self.writes)
@@ -46,10 +46,12 @@ class Known:
         iterator = self._iterator() if self._iterator is not None else None
         return getattr(iterator, "_num_yielded", 0)
 
-    def note(self, batch, samples, wall_s, cpu_s):
+    def note(self, batch, samples, wall_s, on_cpu):
         """Look closer at one of the first batches."""
         self._walls.append(wall_s)
-        self._cpus.append(cpu_s)
+        cpu_s, queued_s = on_cpu
+        self._cpus.append(cpu_s + (queued_s or 0.0))
+        self._queued.append(queued_s)
         self._sizes.append(max(samples, 1))
         self.batch_bytes = max(self.batch_bytes, nested_bytes(batch))
         text = shapes(batch)
@@ -83,6 +85,8 @@ class Known:
             per_sample = sorted(w / n for w, n in zip(self._walls, self._sizes))  # noqa: B905
             row["sample_time_s"] = per_sample[len(per_sample) // 2]
             row["sample_cpu_share"] = min(sum(self._cpus) / sum(self._walls), 1.0)
+            if None not in self._queued:
+                row["sample_queue_share"] = min(sum(self._queued) / sum(self._walls), 1.0)
         return row
 
 

@@ -60,8 +60,8 @@ class Loaders:
         if self._session.phases:
             sample_draws.watch(self._session, known, iterator)
 
-    def fetched(self, known, batch, wall_s, cpu_s):
-        """One of the first batches has come.
+    def fetched(self, known, batch, wall_s, on_cpu):
+        """One of the first batches has come; `on_cpu`: what `_on_cpu_s` grew by.
 
         Returns:
             Its samples; `UNKNOWN_SIZE` where it has no size.
@@ -71,7 +71,7 @@ class Loaders:
         if samples > 0:
             known.samples += samples
         if known.batches <= _CPU_TIMED:
-            known.note(batch, samples, wall_s, cpu_s)
+            known.note(batch, samples, wall_s, on_cpu)
         known.lead = lead_of(batch, samples)
         return samples
 
@@ -147,17 +147,19 @@ def _wrap_iter(session, loaders, cls):
     cls.__iter__ = __iter__
 
 
-def _cpu_time_s():
-    """Seconds that this thread computed, or stood in the queue for a CPU that others held.
+def _on_cpu_s(before=(0.0, 0.0)):
+    """Seconds that this thread computed, and that it stood in the queue for a CPU; since `before`.
 
     CPU time alone would call a loader that computes on a busy machine one that waits for a disk.
+    The second is None where the system does not count it.
     """
     try:
         with open("/proc/thread-self/schedstat", "rb") as file:
-            running, queued, _ = file.read().split()
-        return (int(running) + int(queued)) / 1e9
-    except (OSError, ValueError):
-        return time.thread_time()
+            queued = int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        queued = None
+    waited = None if queued is None or before[1] is None else queued - before[1]
+    return time.thread_time() - before[0], waited
 
 
 def _wrap_next(session, loaders, cls):
@@ -184,8 +186,8 @@ def _wrap_next(session, loaders, cls):
                 add(step_log.LEARNED, ident)
             session.learning(now)
 
-    def end_closely(ident, known, batch, wall_s, cpu_s):
-        samples = loaders.fetched(known, batch, wall_s, cpu_s)
+    def end_closely(ident, known, batch, wall_s, on_cpu):
+        samples = loaders.fetched(known, batch, wall_s, on_cpu)
         now = add(step_log.FETCH_END, ident, samples)
         session.batches += 1
         if session.batches_learn:
@@ -255,7 +257,7 @@ def _wrap_next(session, loaders, cls):
         except Exception as error:
             session.fail("fetch", error)
         closely = known.batches < _CPU_TIMED or not session.first_batch_done
-        began, cpu = (clock(), _cpu_time_s()) if closely else (0.0, 0.0)
+        began, before = (clock(), _on_cpu_s()) if closely else (0.0, None)
         try:
             batch = fetch(self, ident & mask) if session.programs or session.arms else old(self)
         except BaseException as error:
@@ -265,7 +267,7 @@ def _wrap_next(session, loaders, cls):
             raise
         try:
             if closely:
-                end_closely(ident, known, batch, clock() - began, _cpu_time_s() - cpu)
+                end_closely(ident, known, batch, clock() - began, _on_cpu_s(before))
             else:
                 end(ident, known, batch)
         except Exception as error:

@@ -27,6 +27,7 @@ class ProcessCounters:
     threads: int = 0
     switches: int = 0
     forced_switches: int = 0
+    queued_s: float = math.nan  # its first thread, ready to run, without a CPU
     read_bytes: float = math.nan
     write_bytes: float = math.nan
     read_ops: float = math.nan
@@ -46,6 +47,7 @@ class TreeSample:
     read_ops: float
     tree_cpu_s: float
     cpu_s: dict[int, float] = field(default_factory=dict)
+    queued_s: dict[int, float] = field(default_factory=dict)
 
 
 class ProcessSensors:
@@ -117,6 +119,9 @@ class ProcessSensors:
             disk = process.io_counters()
             counters.read_bytes, counters.write_bytes = disk.read_bytes, disk.write_bytes
             counters.read_ops = disk.read_count
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()
+            counters.queued_s = int(schedstat.split()[1]) / 1e9
         if with_pss:
             counters.pss_bytes = _pss_bytes(process.pid)
 
@@ -135,6 +140,7 @@ class ProcessSensors:
             read_ops=_sum_measured([c.read_ops for c in every]),
             tree_cpu_s=sum(c.cpu_s + c.ended_children_cpu_s for c in alive),
             cpu_s={c.pid: c.cpu_s for c in every},
+            queued_s={c.pid: c.queued_s for c in every},
         )
 
 

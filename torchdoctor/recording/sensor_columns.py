@@ -30,9 +30,10 @@ class SensorColumns:
     core_busy_s: (n, cores); iowait_s: (n,); gpu_*: (n, devices), `gpu_throttle` bits.
     rss_bytes, pss_bytes (children by their proportional share), swap_bytes, threads, switches,
     forced_switches, read_bytes, write_bytes, read_ops: (m,) over the whole process tree;
-    tree_cpu_s, own_cpu_s: (m,); process_cpu_s: (m, processes) with pids, as the program sees them,
-    in `process_pids`; pcie_*: (m,), bytes per second; gpu_others: (m,). wall_offset_ns: (1,), what
-    a time lacks to the wall clock's (`time.time_ns()`).
+    tree_cpu_s, own_cpu_s: (m,); process_cpu_s, process_queued_s (ready to run, without a CPU):
+    (m, processes) with pids, as the program sees them, in `process_pids`; pcie_*: (m,), bytes per
+    second; gpu_others: (m,). wall_offset_ns: (1,), what a time lacks to the wall clock's
+    (`time.time_ns()`).
     """
 
     wall_offset_ns: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -62,6 +63,7 @@ class SensorColumns:
     gpu_ours: Columns = field(default_factory=lambda: _empty(0))  # (devices,), 1: the program's
     process_pids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     process_cpu_s: Columns = field(default_factory=lambda: _empty(0, 0))
+    process_queued_s: Columns = field(default_factory=lambda: _empty(0, 0))
 
     def save(self, path: Path) -> None:
         """Write them as a compressed .npz file."""
@@ -127,6 +129,7 @@ class _Window:
             program_cpus=tree,
             main_process_cpus=main,
             workers_cpus=None if tree is None or main is None else max(0.0, tree - main),
+            workers_queued_cpus=self._workers_queued(),
             other_load_cpus=_others(cores, tree, own),
             iowait_share=self._iowait_share(len(cores)),
             rss_peak_bytes=_whole(_most(c.rss_bytes[self.processes])),
@@ -177,6 +180,15 @@ class _Window:
 
     def _process_rate(self, cumulative: Columns) -> float | None:
         return self._rate(self.columns.process_t_ns, cumulative)
+
+    def _workers_queued(self) -> float | None:
+        """None where there are no other processes, or the system does not count it."""
+        queued = self.columns.process_queued_s
+        workers = [at for at in range(queued.shape[1]) if at != self.main]
+        rates = [self._process_rate(queued[:, at]) for at in workers]
+        # One that was read once only lived too short to tell.
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) if known else None
 
     def _per_core(self) -> list[float]:
         busy = self.columns.core_busy_s

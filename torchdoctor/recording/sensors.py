@@ -184,6 +184,7 @@ def _columns(samples: _Samples) -> SensorColumns:
             gpus[index] = row
     pids = list(dict.fromkeys(pid for tree in samples.trees for pid in tree.cpu_s))
     cpu = [[tree.cpu_s.get(pid, math.nan) for pid in pids] for tree in samples.trees]
+    queued = [[tree.queued_s.get(pid, math.nan) for pid in pids] for tree in samples.trees]
     sums = {
         name: np.array([getattr(tree, name) for tree in samples.trees], dtype=np.float64)
         for name in _TREE_FIELDS
@@ -206,6 +207,7 @@ def _columns(samples: _Samples) -> SensorColumns:
         gpu_ours=np.array([float(i in samples.ours) for i in range(devices)]),
         process_pids=np.array(pids, dtype=np.int64),
         process_cpu_s=np.array(cpu, dtype=np.float64).reshape(len(cpu), len(pids)),
+        process_queued_s=np.array(queued, dtype=np.float64).reshape(len(queued), len(pids)),
         **{f"gpu_{name}": gpus[:, index] for index, name in enumerate(_GPU_FIELDS)},
         **sums,
     )

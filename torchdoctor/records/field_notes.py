@@ -228,6 +228,7 @@ NOTES: dict[str, dict[str, str]] = {
         "program_cpus": "CPUs kept busy by the program and its children.",
         "main_process_cpus": "CPUs kept busy by the training process.",
         "workers_cpus": "CPUs kept busy by all of its children.",
+        "workers_queued_cpus": "CPUs more that its children were ready to use, and others held.",
         "other_load_cpus": "CPUs kept busy by everybody else.",
         "iowait_share": "CPU time that waited for disks.",
         "rss_peak_bytes": "Resident memory of the process tree at its highest.",

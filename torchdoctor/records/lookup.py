@@ -11,7 +11,7 @@ from torchdoctor.records.program import (
     ModelFacts,
     OptimizerFacts,
 )
-from torchdoctor.records.recording import Recording, TraceStatistics
+from torchdoctor.records.recording import Recording, Shares, TraceStatistics
 
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
@@ -152,7 +152,7 @@ def loader_cpu_share(recording: Recording) -> float | None:
     """How much of the loader's fetching is CPU time, 0 to 1; None where it was not measured.
 
     Without workers: measured in the fetch. With workers: the CPUs that they keep busy, of as many
-    as they could use.
+    as they could use. What stood in the queue for a CPU that others held counts as CPU time.
     """
     loaders = training_loaders(recording)
     if not loaders:
@@ -163,6 +163,7 @@ def loader_cpu_share(recording: Recording) -> float | None:
     busy = recording.sensors.workers_cpus
     if busy is None:
         return None
+    busy += recording.sensors.workers_queued_cpus or 0.0
     return min(busy / min(loader.num_workers, max(recording.environment.cpus, 1.0)), 1.0)
 
 
@@ -202,12 +203,17 @@ def overhead_share(recording: Recording) -> float | None:
 
 
 def python_between(recording: Recording) -> float:
+    """`exposed_python` of a recording."""
+    return exposed_python(recording.trace, recording.shares)
+
+
+def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
     """On a GPU: share of the step in Python that links operators, that no device work hides.
 
     A Kineto trace has no event for it, so it is part of `Shares.other`. Long stretches in no
     operator stay there: the program may as well have slept.
     """
-    trace, other = recording.trace, recording.shares.other
+    other = shares.other
     if trace is None or not trace.has_device or not trace.step_s or other is None:
         return 0.0
     return min(other, trace.linking_s / trace.step_s)
@@ -245,6 +251,8 @@ def convolution_share(recording: Recording) -> float | None:
     return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
 
 
+# Checks whose share is not of what they are named after.
+SHARE_IS = {"gpu-utilization": "GPU idle "}
 _SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
 _CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
 # `_convolution` hands on to the library's operator, but for oneDNN's transposed one, which has none.

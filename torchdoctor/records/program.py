@@ -57,9 +57,9 @@ class LoaderFacts:
         default_factory=list
     )  # distinct, at most 8, e.g. "32x3x64x64 float32"
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
-    sample_cpu_share: float | None = (
-        None  # thread CPU time / wall time of the fetch (num_workers=0)
-    )
+    # Of the fetch's wall time (num_workers=0): the thread computed, or stood in the queue for a CPU;
+    sample_cpu_share: float | None = None
+    sample_queue_share: float | None = None  # of that the queue; None: the system does not count it
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
     # Preparing the first batches drew from a random generator; None: not seen (worker processes).
     draws_random: bool | None = None

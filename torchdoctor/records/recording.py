@@ -114,6 +114,7 @@ class SensorStatistics:
     program_cpus: float | None = None  # CPUs kept busy by the program's process tree
     main_process_cpus: float | None = None
     workers_cpus: float | None = None  # all children together
+    workers_queued_cpus: float | None = None  # CPUs that they stood in the queue for
     other_load_cpus: float | None = None  # CPUs kept busy by everybody else
     iowait_share: float | None = None
     rss_peak_bytes: int | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from torchdoctor.records import RecommendedFix, Report, Shares, Trial
+from torchdoctor.records import Finding, RecommendedFix, Report, Shares, Trial
+from torchdoctor.records.lookup import SHARE_IS, exposed_python
 from torchdoctor.reports import compilation
 from torchdoctor.reports.ceilings import ceiling_text
 from torchdoctor.reports.figures import (
@@ -15,7 +16,6 @@ from torchdoctor.reports.figures import (
     memory_change,
     percent,
     place,
-    quantity,
     settings,
     speedup,
 )
@@ -46,32 +46,6 @@ _PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PathRow:
-    """One question of the tree: `figure` and `basis` are ready to print."""
-
-    question: str
-    answer: str
-    figure: str
-    basis: str
-
-
-def path_rows(report: Report) -> list[PathRow]:
-    """The path through the tree."""
-    rows = []
-    for asked in report.diagnosis.path:
-        figure = quantity(asked.value, asked.unit, asked.threshold)
-        if asked.threshold is not None:
-            figure += f", threshold {quantity(asked.threshold, asked.unit)}"
-        basis = clean(asked.metric)
-        if asked.source:
-            basis += f"; threshold: {clean(asked.source)}"
-        rows.append(
-            PathRow(question=clean(asked.question), answer=asked.answer, figure=figure, basis=basis)
-        )
-    return rows
-
-
-@dataclass(frozen=True, kw_only=True)
 class TimeRow:
     """One part of the step's time. `key` names its colour; `share` is 0 to 1.
 
@@ -87,7 +61,7 @@ class TimeRow:
 
 def time_rows(report: Report) -> list[TimeRow]:
     """Where a step's time goes, the largest first: by the trace, else by phase; no zeros."""
-    shares = report.baseline.shares
+    shares = _as_asked(report)
     parts = [(key, label, getattr(shares, key)) for key, label in SHARE_LABELS.items()]
     if shares == Shares():
         parts = _phases(report)
@@ -103,6 +77,15 @@ def time_rows(report: Report) -> list[TimeRow]:
         if share
     ]
     return sorted(rows, key=lambda row: -row.share)
+
+
+def _as_asked(report: Report) -> Shares:
+    """With Python between operators where the tree asks for it, so that both agree."""
+    shares = report.baseline.shares
+    python = exposed_python(report.trace, shares)
+    if not python or shares.other is None or shares.cpu is None:
+        return shares
+    return replace(shares, cpu=shares.cpu + python, other=max(shares.other - python, 0.0))
 
 
 def phase_line(report: Report) -> str:
@@ -141,13 +124,19 @@ def finding_rows(report: Report) -> list[FindingRow]:
         FindingRow(
             check=clean(found.check),
             severity=found.severity,
-            share="" if found.share_of_step is None else percent(found.share_of_step),
+            share=_share_words(found),
             where=place(found.location, report.workload.cwd),
             evidence=[clean(sentence) for sentence in found.evidence],
             fixes=found.fixes,
         )
         for found in report.diagnosis.findings
     ]
+
+
+def _share_words(found: Finding) -> str:
+    if found.share_of_step is None:
+        return ""
+    return SHARE_IS.get(found.check, "") + percent(found.share_of_step)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +296,7 @@ def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:
 
 CONFIRMED = "Also worth doing, measured by itself"
 UNDECIDED = "What could help, not confirmed"
+UNTRIED = "What could help, not tried"
 OFFERED = "Also worth doing, not measured"
 ADVICE = "Advice on training itself, not on speed"
 
@@ -317,7 +307,8 @@ def offered(report: Report) -> list[tuple[str, list[RecommendedFix]]]:
     speed = [fix for fix in fixes if fix.aim != "training"]
     parts = [
         (CONFIRMED, [fix for fix in speed if fix.standing == "confirmed"]),
-        (UNDECIDED, [fix for fix in speed if fix.standing in _STANDINGS]),
+        (UNDECIDED, [fix for fix in speed if fix.standing in ("undecided", "together")]),
+        (UNTRIED, [fix for fix in speed if fix.standing == "untried"]),
         (OFFERED, [fix for fix in speed if fix.standing not in (*_STANDINGS, "confirmed")]),
         (ADVICE, [fix for fix in fixes if fix.aim == "training"]),
     ]

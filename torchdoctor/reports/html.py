@@ -6,7 +6,7 @@ import re
 from html import escape
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports import ceilings, content, traced, tree_path, what_if, wording
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
@@ -96,11 +96,15 @@ def _row(cells: list[str], style: str = "") -> str:
 
 def _path(report: Report) -> list[str]:
     rows = [
-        _row([row.question, row.answer, row.figure, row.basis]) for row in content.path_rows(report)
+        _row([row.question, row.answer, row.figure, row.basis])
+        for row in tree_path.path_rows(report)
     ]
     return _section(
         "Why: the path through the tree",
-        _table(["question", "answer", "figure", "what it is"], rows),
+        [
+            *_table(["question", "answer", "figure", "what it is"], rows),
+            *(f"<p>{escape(rule)}</p>" for rule in [tree_path.path_rule(report)] if rule),
+        ],
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports import ceilings, content, traced, tree_path, what_if, wording
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
@@ -33,8 +33,12 @@ def _parts(report: Report) -> list[str]:
     parts = [f"## torchdoctor\n\n**{_escape(wording.verdict(report))}**"]
     if failed := failure(report):
         parts.append(f"**{_escape(failed)}**")
-    path = [[row.question, row.answer, row.figure, row.basis] for row in content.path_rows(report)]
+    path = [
+        [row.question, row.answer, row.figure, row.basis] for row in tree_path.path_rows(report)
+    ]
     parts += _table("Why", ["question", "answer", "figure", "what it is"], path)
+    if rule := tree_path.path_rule(report):
+        parts.append(rule)
     times = content.time_rows(report)
     tried = any(row.ceiling for row in times)
     parts += _table(

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import ceilings, content, traced, what_if, wording
+from torchdoctor.reports import ceilings, content, traced, tree_path, what_if, wording
 from torchdoctor.reports.code_lines import code_lines, is_python
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
@@ -116,7 +116,7 @@ def _sections(report: Report, width: int, whole: str) -> list[tuple[str, Rendera
 
 
 def _path(report: Report) -> RenderableType | None:
-    rows = content.path_rows(report)
+    rows = tree_path.path_rows(report)
     if not rows:
         return None
     question, answer = (max(len(getattr(r, key)) for r in rows) for key in ("question", "answer"))
@@ -129,6 +129,8 @@ def _path(report: Report) -> RenderableType | None:
         lines.append(Padding(line, (0, 0, 0, 2)))
         if figure:
             lines.append(Padding(Text(row.basis, style="dim"), (0, 0, 0, 4)))
+    if rule := tree_path.path_rule(report):
+        lines.append(Padding(Text(rule), (0, 0, 0, 2)))
     return Group(*lines)
 
 

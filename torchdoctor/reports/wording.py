@@ -10,6 +10,7 @@ from torchdoctor.records import (
     Report,
     Trial,
 )
+from torchdoctor.records.undecided import leader, looked_faster
 from torchdoctor.reports.figures import (
     clean,
     fix_with_settings,
@@ -55,9 +56,6 @@ _BRANCH_SENTENCES = {
     "cpu": "Work on the CPU holds the step up.",
     "other": "Something outside the step's own work holds it up.",
 }
-
-
-_A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 
 
 def proven_faster(interval: Interval | None) -> bool:
@@ -153,9 +151,7 @@ def _no_gain(report: Report) -> str:
 def _undecided(report: Report, trials: list[Trial]) -> str:
     """Where the answer is still open, the best of what was seen; empty where it is not."""
     unclear = [t for t in trials if t.verdict == "unclear" and t.numerics != "changed"]
-    faster = [t for t in unclear if t.speedup is not None and t.speedup.estimate > 1 + _A_LITTLE]
-    seen = [t for t in faster if t.at_most is None]  # what cannot be is no news
-    best = max(seen, key=_surest, default=None)
+    best = leader(trials)
     more = "" if report.interrupted else " More time may decide it (--budget)."
     if best is not None and best.speedup is not None:
         name = fix_with_settings(best.fix, best.settings)
@@ -163,18 +159,12 @@ def _undecided(report: Report, trials: list[Trial]) -> str:
             return f"No fix is decided yet: {name} was measured once only.{more}"
         found = f"{name} looked {ratio(best.speedup.estimate)}x faster in {best.pairs} pairs"
         return f"No fix is decided yet: {found} of launches, which proves nothing.{more}"
-    if faster:
+    if looked_faster(trials):
         return f"No fix is decided yet.{more}"
     if unclear and all(t.speedup is None for t in trials):
         ended = "The run was interrupted" if report.interrupted else "The budget ended"
         return f"{ended} before a fix was measured.{more}"
     return ""
-
-
-def _surest(trial: Trial) -> tuple[bool, float, float]:
-    """Several pairs before one, then the lower end of the interval: one pair may say anything."""
-    found = trial.speedup
-    return (trial.pairs > 1, *((found.low, found.estimate) if found else (0.0, 0.0)))
 
 
 def _none_of(report: Report, trials: list[Trial]) -> str:

@@ -1,0 +1,67 @@
+"""The bar, the findings and the tree of one report say the same of the same time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import samples
+
+from torchdoctor.records import Finding, Question, Report, Shares, TraceStatistics
+from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.content import finding_rows, time_rows
+
+
+def _of_a_trace() -> Report:
+    """Kernels 17 %, operators 33 %, and Python between them 50 %, which a trace calls other."""
+    report = samples.loader_bound()
+    trace = TraceStatistics(
+        steps=5, step_s=0.010, has_device=True, python_s=0.005, path="trace.json"
+    )
+    shares = Shares(gpu=0.17, cpu=0.33, other=0.50)
+    idle = Finding(check="gpu-utilization", share_of_step=0.83, evidence=["The GPU waits."])
+    return replace(
+        report,
+        baseline=replace(report.baseline, shares=shares),
+        diagnosis=replace(report.diagnosis, findings=[idle]),
+        trace=trace,
+    )
+
+
+def test_what_the_tree_asks_as_cpu_execution_is_no_other_time_in_the_bar() -> None:
+    """ "49 % other" stood beside "Is anything else high? no 0 %"."""
+    rows = {row.key: row.share for row in time_rows(_of_a_trace())}
+    assert rows == pytest.approx({"gpu": 0.17, "cpu": 0.83})
+
+
+@pytest.mark.parametrize("shown", [terminal.render, markdown.render, html.render])
+def test_the_share_of_gpu_utilization_is_said_to_be_idle(shown) -> None:
+    report = _of_a_trace()
+    [row] = finding_rows(report)
+    assert row.share.startswith("GPU idle 83")
+    assert row.share in shown(report)
+
+
+@pytest.mark.parametrize("shown", [terminal.render, markdown.render, html.render])
+def test_the_rule_is_told_once_where_several_branches_are_high(shown) -> None:
+    """24 % of waiting for data was named before 75 % of CPU, and nobody said why."""
+    report = samples.loader_bound()
+
+    def asked(*answers: str) -> str:
+        path = [
+            Question(
+                question=f"Is {n} high?",
+                answer=answer,
+                metric="m",
+                value=0.5,
+                threshold=0.2,
+                source="s",
+            )
+            for n, answer in enumerate(answers)
+        ]
+        text = shown(replace(report, diagnosis=replace(report.diagnosis, path=path)))
+        return " ".join(text.split())
+
+    rule = "The first yes names the bottleneck"
+    assert asked("yes", "no", "yes").count(rule) == 1
+    assert rule not in asked("no", "no", "yes")
