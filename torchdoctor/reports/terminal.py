@@ -182,6 +182,8 @@ def _findings(report: Report, width: int) -> RenderableType | None:
         if row.where and row.where not in head.plain:
             lines.append(Text(f"    {shorten_left(row.where, width - 4)}"))
         lines += [Padding(Text(sentence, style="dim"), (0, 0, 0, 4)) for sentence in row.evidence]
+    if order := content.findings_order(report):
+        lines.append(Padding(Text(order, style="dim"), (0, 0, 0, 2)))
     return Group(*lines)
 
 
