@@ -161,8 +161,7 @@ def _time(report: Report, width: int) -> RenderableType | None:
 
 
 def _one_line(report: Report) -> str:
-    parts = [f"step {wording.step_time(report)}" if wording.step_time(report) else ""]
-    parts.append(wording.how_steps_were_found(report))
+    parts = [wording.step_time(report), wording.how_steps_were_found(report)]
     return "\n".join(part for part in parts if part)
 
 
