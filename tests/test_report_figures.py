@@ -86,3 +86,14 @@ def test_a_program_unlike_itself_is_doubted(noise: tuple[float, float, float], s
     doubts = " ".join(all_doubts(recording(OBSERVED), trials, None))
     assert said in doubts
     assert ("itself" in doubts) == bool(said)
+
+
+def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
+    """The doubt said "1.35e+03 ms" where the body says "1.35 s"."""
+    launch = LaunchTiming(ended="measured", step_s=[1.35] * 4, samples=4.0, window_s=5.4)
+    trials = TrialResults(
+        trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
+    )
+    doubts = " ".join(all_doubts(recording(OBSERVED), trials, None))
+    assert "A step took 10.4 ms on average" in doubts
+    assert "and 1.35 s while fixes were tried" in doubts

@@ -17,6 +17,7 @@ from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Boundary
+from torchdoctor.reports.figures import seconds as time_words
 from torchdoctor.trials.compare import seconds_per_sample, usable, visible
 
 FEWEST_LAUNCHES = 4
@@ -154,7 +155,7 @@ def _answer(noise: Noise) -> str:
         f"{', '.join(seen) or 'a size that takes over ten minutes'} on; it takes {small}. "
         f"From launch to launch it differs by {noise.deviation:.1%} (standard deviation of "
         f"{len(noise.step_s)} launches of a small training program, "
-        f"{1e3 * fmean(noise.step_s):.3g} ms a step, {noise.launch_s:.1f} s a launch; yours takes "
+        f"{time_words(fmean(noise.step_s))} a step, {noise.launch_s:.1f} s a launch; yours takes "
         "longer in proportion to its launches). torchdoctor run compares such launches; "
         "torchdoctor gate runs both versions side by side, where a changing load disturbs less."
     )

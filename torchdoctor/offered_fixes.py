@@ -33,7 +33,7 @@ def offered_fixes(
     """What else is worth doing, `standing` says why.
 
     Args:
-        diagnosis: its findings, the costliest first.
+        diagnosis: its findings, the most severe first.
         rows: all trials.
         recommended: the fixes of the recommended set, which are left out.
         recording: says where what they change is written.

@@ -10,7 +10,7 @@ from torchdoctor.records import Recording
 from torchdoctor.records.fetch_time import untold_wait
 from torchdoctor.records.lookup import data_wait_share
 from torchdoctor.records.slow_reads import cold_mounts
-from torchdoctor.reports.figures import ratio, speedup
+from torchdoctor.reports.figures import ratio, seconds, speedup
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement
@@ -57,8 +57,8 @@ def _of_changed_times(recording: Recording, trials: TrialResults | None) -> list
     if any(one.fits for one in cold_mounts(recording)):
         return []  # said of the files
     return [
-        f"A step took {steps.mean_s * 1e3:.3g} ms on average while it was diagnosed and "
-        f"{later_s * 1e3:.3g} ms while fixes were tried: the load of the machine changed, and with "
+        f"A step took {seconds(steps.mean_s)} on average while it was diagnosed and "
+        f"{seconds(later_s)} while fixes were tried: the load of the machine changed, and with "
         "it perhaps what limits the program. Run it again on a quieter machine."
     ]
 

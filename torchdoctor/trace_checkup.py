@@ -33,6 +33,7 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.records.hardware import compute_capability
+from torchdoctor.reports.figures import seconds
 from torchdoctor.scaling import scaling
 from torchdoctor.trace_verdict import as_far_as_recorded, with_replay, with_waits
 
@@ -285,7 +286,7 @@ def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) ->
         if apart_s < (_CLOCKS_TOGETHER_S if aligned.on_device else _HOST_CLOCKS_TOGETHER_S):
             return []
         return [
-            f"The ranks' clocks differ by up to {apart_s * 1e3:.3g} ms. They were aligned on "
+            f"The ranks' clocks differ by up to {seconds(apart_s)}. They were aligned on "
             f"{aligned.collectives} collectives that all ranks ran, whose ends then lie within "
             f"{aligned.scatter_s * 1e6:.0f} us."
         ]

@@ -218,3 +218,21 @@ def test_a_wrapper_around_clearing_gradients_prepares_nothing():
     assert with_inline_preparation(with_stacks(row)).shares.data_loader == 0.0
     row["text"] = "x = make(rows)"
     assert with_inline_preparation(with_stacks(row)).shares.data_loader == pytest.approx(0.6)
+
+
+def cpu_trace(step_s, waiting=None):
+    return TraceStatistics(path="t", steps=4, step_s=step_s, shares=Shares(data_loader=waiting))
+
+
+def test_profiled_steps_unlike_the_real_ones_are_doubted_without_a_gpu():
+    seen = steps(mean_s=0.049, data_wait_s=0.79 * 0.049)
+    [doubt] = share_doubts(seen, cpu_trace(0.399, 0.10))
+    assert doubt == (
+        "Profiled steps took 399 ms, real ones 49.0 ms, and waited for data 10 % of them instead "
+        "of 79 %: shares by operator and what-ifs by replay are of other conditions."
+    )
+    [unwaited] = share_doubts(seen, cpu_trace(0.399))
+    assert "real ones 49.0 ms: shares" in unwaited
+    assert share_doubts(seen, cpu_trace(0.049, 0.6)) != []
+    assert share_doubts(seen, cpu_trace(0.060, 0.75)) == []
+    assert share_doubts(None, cpu_trace(0.399, 0.10)) == []

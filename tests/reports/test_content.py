@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import samples
 
 from torchdoctor.records import Trial
-from torchdoctor.reports import terminal
+from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.not_measured import not_measured, told_and_named
 
 
@@ -44,3 +45,12 @@ def test_many_refusals_are_told_where_they_matter_and_named_elsewhere() -> None:
     assert len(few) == 5 and none == []
     printed = terminal.render(report, 80)
     assert "Why loader-workers." in printed and "fix-8" in printed and "Why fix-8." not in printed
+
+
+@pytest.mark.parametrize("form", [terminal, markdown, html])
+def test_several_shares_say_in_which_order_they_stand_and_that_they_overlap(form) -> None:
+    """Read as parts of one whole, 60 % and 50 % would be a defect of the report."""
+    report, said = samples.loader_bound(), "Most severe first; shares overlap"
+    assert said in form.render(report)
+    one = replace(report.diagnosis, findings=report.diagnosis.findings[:1])
+    assert said not in form.render(replace(report, diagnosis=one))

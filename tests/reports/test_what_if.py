@@ -8,7 +8,7 @@ import pytest
 from samples import diagnosed_only
 
 from torchdoctor.record_files import decode_report, encode_report
-from torchdoctor.records import BranchReplay, Report, TraceStatistics, WhatIf
+from torchdoctor.records import BranchReplay, Report, Shares, TraceStatistics, WhatIf
 from torchdoctor.records.ceilings import replay_ceilings
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.what_if import what_if_lines
@@ -54,6 +54,24 @@ def test_every_format_shows_it_as_a_replay() -> None:
         assert "118 ms (1.50x)" in text
     assert "replay" not in terminal.render(reported(None))
     assert decode_report(encode_report(report)).trace == report.trace
+
+
+@pytest.mark.parametrize(
+    ("step_s", "waiting", "shown"),
+    [(0.42, 0.75, True), (0.7, 0.75, False), (0.25, 0.75, False), (0.42, 0.6, False)],
+)
+def test_a_replay_of_steps_unlike_the_real_ones_is_not_shown(
+    step_s: float, waiting: float, shown: bool
+) -> None:
+    """The real step takes 419 ms and waits for data 78 % of it: 1.5x waits less, or more."""
+    report = reported(REPLAYED)
+    assert report.trace is not None
+    trace = replace(report.trace, step_s=step_s, shares=Shares(data_loader=waiting))
+    report = replace(report, trace=trace)
+    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+        assert ("118 ms (1.50x)" in text) == shown
+    on_gpu = replace(report, trace=replace(trace, has_device=True))
+    assert what_if_lines(on_gpu) != []
 
 
 def test_a_replay_that_misses_the_step_shows_no_gains() -> None:

@@ -253,3 +253,8 @@ def test_an_interval_that_exists_is_shown_however_wide(interval, pairs, text) ->
     report = replace(report, trials=[trial])
     for form in (markdown, terminal):
         assert text in form.render(report)
+
+
+@pytest.mark.parametrize("form", [markdown, terminal, html])
+def test_every_form_says_that_the_steps_time_is_a_median(form) -> None:
+    assert "median step 412 ms (10 to 90 %" in " ".join(form.render(loader_bound()).split())

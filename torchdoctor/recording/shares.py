@@ -6,6 +6,8 @@ from dataclasses import asdict, replace
 
 from torchdoctor.records import Recording, Shares, StepStatistics, TraceStatistics
 from torchdoctor.records.preparation import inline_preparation
+from torchdoctor.records.profiled_conditions import unlike_profiled
+from torchdoctor.reports.figures import percent, seconds
 
 _DISAGREE = 0.10
 _WORTH_COUNTING = 0.01
@@ -44,7 +46,9 @@ def shares(
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
-    """A sentence where the trace and the step log disagree about the wait for data."""
+    """A sentence where the profiled steps are unlike the real ones, for one the wait for data."""
+    if steps is not None and trace is not None and unlike_profiled(steps, trace):
+        return [_of_other_conditions(steps, trace)]
     if trace is None or not trace.has_device:
         return []
     logged, traced = _logged_wait(steps, trace), trace.shares.data_loader or 0.0
@@ -54,6 +58,16 @@ def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) ->
         f"The profiled steps waited for data {traced:.0%} of their time, the unprofiled ones "
         f"{logged:.0%}: the profiler shifts it, so the share of the unprofiled ones is shown."
     ]
+
+
+def _of_other_conditions(steps: StepStatistics, trace: TraceStatistics) -> str:
+    text = f"Profiled steps took {seconds(trace.step_s)}, real ones {seconds(steps.mean_s)}"
+    if trace.shares.data_loader is not None:
+        real = percent(steps.data_wait_s / steps.mean_s)
+        text += (
+            f", and waited for data {percent(trace.shares.data_loader)} of them instead of {real}"
+        )
+    return f"{text}: shares by operator and what-ifs by replay are of other conditions."
 
 
 def with_inline_preparation(recording: Recording) -> Recording:

@@ -120,7 +120,7 @@ NOTES: dict[str, dict[str, str]] = {
         "detail": "The check below that branch that explains it most precisely.",
         "sentence": "The verdict in one sentence.",
         "path": "The questions of the tree in the order they were asked.",
-        "findings": "Everything that the checks saw, the costliest first.",
+        "findings": "Everything that the checks saw: high severity first, then moderate, then advice; within each the largest share first, where one without a share counts as 0.25. Shares overlap, so they do not add up.",
     },
     "Question": {
         "question": "What was asked.",

@@ -139,6 +139,12 @@ def _share_words(found: Finding) -> str:
     return SHARE_IS.get(found.check, "") + percent(found.share_of_step)
 
 
+def findings_order(report: Report) -> str:
+    """What several shares beside each other mean; empty where there is one at most."""
+    shares = [found for found in report.diagnosis.findings if found.share_of_step is not None]
+    return "Most severe first; shares overlap, so they do not add up." if len(shares) > 1 else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialRow:
     """One line of the ranked table."""

@@ -140,7 +140,10 @@ def _findings(report: Report) -> list[str]:
         _row([row.check, row.share, row.where, " ".join(row.evidence)])
         for row in content.finding_rows(report)
     ]
-    return _section("What was found", _table(["check", "share", "where", "evidence"], rows))
+    lines = _table(["check", "share", "where", "evidence"], rows)
+    if order := content.findings_order(report):
+        lines.append(f'<p class="soft">{escape(order)}</p>')
+    return _section("What was found", lines)
 
 
 def _trials(report: Report) -> list[str]:

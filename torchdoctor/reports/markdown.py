@@ -54,6 +54,7 @@ def _parts(report: Report) -> list[str]:
         for row in content.finding_rows(report)
     ]
     parts += _table("What was found", ["check", "share", "where", "evidence"], findings)
+    parts += [order] if (order := content.findings_order(report)) else []
     for title, found in (
         *traced.sections(report),
         (ceilings.TITLE, ceilings.ceiling_lines(report)),

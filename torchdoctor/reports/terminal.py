@@ -163,8 +163,7 @@ def _time(report: Report, width: int) -> RenderableType | None:
 
 
 def _one_line(report: Report) -> str:
-    parts = [f"step {wording.step_time(report)}" if wording.step_time(report) else ""]
-    parts.append(wording.how_steps_were_found(report))
+    parts = [wording.step_time(report), wording.how_steps_were_found(report)]
     return "\n".join(part for part in parts if part)
 
 
@@ -184,6 +183,8 @@ def _findings(report: Report, width: int) -> RenderableType | None:
         if row.where and row.where not in head.plain:
             lines.append(Text(f"    {shorten_left(row.where, width - 4)}"))
         lines += [Padding(Text(sentence, style="dim"), (0, 0, 0, 4)) for sentence in row.evidence]
+    if order := content.findings_order(report):
+        lines.append(Padding(Text(order, style="dim"), (0, 0, 0, 2)))
     return Group(*lines)
 
 

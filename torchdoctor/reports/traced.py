@@ -78,7 +78,7 @@ def median_and_mean(report: Report, time: StepTime) -> list[str]:
         if abs(time.mean - time.median) <= _MEAN_APART * time.median:
             return [seconds(time.median)]
         of_mean = f"mean {seconds(time.mean)} (shares, findings and what-ifs are of the mean)"
-        return [f"median {seconds(time.median)}", of_mean]
+        return [seconds(time.median), of_mean]
     if not time.two_modes:
         return [seconds(time.median)]
     of_mean = f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"

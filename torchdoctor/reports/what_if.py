@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.records import Report, WhatIf
+from torchdoctor.records.profiled_conditions import unlike_profiled
 from torchdoctor.reports.content import SHARE_LABELS
 from torchdoctor.reports.figures import clean, ratio, seconds
 
@@ -13,8 +14,8 @@ _NO_GAIN = 1.01  # a gain below is not listed by itself
 def what_if_lines(report: Report) -> list[str]:
     """A line for each branch, the largest gain first, then how true the replay is; or nothing."""
     found = report.trace.what_if if report.trace else None
-    if found is None:
-        return []
+    if found is None or unlike_profiled(report.steps, report.trace):
+        return []  # a doubt says why: figures of other conditions would be taken for these
     gains = {branch: found.speedup(branch) for branch in found.branches}
     ranked = sorted((b for b in gains if gains[b]), key=lambda branch: -(gains[branch] or 0.0))
     listed = [branch for branch in ranked if (gains[branch] or 0.0) >= _NO_GAIN]

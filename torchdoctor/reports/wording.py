@@ -273,7 +273,7 @@ def step_time(report: Report) -> str:
     counted = f"{time.steps} step{'s' * (time.steps != 1)}"
     median, *mean = median_and_mean(report, time)
     parts = [
-        f"{median} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
+        f"median step {median} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
         f"{counted}{_of_launches(report)})",
         *mean,
     ]
