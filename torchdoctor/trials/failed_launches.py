@@ -37,4 +37,9 @@ def failure(arm: Arm, timing: LaunchTiming) -> str | None:
     }.get(timing.ended, "The program failed.")
     if timing.ended in ("measured", "program-ended"):
         reason = "No step was measured."
-    return reason + (f" (launch {before + 1}; {before} before it were fine)" if before else "")
+    if not before:
+        return reason
+    return (
+        f"{reason} (launch {before + 1}; {'that' if before == 1 else f'the {before}'} before "
+        f"it {'was' if before == 1 else 'were'} fine)"
+    )
