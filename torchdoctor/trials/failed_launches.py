@@ -39,7 +39,5 @@ def failure(arm: Arm, timing: LaunchTiming) -> str | None:
         reason = "No step was measured."
     if not before:
         return reason
-    return (
-        f"{reason} (launch {before + 1}; {'that' if before == 1 else f'the {before}'} before "
-        f"it {'was' if before == 1 else 'were'} fine)"
-    )
+    fine = "the one before it was fine" if before == 1 else f"the {before} before it were fine"
+    return f"{reason.rstrip('.')}. That was launch {before + 1}; {fine}."
