@@ -486,6 +486,9 @@ def test_evaluation_is_told_from_training_in_evaluation_mode() -> None:
     # A launch of a minute may end long before the first evaluation: that is not "none seen".
     unseen = recording(model={})
     assert "No evaluation was reached" in refused(ident, unseen)
+    assert unseen.steps is not None
+    ended = replace(unseen, steps=replace(unseen.steps, program_ended=True))
+    assert "the program ended without one" in refused(ident, ended)
     assert "with gradients on was seen" in refused(ident, recording(model={"eval_forwards": 9}))
     seen = {"eval_forwards": 10, "eval_forwards_with_grad": 10, "eval_with_grad_location": HERE}
     assert tried(ident, recording(model=seen)) == [{}]
