@@ -14,7 +14,7 @@ from slow_loader import SLOW_LOADER
 
 from torchdoctor import catalogue
 from torchdoctor.offered_fixes import as_code
-from torchdoctor.record_files import write_recording, write_report
+from torchdoctor.record_files import read_report, write_recording, write_report
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.records import (
     Boundary,
@@ -35,6 +35,8 @@ from torchdoctor.records import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.reports.content import changes
+from torchdoctor.reports.patch import remarks, remarks_on
 from torchdoctor.source_patch import source_patch
 from torchdoctor.trials.patch_trial import disagreement
 
@@ -235,7 +237,8 @@ def test_a_device_is_no_report() -> None:
 def test_nothing_to_patch_and_no_report(tmp_path: Path) -> None:
     result = patch_command(report_with(tmp_path))
     assert (result.returncode, result.stdout) == (0, "")
-    assert "recommends no fix" in result.stderr
+    assert "recommends no fix: there is no diff, and nothing to apply" in result.stderr
+    assert "No valid patches in input" in result.stderr, "what git says behind the pipe"
     (tmp_path / "no.json").write_text("[]")
     result = patch_command(tmp_path / "no.json")
     assert result.returncode == 2
@@ -252,18 +255,25 @@ def test_one_fix_alone_is_printed_whether_recommended_or_offered(tmp_path: Path)
     )
     result = patch_command(path, "--fix", "set-to-none")
     assert (result.returncode, result.stdout) == (0, diff)
-    assert "not measured by itself" in result.stderr
+    assert "set-to-none was not measured." in result.stderr, "nor together with others"
     result = patch_command(path, "--fix", "torch-compile")
     assert (result.returncode, result.stdout) == (0, "")
     assert "model.compile()" in result.stderr
     assert "set-to-none" in patch_command(path).stderr, "that there is another edit is said"
     result = patch_command(path, "--fix", "loader-workers")
     assert result.returncode == 2
-    assert "came out unclear: not tried" in result.stderr, "the table shows it: say why no edit"
+    assert "it was not tried: no time" in result.stderr, "the table shows it: say why no edit"
     assert "torch-compile, set-to-none" in result.stderr
     result = patch_command(path, "--fix", "warp-drive")
     assert result.returncode == 2
     assert "no fix 'warp-drive'" in result.stderr
+
+
+def test_what_was_measured_with_others_alone_is_said_to_be(tmp_path: Path) -> None:
+    one = RecommendedFix(fix="set-to-none", edit="--- a/t.py\n", standing="together")
+    row = Trial(fix="set-to-none + loader-workers", speedup=Interval(estimate=1, low=1, high=1))
+    path = report_with(tmp_path, row, also_offered=[one])
+    assert "set-to-none was not measured by itself." in remarks_on(read_report(path), one)
 
 
 def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -> None:
@@ -290,9 +300,8 @@ def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -
     with_commas = patch_command(path, "--fix", ",".join(names))
     assert with_commas.returncode == 0, with_commas.stderr
     assert "together, applied at run time: 1.20x" in with_commas.stderr
-    result = patch_command(
-        path, *(x for name in names for x in ("--fix", name)), "--fix", "torch-compile"
-    )
+    each = [word for name in [*names, "torch-compile"] for word in ("--fix", name)]
+    result = patch_command(path, *each)
     assert result.stdout == with_commas.stdout
     assert "not measured together" in result.stderr
     assert "model.compile()" in result.stderr
@@ -300,6 +309,39 @@ def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -
     assert applied.returncode == 0, applied.stderr
     text = (tmp_path / "train.py").read_text()
     assert "num_workers=2," in text and "persistent_workers=True" in text
+
+
+def test_an_options_default_that_another_loader_reads_too_is_said(tmp_path: Path) -> None:
+    """The evaluation's loader gets the workers as well, which no trial gave it."""
+    text = """import argparse
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("-j", "--workers", type=int, default=0)
+args = parser.parse_args()
+loader = DataLoader(list(range(100)), num_workers=args.workers, pin_memory=args.workers > 0)
+val_loader = DataLoader(list(range(10)), num_workers=args.workers)
+# optimizer = Adam(
+"""
+    seen = recording(tmp_path, text)
+    one = as_code(
+        RecommendedFix(fix="loader-workers", settings={"num_workers": 2}), seen, catalogue.fixes()
+    )
+    assert one.edit is not None and "default=2" in one.edit
+    said = "The default of --workers is also used at train.py:8: that changes with it."
+    assert one.also_changes == [said]
+    path = report_with(tmp_path, fixes=[one], patch=one.edit, patch_fixes=[one.fix])
+    report = read_report(path)
+    assert said in remarks(report)
+    assert said in remarks_on(report, one)
+    assert [change.notes for change in changes(report, [one])] == [[said]]
+    alone = text.replace(", num_workers=args.workers)\n# opt", ")\n# opt")
+    other = as_code(
+        RecommendedFix(fix="loader-workers", settings={"num_workers": 2}),
+        recording(tmp_path, alone),
+        catalogue.fixes(),
+    )
+    assert other.edit is not None and other.also_changes == []
 
 
 def test_patch_and_fix_that_differ_beyond_both_intervals_are_a_doubt() -> None:

@@ -87,7 +87,7 @@ def test_a_range_test_finds_the_rate_that_diverges_and_leaves_no_trace(
     assert LIMIT / 4 < found["diverged_rate"] < 4 * LIMIT
     assert found["own_rate"] == pytest.approx(0.1)
     assert 2 * found["own_rate"] < found["max_rate"] < LIMIT
-    assert "times lower than a tenth of where it stops falling" in one["sentence"]
+    assert "Highest rate for the schedule: " in one["sentence"]
     assert (folder / "weights.txt").read_text() == "mine"
     assert sorted(x.name for x in folder.iterdir()) == [
         *("out", "report.json", "train.py", "weights.txt")

@@ -173,6 +173,13 @@ def explain(ident: str) -> str:
     )
 
 
+def why(ident: str) -> str | None:
+    """The first paragraph of a fix's "Why it helps", as one line; None: there is no such fix."""
+    page = inspect.getdoc(fixes()[ident]) if ident in fixes() else None
+    _, _, rest = (page or "").partition("Why it helps\n------------\n")
+    return " ".join(rest.split("\n\n", 1)[0].split()) or None
+
+
 def listing() -> str:
     """Every id with its title, which begins at column `TITLES_AT`."""
     lines: list[str] = []

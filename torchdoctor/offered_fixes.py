@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.candidates import advises_training
-from torchdoctor.edits.diff import folder_of, instead, unified_diff
+from torchdoctor.edits import Edit
+from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.records import (
     Diagnosis,
     Location,
@@ -16,6 +17,7 @@ from torchdoctor.records import (
     TrainingTrial,
     Trial,
 )
+from torchdoctor.records.lookup import place
 from torchdoctor.records.undecided import leader
 from torchdoctor.source_patch import edits_of
 from torchdoctor.trials.outcome import SAME_TRAINING
@@ -184,7 +186,26 @@ def as_code(one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any])
     if diff is None:
         text = "\n".join([text, *instead(edits)])
     elsewhere = folder if diff is not None and folder != recording.workload.cwd else None
-    return replace(one, instruction=text, edit=diff, location=location, folder=elsewhere)
+    beside = _beside(edits, recording) if diff is not None else []
+    return replace(
+        one,
+        instruction=text,
+        edit=diff,
+        location=location,
+        folder=elsewhere,
+        also_changes=beside,
+    )
+
+
+def _beside(edits: Sequence[Edit], recording: Recording) -> list[str]:
+    """What edits of an option's default change beside the call that they are for."""
+    where: dict[str, list[str]] = {}
+    for name, file, line in also_changed(edits):
+        where.setdefault(name, []).append(place(recording, Location(file=file, line=line), file))
+    return [
+        f"The default of {name} is also used at {', '.join(places)}: that changes with it."
+        for name, places in where.items()
+    ]
 
 
 def _neither_measured_nor_refused(

@@ -483,7 +483,13 @@ def test_set_to_none_names_the_line() -> None:
 
 def test_evaluation_is_told_from_training_in_evaluation_mode() -> None:
     ident = "no-grad-evaluation"
-    assert "No evaluation" in refused(ident, recording(model={}))
+    # A launch of a minute may end long before the first evaluation: that is not "none seen".
+    unseen = recording(model={})
+    assert "No evaluation was reached" in refused(ident, unseen)
+    assert unseen.steps is not None
+    ended = replace(unseen, steps=replace(unseen.steps, program_ended=True))
+    assert "the program ended without one" in refused(ident, ended)
+    assert "with gradients on was seen" in refused(ident, recording(model={"eval_forwards": 9}))
     seen = {"eval_forwards": 10, "eval_forwards_with_grad": 10, "eval_with_grad_location": HERE}
     assert tried(ident, recording(model=seen)) == [{}]
     frozen = recording(model=seen | {"forwards": 10})

@@ -24,7 +24,7 @@ for (x,) in data:
     optimizer.step()
 print(["%.12f" % v for v in model.weight.flatten().tolist()])
 """
-RATES = {"steps": 8, "lowest": 0.01, "highest": 1e4}
+RATES = {"steps": 8, "lowest_factor": 0.01, "highest_factor": 1e4}
 
 
 def ran(program: str, fix: str | None, folder: Path, settings: dict[str, Any] | None = None) -> Ran:

@@ -36,7 +36,8 @@ while True:
         optimizer.step()
         CHECK
 """
-RANGE = Advice(fix="lr-schedule", kind="range test", settings={"lowest": 0.01, "highest": 1e4})
+FACTORS = {"lowest_factor": 0.01, "highest_factor": 1e4}
+RANGE = Advice(fix="lr-schedule", kind="range test", settings=FACTORS)
 
 
 @dataclass

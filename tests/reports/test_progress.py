@@ -42,6 +42,14 @@ def test_a_pipe_gets_a_line_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
+def test_what_takes_longer_than_the_budget_is_said_to() -> None:
+    """A launch that runs is let end: "2 min 52 s of 2 min 50 s" looks like a fault."""
+    event = ProgressEvent(phase="confirm", message="it", elapsed_s=172.0, budget_s=170.0)
+    assert progress.line(event) == "[2 min 52 s, 2 s over the 2 min 50 s] confirm: it"
+    event = ProgressEvent(phase="confirm", message="it", elapsed_s=170.3, budget_s=170.0)
+    assert progress.line(event) == "[2 min 50 s of 2 min 50 s] confirm: it"
+
+
 def test_quiet_and_closed_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)

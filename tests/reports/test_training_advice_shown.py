@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 
 import pytest
 from partial_recordings import recording
@@ -71,6 +73,8 @@ def test_every_format_says_what_came_out_and_what_it_may_cost(verdict: str, begi
         plain = " ".join(text.replace("&lt;", "<").replace("&gt;", ">").replace("\\", "").split())
         assert f"{begins}It [came] <out>." in plain
         assert "What it may cost: a schedule brings more numbers to choose" in plain
+        assert "Why: It is about how many steps training needs" in plain, "or why should one?"
+        assert "More: torchdoctor explain lr-schedule" in plain
         assert not re.search(r"\dx\b", plain), "no speed-up"
 
 
@@ -82,6 +86,44 @@ def test_a_rate_that_was_found_stands_in_the_code_and_no_other_does() -> None:
         (other,) = advised(one)
         assert other.settings == {}
         assert "max_lr=..., total_steps" in (other.instruction or "")
+
+
+def test_the_code_of_advice_is_code_and_its_place_stands_outside() -> None:
+    """ "train.py:98  torch.optim.AdamW(...)" is what somebody pastes, and no Python."""
+    here = {"file": "/w/train.py", "line": 98}
+    adam = {**SGD, "cls": "torch.optim.adam.Adam", "weight_decay": 0.01, "location": here}
+    flags = {"averaged_by_loop": 1, "averaged_location": here}
+    convolutions = [{"ident": 0, "forwards": 9, "conv2d": 8}]
+    seen = recording(
+        {
+            "processes": [
+                {
+                    "pid": 1,
+                    "optimizers": [adam],
+                    "flags": flags,
+                    "models": convolutions,
+                    "analysed_steps": 6,
+                    "input_mean": 127.0,
+                    "input_std": 70.0,
+                }
+            ]
+        }
+    )
+    found = {one.fix: one for one in advice([], seen, catalogue.fixes())}
+    assert {"adamw", "lr-schedule", "ema-foreach", "normalization"} <= set(found)
+    for one in found.values():
+        ast.parse(one.instruction or "")
+    assert "AdamW(model.parameters(), lr=0.01, weight_decay=0.01)" in found["adamw"].instruction
+    for ident in ("adamw", "lr-schedule", "ema-foreach"):
+        assert found[ident].location is not None and found[ident].location.line == 98
+
+
+def test_of_four_ways_to_compile_one_is_to_be_run() -> None:
+    """The block is what a trace's report shows: pasted whole, all four would run."""
+    block = catalogue.fixes()["torch-compile"].__doc__.split("Make it permanent")[1]
+    code = block.split("Sources")[0].split("\n", 2)[2]
+    tree = ast.parse(textwrap.dedent(code))
+    assert [ast.unparse(x) for x in tree.body] == ["model.compile()"]
 
 
 def test_advice_without_a_trial_is_shown_as_it_was() -> None:

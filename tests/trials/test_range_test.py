@@ -52,7 +52,9 @@ def test_the_rate_that_diverges_is_the_analytic_one(largest: float, seed: int) -
 def test_a_rate_that_is_too_low_is_said_to_be() -> None:
     found = shown(descended(1.0))
     assert found.max_rate is not None and found.own_rate < found.max_rate / 10
-    assert "times lower than a tenth of where it stops falling" in words(found)
+    said = words(found)
+    assert f"Highest rate for the schedule: {found.max_rate:.2g} (a tenth of " in said
+    assert f"the program's own is {found.own_rate:.2g}. An order of magnitude, no more" in said
 
 
 def test_a_rate_at_which_the_loss_diverges_is_said_to_be() -> None:
@@ -113,7 +115,7 @@ def launch(updates: list[int], losses: list[float | None]) -> LaunchTiming:
 
 
 def test_each_loss_belongs_to_the_step_before_it() -> None:
-    settings = {"lowest": 0.1, "highest": 10.0, "steps": 3}
+    settings = {"lowest_factor": 0.1, "highest_factor": 10.0, "steps": 3}
     # Two backwards a step; the last two are of steps beyond the test.
     seen = RateLosses.of(
         launch([0, 0, 1, 1, 2, 2, 3, 3, 4, 4], [9, 9, 8, 6, 5, None, 3, 1, 0, 0]), settings

@@ -24,7 +24,8 @@ from torchdoctor.trials.training_trials import (
 )
 
 STEPS = 200
-RANGE = Advice(fix="lr-schedule", kind="range test", settings={"lowest": 0.01, "highest": 1e4})
+FACTORS = {"lowest_factor": 0.01, "highest_factor": 1e4}
+RANGE = Advice(fix="lr-schedule", kind="range test", settings=FACTORS)
 CLIP = Advice(fix="gradient-clipping", kind="loss", settings={"max_norm": 1.0})
 ADAMW = Advice(fix="adamw", kind="loss")
 LATER = Advice(fix="ema-foreach", kind="loss", untried="It cannot be.")
@@ -41,6 +42,7 @@ class Program:
     ends: dict[str, str] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
     interrupt_at: int | None = None
+    stopped: tuple[str, int] | None = None  # fix and number of a launch that never ends
     falls: bool = True
     now: float = 0.0
     launched: list[tuple[str, int]] = field(default_factory=list)
@@ -64,6 +66,8 @@ class Program:
             losses, details = self._range(settings, seed_offset)
         noted = [AppliedFix(fix=name, state=state, reason=reason, details=details)]
         ended = self.ends.get(name, "measured")
+        if self.stopped == (name, [x for x, _ in self.launched].count(name)):
+            ended, self.now = "timed-out", self.now + 100.0
         return LaunchTiming(
             ended=ended,
             reason=None if ended == "measured" else "It ended with exit code 1.",
@@ -143,6 +147,17 @@ def test_a_fix_that_fails_or_is_refused_is_said_to_and_ends_there() -> None:
     broken = tried(Program(states={"lr-schedule": "failed"}), [RANGE]).trials[0]
     assert (broken.verdict, broken.range_test) == ("failed", None)
     assert "It failed" in broken.sentence
+
+
+def test_a_launch_that_the_budget_stopped_is_no_failure_of_the_fix() -> None:
+    """It would read as if AdamW had broken the program."""
+    program = Program(stopped=("adamw", 2))
+    (adamw,) = tried(program, [ADAMW], 40.0).trials
+    assert adamw.verdict == "not-decided"
+    assert adamw.sentence == "The budget ended during its second launch."
+    hung = tried(Program(stopped=("adamw", 2)), [ADAMW], 900.0).trials[0]
+    assert hung.verdict == "failed", "it hangs by itself"
+    assert hung.sentence.endswith(". That was launch 2; the one before it was fine.")
 
 
 def test_a_program_that_gives_up_at_the_divergence_has_shown_it() -> None:

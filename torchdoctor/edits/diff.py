@@ -61,6 +61,23 @@ def instead(edits: Sequence[Edit]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
+    """Options whose defaults the edits change, with file and line of what else reads them."""
+    from torchdoctor.edits.source import also_reading
+
+    found: list[tuple[str, str, int]] = []
+    for edit in edits:
+        if not isinstance(edit, KeywordEdit):
+            continue
+        try:
+            read = also_reading(_read(Path(edit.file)), edit)
+        except (OSError, UnicodeDecodeError):
+            continue
+        name, lines = read or ("", [])
+        found += [(name, edit.file, line) for line in lines]
+    return list(dict.fromkeys(found))
+
+
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     """Contents before and after the edits by path; None where one of them cannot be made."""
     from torchdoctor.edits.source import edited  # LibCST takes a while to import

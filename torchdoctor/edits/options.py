@@ -10,6 +10,8 @@ import re
 from collections.abc import Sequence
 
 import libcst as cst
+from libcst import matchers
+from libcst.matchers import findall
 
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.edits.constants import constant_changed
@@ -68,6 +70,32 @@ def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
     else:
         words[number] = f"{name}={edit.value}" if name.startswith("--") else f"{name}{edit.value}"
     return words
+
+
+def read_elsewhere(
+    module: cst.Module, call: cst.Call, value: cst.BaseExpression, edit: KeywordEdit
+) -> tuple[str, list[cst.Attribute]] | None:
+    """The option whose default is changed for this argument, and what else reads it.
+
+    Returns:
+        Its name as the command line has it, and the reads outside the call; None where no
+        option's default is changed.
+    """
+    value = _unwrapped(value)
+    option = _option(module, value, edit.value)
+    if option is None or not isinstance(value, cst.Attribute) or _given(option, edit.command):
+        return None
+    names, inside = Names(module), findall(call, matchers.Attribute())
+    reads = findall(module, matchers.Attribute(attr=matchers.Name(value.attr.value)))
+    found = [
+        read
+        for read in reads
+        if isinstance(read, cst.Attribute)
+        and isinstance(read.value, cst.Name)
+        and not any(read is one for one in inside)
+        and names.is_parsed(read.value)
+    ]
+    return max(_names(option), key=len), found
 
 
 def _unwrapped(value: cst.BaseExpression) -> cst.BaseExpression:

@@ -32,7 +32,7 @@ from torchdoctor.edits.arguments import without
 from torchdoctor.edits.blocks import before_loop, with_context, with_input, without_statement
 from torchdoctor.edits.constants import is_computed
 from torchdoctor.edits.copies import non_blocking
-from torchdoctor.edits.options import at_its_source, command_instead
+from torchdoctor.edits.options import at_its_source, command_instead, read_elsewhere
 from torchdoctor.edits.precision import cast_batch, single_precision
 from torchdoctor.edits.scaled_step import scaled_step
 from torchdoctor.edits.statements import with_statement
@@ -193,6 +193,24 @@ def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
         return command_instead(module, call.args[present].value, edit)
     except Exception:  # as in `edited`
         return None
+
+
+def also_reading(source: str, edit: KeywordEdit) -> tuple[str, list[int]] | None:
+    """The option whose default the edit changes, and lines outside its call that read it too."""
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(source))
+    except cst.ParserSyntaxError:
+        return None
+    module, ranges = wrapper.module, wrapper.resolve(PositionProvider)
+    call = _call_of(module, ranges, edit)
+    present = None if call is None else _present(call, edit)
+    if call is None or present is None:
+        return None
+    found = read_elsewhere(module, call, call.args[present].value, edit)
+    if found is None:
+        return None
+    name, reads = found
+    return name, sorted({ranges[read].start.line for read in reads})
 
 
 def by_hand(source: str, edit: KeywordEdit) -> str | None:

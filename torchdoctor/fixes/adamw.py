@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, OptimizerFacts, Recording
 
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
@@ -98,14 +98,25 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.around_step(decay, give_back)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The class, and where."""
-    from torchdoctor.records.lookup import place
+def location(recording: Recording) -> Location | None:
+    """Where the optimizer is made."""
+    return _decaying(recording).location
 
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The optimizer to make."""
+    one = _decaying(recording)
+    rate = "" if one.lr is None else f"lr={one.lr:g}, "
+    return (
+        "# in place of Adam, with its other arguments; weight_decay is what it is now: tune it\n"
+        "optimizer = torch.optim.AdamW(model.parameters(), "
+        f"{rate}weight_decay={one.weight_decay:g})"
+    )
+
+
+def _decaying(recording: Recording) -> OptimizerFacts:
     adams = [x for x in recording.main.optimizers if x.cls.rpartition(".")[2] == "Adam"]
-    one = next(x for x in adams if x.weight_decay)
-    where = place(recording, one.location, "the optimizer")
-    return f"{where}  torch.optim.AdamW(...)  # weight_decay is {one.weight_decay:g} now: tune it"
+    return next(x for x in adams if x.weight_decay)
 
 
 EXAMPLE = """
@@ -126,7 +137,7 @@ _ADAM = {"ident": 0, "cls": "torch.optim.adam.Adam", "steps": 60}
 OFFERS: list[tuple[dict[str, Any], str]] = [
     (
         {"processes": [{"pid": 1, "optimizers": [{**_ADAM, "weight_decay": 0.01}]}]},
-        "torch.optim.AdamW(...)",
+        "torch.optim.AdamW(model.parameters(), weight_decay=0.01)",
     ),
 ]
 REFUSES: list[tuple[dict[str, Any], str]] = [

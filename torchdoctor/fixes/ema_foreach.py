@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
@@ -101,14 +101,19 @@ def _decay(torch: Any, average: Any) -> float | None:
     return decay if alike and 0.0 <= decay <= 1.0 else None
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call, and where."""
-    from torchdoctor.records.lookup import place
+def location(recording: Recording) -> Location | None:
+    """Where the averaged model is made."""
+    return recording.main.flags.averaged_location
 
-    where = place(recording, recording.main.flags.averaged_location, "where it is made")
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """The call."""
     decay = settings.get("decay", 0.999)
     own = "" if "decay" in settings else "  # with the decay of your avg_fn"
-    return f"{where}  AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn({decay:g})){own}"
+    return (
+        "from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\n"
+        f"averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn({decay:g})){own}"
+    )
 
 
 EXAMPLE = """

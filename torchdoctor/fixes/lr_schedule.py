@@ -46,7 +46,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.records import Location, Recording
 
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
@@ -75,7 +75,7 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The rates of a range test, as multiples of the program's own."""
-    return [{"lowest": _LOWEST, "highest": _HIGHEST}]
+    return [{"lowest_factor": _LOWEST, "highest_factor": _HIGHEST}]
 
 
 def untriable(recording: Recording) -> str | None:
@@ -91,7 +91,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     Between steps the program finds its own rates, so that neither a scheduler nor a log is misled.
     `details`: own_rate, and how many steps were done at each backward (`updates`).
     """
-    steps, lowest, highest = int(settings["steps"]), settings["lowest"], settings["highest"]
+    steps = int(settings["steps"])
+    lowest, highest = settings["lowest_factor"], settings["highest_factor"]
     done: dict[int, int] = {}  # steps by optimizer; the first one leads
     before_test: dict[int, float] = {}  # rates by parameter group
     own: list[tuple[Any, Any]] = []  # of the groups of the step that runs now
@@ -125,18 +126,20 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.around_step(raise_rates, give_back)
 
 
+def location(recording: Recording) -> Location | None:
+    """Where the optimizer is made, after which the schedule is."""
+    return next(x.location for x in recording.main.optimizers if x.steps)
+
+
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The scheduler for the program's own optimizer; `max_lr` where a range test found it."""
-    from torchdoctor.records.lookup import place
-
     one = next(x for x in recording.main.optimizers if x.steps)
-    where = place(recording, one.location, "after the optimizer")
     found = settings.get("max_lr")
     rate = "..." if found is None else f"{found:.2g}"
     how = "to be found by a range test" if found is None else "by the range test"
     return (
         f"# no scheduler, and the rate stayed at {one.lr:g} over {one.steps} steps\n"
-        f"{where}  scheduler = torch.optim.lr_scheduler.OneCycleLR(\n"
+        "scheduler = torch.optim.lr_scheduler.OneCycleLR(\n"
         f"    optimizer, max_lr={rate}, total_steps=..., cycle_momentum=False)  # max_lr {how}\n"
         "scheduler.step()  # after each optimizer.step()"
     )
@@ -156,7 +159,7 @@ for step in range(3):
     print("moved by %g, rate %g" % (before - weight.item(), scheduler.get_last_lr()[0]))
     scheduler.step()
 """
-EXAMPLE_SETTINGS = {"steps": 3, "lowest": 0.1, "highest": 10.0}
+EXAMPLE_SETTINGS = {"steps": 3, "lowest_factor": 0.1, "highest_factor": 10.0}
 EXAMPLE_WITHOUT = "moved by 2, rate 2\nmoved by 1, rate 1\nmoved by 0.5, rate 0.5"
 EXAMPLE_WITH = "moved by 0.2, rate 2\nmoved by 2, rate 1\nmoved by 20, rate 0.5"
 

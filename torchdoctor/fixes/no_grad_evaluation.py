@@ -50,6 +50,10 @@ WHEN = "between steps"
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to change, or it must not be changed."""
     evaluating = [m for m in recording.main.models if m.eval_forwards_with_grad]
+    if not any(m.eval_forwards for m in recording.main.models):
+        if recording.steps is not None and recording.steps.program_ended:
+            return "No evaluation was made: the program ended without one."
+        return "No evaluation was reached in the launch: it was stopped before the first one."
     if not evaluating:
         return "No evaluation with gradients on was seen."
     if not _changed(recording):

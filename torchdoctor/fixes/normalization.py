@@ -60,8 +60,21 @@ def refuses(recording: Recording) -> str | None:
     if not recording.main.analysed_steps:
         return "The model's inputs were not looked at: that needs steps after the profiler window."
     if not _input(recording) and not _deep(recording):
-        return "The inputs have about mean 0 and deviation 1, or are token numbers."
+        return _passed_over(recording)
     return None
+
+
+def _passed_over(recording: Recording) -> str:
+    """Why inputs are left as they are, with their figures."""
+    mean, std = recording.main.input_mean, recording.main.input_std
+    if mean is None or std is None:
+        return "The model's first input has no mean: it is token numbers, or no tensor was seen."
+    if std <= 0.0:
+        return f"The inputs are all the same number ({mean:.2g}): there is nothing to normalize."
+    return (
+        f"The inputs have mean {mean:.2g} and deviation {std:.2g}: within what is passed over "
+        f"(|mean| up to {_FAR:g}, deviation {1 / _FAR:g} to {_FAR:g})."
+    )
 
 
 def _input(recording: Recording) -> bool:
@@ -161,7 +174,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
             means, stds = ([f"{x:g}" for x in column] for column in zip(*channels, strict=True))
             lines.append(f"# by channel: mean [{', '.join(means)}], std [{', '.join(stds)}]")
     if _deep(recording):
-        lines.append("nn.BatchNorm2d(channels) after each convolution, which then needs no bias")
+        lines.append("nn.BatchNorm2d(channels)  # after each convolution, which then needs no bias")
     return "\n".join(lines)
 
 
@@ -208,7 +221,11 @@ OFFERS: list[tuple[dict[str, Any], str]] = [
 REFUSES: list[tuple[dict[str, Any], str]] = [
     ({}, "profiler window"),
     (
-        {"processes": [{"pid": 1, "analysed_steps": 6, "input_mean": 0.1, "input_std": 0.9}]},
-        "about mean 0",
+        {"processes": [{"pid": 1, "analysed_steps": 6, "input_mean": 0.242, "input_std": 0.219}]},
+        "mean 0.24 and deviation 0.22: within what is passed over (|mean| up to 5, deviation 0.2",
+    ),
+    (
+        {"processes": [{"pid": 1, "analysed_steps": 6}]},
+        "token numbers",
     ),
 ]

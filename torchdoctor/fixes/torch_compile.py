@@ -35,11 +35,14 @@ can become slower.
 Make it permanent
 -----------------
     model.compile()                            # in place; or mode="reduce-overhead" on a GPU
-    model.forward = torch.compile(model.forward)  # a plain nn.Sequential; its state dict stays
-    for block in model.modules():              # the repeated blocks alone
-        if isinstance(block, Block):
-            block.compile()
-    model.compile(dynamic=True)                # or torch._dynamo.mark_dynamic(x, 0)
+    # or, for a plain nn.Sequential, whose state dict stays:
+    # model.forward = torch.compile(model.forward)
+    # or the repeated blocks alone:
+    # for block in model.modules():
+    #     if isinstance(block, Block):
+    #         block.compile()
+    # or, where sizes vary (torch._dynamo.mark_dynamic(x, 0) does it for one input):
+    # model.compile(dynamic=True)
 
 Sources
 -------

@@ -129,6 +129,7 @@ class RecommendedFix:
     location: Location | None = None
     aim: str = "speed"  # "speed" | "training": advice on training itself
     warning: str | None = None  # what advice on training may cost
+    also_changes: list[str] = field(default_factory=list)  # what else its edit changes: sentences
     # "recommended"; beside the set: "confirmed" by itself, "undecided" by its trial, "untried" for
     # want of time, "offered": no run can try it.
     standing: str = "recommended"

@@ -6,7 +6,7 @@ NOTES: dict[str, dict[str, str]] = {
     "TrainingTrial": {
         "fix": "Id of the fix.",
         "kind": "A learning-rate range test, or losses with and without it.",
-        "verdict": "found: a rate; better, worse: the loss differs by more than other seeds make it; no-difference; shows-nothing: the launches cannot tell; failed; not-tried.",
+        "verdict": "found: a rate; better, worse: the loss differs by more than other seeds make it; no-difference; shows-nothing: the launches cannot tell; not-decided: the budget ended during one of its launches; failed; not-tried.",
         "sentence": "What came out, or why nothing did.",
         "settings": "The values that were tried.",
         "range_test": "null: another kind, or it gave nothing.",
@@ -46,6 +46,7 @@ VERDICTS = (
     "worse",
     "no-difference",
     "shows-nothing",
+    "not-decided",
     "failed",
     "not-tried",
 )

@@ -51,8 +51,8 @@ class LossComparison:
 class TrainingTrial:
     """Advice on training in short launches; see docs/decisions/training-advice-trials.md.
 
-    verdict: "found" (a rate), "better", "worse", "no-difference", "shows-nothing", "failed",
-    "not-tried".
+    verdict: "found" (a rate), "better", "worse", "no-difference", "shows-nothing", "not-decided",
+    "failed", "not-tried".
     """
 
     fix: str

@@ -56,5 +56,6 @@ NOTES: dict[str, dict[str, str]] = {
         "standing": "recommended; or beside the set: confirmed by itself, undecided by its trial, undecided together with the other one (together), untried for want of time, offered where no run can try it.",
         "aim": "speed, or training: advice on training itself, which is not about speed.",
         "warning": "What advice on training may cost.",
+        "also_changes": "What else its edit changes, one sentence each: other loaders that read the option whose default it changes.",
     },
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field, replace
 
+from torchdoctor import catalogue
 from torchdoctor.records import Finding, RecommendedFix, Report, Shares, Trial
 from torchdoctor.records.lookup import SHARE_IS, exposed_python
 from torchdoctor.reports import compilation
@@ -250,7 +251,7 @@ class Change:
     where: str
     code: str
     is_diff: bool
-    notes: list[str] = field(default_factory=list)  # of advice on training: tried, what it costs
+    notes: list[str] = field(default_factory=list)  # what else it changes; what came of advice
 
 
 _STANDINGS = {
@@ -268,7 +269,7 @@ def changes(report: Report, fixes: list[RecommendedFix]) -> list[Change]:
             where=place(fix.location, report.workload.cwd),
             code=clean((fix.edit or fix.instruction or "").strip("\n")),
             is_diff=bool(fix.edit),
-            notes=_training_notes(report, fix),
+            notes=[*map(clean, fix.also_changes), *_training_notes(report, fix)],
         )
         for fix in fixes
     ]
@@ -278,11 +279,13 @@ _TRIED = {"failed": "Failed", "not-tried": "Not tried", "not-decided": "Not deci
 
 
 def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
-    """What short launches showed of advice on training, and what it may cost."""
+    """Why one would, what short launches showed of advice on training, and what it may cost."""
     if fix.aim != "training":
         return []
     tried = [trial for trial in report.training_trials if trial.fix == fix.fix]
-    notes = [f"{_TRIED.get(one.verdict, 'Tried')}: {clean(one.sentence)}" for one in tried]
+    why = catalogue.why(fix.fix)
+    notes = [f"Why: {why} More: torchdoctor explain {fix.fix}"] if why else []
+    notes += [f"{_TRIED.get(one.verdict, 'Tried')}: {clean(one.sentence)}" for one in tried]
     return [*notes, *([f"What it may cost: {clean(fix.warning)}"] if fix.warning else [])]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from torchdoctor.errors import UsageError
-from torchdoctor.records import RecommendedFix, Report
+from torchdoctor.records import RecommendedFix, Report, Trial
 from torchdoctor.reports import wording
 from torchdoctor.reports.figures import clean, fix_with_settings, speedup
 
 _APPLY = "Apply it in {}: git apply, or patch -p1."
+_GIT = 'A "git apply" behind this pipe ends with "No valid patches in input": that is all it means.'
 
 
 def remarks(report: Report) -> list[str]:
@@ -16,11 +17,15 @@ def remarks(report: Report) -> list[str]:
     beside = [fix.fix for fix in recommended.also_offered if fix.edit]
     others = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
     if not recommended.fixes:
-        return ["Nothing to patch: the report recommends no fix.", *others]
+        nothing = "The report recommends no fix: there is no diff, and nothing to apply."
+        return [f"{nothing} {_GIT}", *others]
     folder = recommended.patch_folder or report.workload.cwd
     lines = [_APPLY.format(clean(folder))] if recommended.patch else []
+    if not recommended.patch:
+        lines.append(f"No edit could be made for certain: there is nothing to apply. {_GIT}")
     if measured := wording.patch(report):
         lines.append(measured[0].upper() + measured[1:])
+    lines += _also([fix for fix in recommended.fixes if fix.fix in recommended.patch_fixes])
     by_hand = [fix for fix in recommended.fixes if fix.fix not in recommended.patch_fixes]
     if by_hand:
         lines.append("To be changed by hand:")
@@ -45,17 +50,24 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
     tried = next((trial for trial in report.trials if trial.fix == ident), None)
     if tried is None:
         raise UsageError(f"The report offers no fix {ident!r}; it offers: {known}.")
-    reason = f": {clean(tried.reason).rstrip('.')}" if tried.reason else ""
     raise UsageError(
-        f"The report holds no edit of {ident!r}, for it came out {tried.verdict}{reason}. "
+        f"The report holds no edit of {ident!r}: it {_became(tried)}. "
         f"It holds edits or advice of: {known}. For another: run again with --fixes."
     )
+
+
+def _became(tried: Trial) -> str:
+    """What a fix's row says, behind "it"."""
+    reason = clean(tried.reason or "").rstrip(".")
+    if reason.startswith("not tried"):
+        return f"was {reason}"
+    return f"came out {tried.verdict}{f': {reason}' if reason else ''}"
 
 
 def remarks_on(report: Report, fix: RecommendedFix) -> list[str]:
     """What was measured of one fix, and where to apply its edit or what to do by hand."""
     lines = [_APPLY.format(clean(fix.folder or report.workload.cwd))] if fix.edit else []
-    lines.append(_measured(report, fix))
+    lines += [_measured(report, fix), *_also([fix])]
     return lines if fix.edit else lines + _by_hand([fix])
 
 
@@ -75,6 +87,7 @@ def remarks_on_several(
     lines += [together] if together else [_measured(report, fix) for fix in fixes]
     if not together:
         lines.append("They were not measured together.")
+    lines += _also([fix for fix in fixes if fix.fix in made])
     others = [fix for fix in fixes if fix.fix not in made]
     clashing = [fix.fix for fix in others if fix.edit]
     if clashing:
@@ -92,7 +105,8 @@ def _measured(report: Report, fix: RecommendedFix) -> str:
     if trials and trials[0].speedup is not None:
         measured = speedup(trials[0].speedup)
         return f"{name} by itself, applied at run time: {measured}, {trials[0].verdict}."
-    return f"{name} was not measured by itself."
+    with_others = [t for t in report.trials if t.speedup and fix.fix in t.fix.split(" + ")]
+    return f"{name} was not measured{' by itself' if with_others else ''}."
 
 
 def _measured_together(report: Report, fixes: list[RecommendedFix]) -> str | None:
@@ -104,6 +118,11 @@ def _measured_together(report: Report, fixes: list[RecommendedFix]) -> str | Non
             measured = speedup(trial.speedup)
             return f"{names} together, applied at run time: {measured}, {trial.verdict}."
     return None
+
+
+def _also(fixes: list[RecommendedFix]) -> list[str]:
+    """What their edits change beside what they are for."""
+    return list(dict.fromkeys(clean(said) for fix in fixes for said in fix.also_changes))
 
 
 def _by_hand(fixes: list[RecommendedFix]) -> list[str]:

@@ -78,7 +78,10 @@ def line(event: ProgressEvent) -> str:
     """An event as one line: "[1 min 5 s of 5 min] confirm: pair 3 of at most 12, ...: it"."""
     text = f"[{duration(event.elapsed_s)}"
     if event.budget_s is not None:
-        text += f" of {duration(event.budget_s)}"
+        over_s = event.elapsed_s - event.budget_s
+        beyond = duration(event.elapsed_s) != duration(event.budget_s) and over_s > 0
+        budget = duration(event.budget_s)
+        text += f", {duration(max(over_s, 1.0))} over the {budget}" if beyond else f" of {budget}"
     text += f"] {event.phase}"
     if event.number is not None and event.most is not None:
         text += f": {event.unit} {event.number} of at most {event.most}"

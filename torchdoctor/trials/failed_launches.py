@@ -37,4 +37,7 @@ def failure(arm: Arm, timing: LaunchTiming) -> str | None:
     }.get(timing.ended, "The program failed.")
     if timing.ended in ("measured", "program-ended"):
         reason = "No step was measured."
-    return reason + (f" (launch {before + 1}; {before} before it were fine)" if before else "")
+    if not before:
+        return reason
+    fine = "the one before it was fine" if before == 1 else f"the {before} before it were fine"
+    return f"{reason.rstrip('.')}. That was launch {before + 1}; {fine}."

@@ -51,9 +51,9 @@ class RateLosses:
         numbers, losses = np.unique(updates[known]), losses[known]
         with np.errstate(invalid="ignore", over="ignore"):
             means = [losses[updates[known] == number].mean() for number in numbers]
-        spread = settings["highest"] / settings["lowest"]
+        spread = settings["highest_factor"] / settings["lowest_factor"]
         own = float(details["own_rate"])
-        rates = own * settings["lowest"] * spread ** (numbers / last)
+        rates = own * settings["lowest_factor"] * spread ** (numbers / last)
         found = np.array(means, dtype=np.float64)
         found[~np.isfinite(found)] = np.nan
         return cls(own_rate=own, rates=rates, losses=found)
@@ -153,12 +153,11 @@ def _own(found: RangeTest) -> str:
         return f"{own}: at that the loss diverges here."
     if found.max_rate is None:
         return f"{own}."
-    times = found.max_rate / found.own_rate
-    limit = "each rate acted for one step: take it as the order of magnitude."
-    if 0.5 <= times <= 2.0:
-        return f"{own}, about a tenth of where it stops falling, as is usual; {limit}"
-    far = f"{times:.2g} times lower" if times > 1 else f"{1 / times:.2g} times higher"
-    return f"{own}, {far} than a tenth of where it stops falling ({found.max_rate:.2g}); {limit}"
+    return (
+        f"Highest rate for the schedule: {found.max_rate:.2g} (a tenth of "
+        f"{CAUTION * found.max_rate:.2g}, where the loss stops falling); the program's own is "
+        f"{found.own_rate:.2g}. An order of magnitude, no more: each rate acted for one step."
+    )
 
 
 def _lower(one: float | None, other: float | None) -> float | None:

@@ -34,6 +34,7 @@ FEWEST_STEPS = 60
 MOST_LAUNCH_S = 30.0  # of steps
 _WARMUP_SHARE = 0.25
 _STEPS_SHARE = 0.2  # of a launch's start
+_ORDINALS = {1: "first", 2: "second", 3: "third"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +164,7 @@ class _Run:
         self._pairs: dict[str, list[tuple[LaunchTiming, LaunchTiming]]] = {
             fix: [] for fix in self._arms
         }
+        self._cut_short: dict[str, int] = {}  # by the budget's end: number of the launch
         self._ended = NO_TIME
 
     def all(self) -> bool:
@@ -203,6 +205,7 @@ class _Run:
             shows = tested is not None and not isinstance(range_test(tested), str)
             arm.failed = None if shows else failure(arm, timing)
             if not arm.alive:
+                self._note_cut(arm, timing)
                 return
             self._timings[fix].append(timing)
 
@@ -234,6 +237,13 @@ class _Run:
         arm.failed = failure(arm, timing)
         if arm.alive:
             self._timings[arm.key].append(timing)
+        else:
+            self._note_cut(arm, timing)
+
+    def _note_cut(self, arm: Arm, timing: LaunchTiming) -> None:
+        """A launch that the end of the budget stopped says nothing against the fix."""
+        if timing.ended == "timed-out" and self._launcher.budget.left() <= 0:
+            self._cut_short[arm.key] = len(self._timings[arm.key]) + 1
 
     def result(self, advice: Advice) -> TrainingTrial:
         """What became of one."""
@@ -261,6 +271,10 @@ class _Run:
     def _without(self, blank: TrainingTrial, arm: Arm) -> TrainingTrial:
         if arm.refused is not None:
             return replace(blank, sentence=_whole(arm.refused))
+        if arm.key in self._cut_short:
+            number = self._cut_short[arm.key]
+            sentence = f"The budget ended during its {_ORDINALS.get(number, f'{number}th')} launch."
+            return replace(blank, verdict="not-decided", sentence=sentence)
         if arm.failed is not None:
             return replace(blank, verdict="failed", sentence=_whole(arm.failed))
         sentence = _whole(self._ended)
