@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,6 +91,7 @@ def test_explain_shows_the_page_and_the_facts(ident: str) -> None:
     assert page.startswith(f"{ident} (")
     assert "\nFacts\n-----\n" in page
     assert "\n\n\n" not in page
+    assert not re.search(r"[a-z]-\n\w", page), "a terminal would show 'hand- over'"
 
 
 UNTREATED = [
@@ -126,6 +128,12 @@ def test_a_check_that_no_fix_treats_says_what_to_do(
 )
 def test_a_threshold_has_its_unit_and_its_source(ident: str, said: str) -> None:
     assert said in catalogue.explain(ident)
+
+
+@pytest.mark.parametrize("ident", ["loader-workers", "persistent-workers"])
+def test_workers_say_beside_their_class_that_augmentation_draws_other_numbers(ident: str) -> None:
+    kept = "- Keeps results: within rounding (risk 1): the same samples; with random augmentation"
+    assert f"{kept} other random numbers than before\n" in catalogue.explain(ident)
 
 
 def test_a_threshold_from_nowhere_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

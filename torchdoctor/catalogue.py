@@ -254,6 +254,12 @@ def _check_page(ident: str, module: ModuleType) -> str:
     )
 
 
+def _kept(fix: ModuleType) -> str:
+    """What it keeps, its risk, and `KEEPS_BUT`: what the class does not say of this fix."""
+    but = f": {fix.KEEPS_BUT}" if hasattr(fix, "KEEPS_BUT") else ""
+    return f"{fix.KEEPS_RESULTS} (risk {RISKS[fix.KEEPS_RESULTS]}){but}"
+
+
 def _fix_page(ident: str, module: ModuleType) -> str:
     return "\n".join(
         [
@@ -262,7 +268,7 @@ def _fix_page(ident: str, module: ModuleType) -> str:
             "Facts",
             "-----",
             f"- Treats: {', '.join(module.TREATS) or 'nothing that slows a step'}",
-            f"- Keeps results: {module.KEEPS_RESULTS} (risk {RISKS[module.KEEPS_RESULTS]})",
+            f"- Keeps results: {_kept(module)}",
             f"- Applied: {module.WHEN} ({_APPLIED[module.WHEN]})",
             *([_TRIED_APART.format(module.TRIAL)] if hasattr(module, "TRIAL") else []),
             *([f"- Not tried in a run: {module.UNTRIED}"] if hasattr(module, "UNTRIED") else []),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torchdoctor.records import PredictedSpeedup, Scaling, ScalingRow
 from torchdoctor.scaling import MACHINES, SLOWEST
 
@@ -12,6 +14,7 @@ _SOURCES = {
     "backward": "the gradients that the trace's backward pass accumulates",
     "program": "the program's optimizers",
 }
+_UNCHECKED = "never checked on a machine with that many GPUs; figures are rounded down"
 _LOADER = 0.05  # of the step, from where on it is said
 
 
@@ -24,7 +27,14 @@ def scaling_lines(found: Scaling | None) -> list[str]:
         f"(DistributedDataParallel), {_times(row.fsdp)} (FSDP)"
         for row in _here(found)
     ]
-    return [*lines, *_machines(found), *_not_known(found), *_grounds(found), *_seen(found)]
+    lines += _machines(found)
+    return [
+        *lines,
+        *([_UNCHECKED] if lines else []),
+        *_not_known(found),
+        *_grounds(found),
+        *_seen(found),
+    ]
 
 
 def comment_lines(found: Scaling | None, part: str) -> list[str]:
@@ -43,7 +53,12 @@ def comment_lines(found: Scaling | None, part: str) -> list[str]:
             "as one"
             for row in _here(found)
         ]
-    told = [*rows, *_not_known(found), *(_grounds(found) if rows else [])]
+    told = [
+        *rows,
+        *([_UNCHECKED] if rows else []),
+        *_not_known(found),
+        *(_grounds(found) if rows else []),
+    ]
     return ["# predicted, not measured:", *(f"#   {line}" for line in told)] if told else []
 
 
@@ -53,13 +68,11 @@ def _here(found: Scaling) -> list[ScalingRow]:
 
 def _machines(found: Scaling) -> list[str]:
     rows = [row for row in found.rows if row.network_gbit_per_s is not None]
-    if not rows:
-        return []
-    networks = ", ".join(f"{row.network_gbit_per_s:g}" for row in rows)
-    gains = "; ".join(_times(row.ddp) for row in rows)
     return [
-        f"{MACHINES} machines of {rows[0].gpus // MACHINES} GPUs, if the network gives each "
-        f"{networks} Gbit/s: {gains} as many samples as one GPU (DistributedDataParallel)"
+        f"{MACHINES} machines of {row.gpus // MACHINES} GPUs, if the network gives each "
+        f"{row.network_gbit_per_s:g} Gbit/s: {_times(row.ddp)} as many samples as one GPU "
+        "(DistributedDataParallel)"
+        for row in rows
     ]
 
 
@@ -76,16 +89,16 @@ def _grounds(found: Scaling) -> list[str]:
         f"({_SOURCES[found.gradients_from or 'program']}), a step of {_ms(found.alone_s)} without "
         f"exchange, a backward pass of {_ms(found.backward_s)} in it"
     ]
-    speeds = f"{_giga(found.low_bytes_per_s)} to {_giga(found.high_bytes_per_s)} GB/s"
+    low, high = f"{_giga(found.low_bytes_per_s)} GB/s", f"{_giga(found.high_bytes_per_s)} GB/s"
     if found.links_from == "collectives":
         lines.append(
-            f"links of {speeds}: what the trace's {found.ranks} ranks reached (of one machine or "
-            "several), all collectives with their waits for each other, and the fastest one"
+            f"links of {low} (all exchanges, waits included) to {high} (the fastest): what the "
+            f"trace's {found.ranks} ranks reached, of one machine or several"
         )
     elif found.links_from == "data sheet":
         lines.append(
-            f"links of {speeds} in one direction: {SLOWEST:.0%} of the slowest link on the "
-            f"{found.links_of}'s data sheet, and all of the fastest one"
+            f"links in one direction of {low} ({SLOWEST:.0%} of the slowest link on the "
+            f"{found.links_of}'s data sheet) to {high} (all of the fastest one)"
         )
     lines.append(
         "assumed: an all-reduce in a ring, hidden behind the backward pass but for its last "
@@ -112,8 +125,16 @@ def _seen(found: Scaling) -> list[str]:
 
 
 def _times(speedup: PredictedSpeedup) -> str:
-    low, high = f"{speedup.low:.3g}", f"{speedup.high:.3g}"
-    return f"{low}x" if low == high else f"{low}x to {high}x"
+    """Two figures, rounded down: "at best 7.9x", or "1.7x to at best 1.9x"."""
+    low, high = _two_figures(speedup.low), _two_figures(speedup.high)
+    return f"at best {high}x" if low == high else f"{low}x to at best {high}x"
+
+
+def _two_figures(value: float) -> str:
+    if value <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.floor(value / unit + 1e-6) * unit:.6g}"
 
 
 def _size(value: float | None) -> str:

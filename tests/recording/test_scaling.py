@@ -13,7 +13,7 @@ from distributed_traces import rank_trace, text
 from partial_recordings import recording
 
 from torchdoctor import catalogue
-from torchdoctor.records import Report, Scaling
+from torchdoctor.records import PredictedSpeedup, Report, Scaling, ScalingRow
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.json_report import render as as_json
 from torchdoctor.scaling import Step, scaling
@@ -92,6 +92,24 @@ def test_measured_links_come_before_the_data_sheet(tmp_path: Path) -> None:
     assert gain is not None
     assert gain > 1.1
     assert found.alone_s == pytest.approx(0.010 / gain)
+    links = next(line for line in scaling_lines(found) if line.startswith("links of "))
+    assert re.search(r" GB/s \(all exchanges, waits included\) to 6 GB/s \(the fastest\)", links)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (7.91, 7.95, "8 GPUs of one machine: at best 7.9x as many"),
+        (7.98, 7.999, "8 GPUs of one machine: at best 7.9x as many"),  # never a perfect 8
+        (1.78, 1.99, "8 GPUs of one machine: 1.7x to at best 1.9x as many"),
+        (15.8, 16.0, "8 GPUs of one machine: 15x to at best 16x as many"),
+        (0.457, 2.0, "8 GPUs of one machine: 0.45x to at best 2x as many"),
+    ],
+)
+def test_a_prediction_has_two_figures(low: float, high: float, said: str) -> None:
+    times = PredictedSpeedup(low=low, high=high)
+    lines = scaling_lines(Scaling(rows=[ScalingRow(gpus=8, ddp=times, fsdp=times)]))
+    assert lines[0].startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +141,10 @@ def test_every_format_calls_it_a_prediction_and_says_what_it_assumes(tmp_path: P
     for shown in (terminal.render(report), markdown.render(report), html.render(report)):
         whole = " ".join(unescape(shown).split())
         assert "predicted, not measured" in whole
-        assert "2 GPUs of one machine: 1.78x to 1.99x as many samples as one" in whole
-        assert "if the network gives each 10, 100, 400 Gbit/s" in whole
+        assert "2 GPUs of one machine: 1.7x to at best 1.9x as many samples as one" in whole
+        for gbit in (10, 100, 400):
+            assert re.search(f"if the network gives each {gbit} Gbit/s: [^;]*x as many", whole)
+        assert "never checked on a machine with that many GPUs" in whole
         assert "assumed: an all-reduce in a ring" in whole
         assert "40% of the slowest link on the A100 80GB SXM's data sheet" in whole
     assert json.loads(as_json(report))["scaling"]["rows"][0]["gpus"] == 2
@@ -163,7 +183,7 @@ def told(fix: str, data_parallel: str | None) -> str:
     [
         ("ddp", "#   4 GPUs: "),
         ("fsdp", "#   4 GPUs: "),
-        ("several-machines", "#   2 machines of 4 GPUs, if the network gives each 10, 100, 400"),
+        ("several-machines", "#   2 machines of 4 GPUs, if the network gives each 10 Gbit/s: "),
     ],
 )
 def test_what_a_run_offers_says_what_it_could_give(fix: str, row: str) -> None:

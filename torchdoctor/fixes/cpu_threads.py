@@ -10,8 +10,8 @@ Why it helps
 ------------
 By default PyTorch uses as many threads as the *machine* has cores. In a container or a batch job
 that may use only some of them, threads wait for each other at the end of every operator; the same
-happens when loader workers or other processes need the cores. For small operators even the hand-
-over to a second thread costs more than it saves, so one thread can be the fastest.
+happens when loader workers or other processes need the cores. For small operators even handing work
+to a second thread costs more than it saves, so one thread can be the fastest.
 
 Risks
 -----

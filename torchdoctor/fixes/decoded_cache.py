@@ -31,7 +31,10 @@ Make it permanent
     def __getitem__(self, index):
         if index not in self.samples:              # self.samples = {} in __init__
             self.samples[index] = self.decode(index)
-        return self.samples[index]
+        return copy.deepcopy(self.samples[index])  # a fresh one: what changes it changes no other
+
+With workers, each keeps samples of its own, and only as long as it lives: without
+`persistent_workers=True` they end with each epoch, and the cache with them.
 
 Sources
 -------
@@ -84,11 +87,11 @@ def refuses(recording: Recording) -> str | None:
         return f"The step waits for data only {100 * share:.1f} % of its time."
     if by_hand(recording):
         check = recording.main.sample_check
-        within = "While it was observed no sample was used twice: the first epoch did not end"
+        within = "While it was observed no sample was used twice, as the first epoch did not end"
         if check is None:
             return f"{within}, and whether samples stay the same could not be looked at."
         if not check.same:
-            return f"{within}, and it may not be used later: {check.reason}"
+            return f"{within}. Nor may it be used later. {check.reason}"
     needed, limit = _needed_bytes(loader), _limit_bytes(recording)
     if needed is not None and limit is not None and needed > limit:
         return (
@@ -242,7 +245,8 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
         "def __getitem__(self, index):\n"
         "    if index not in self.samples:\n"
         "        self.samples[index] = self.decode(index)\n"
-        "    return self.samples[index]"
+        "    return copy.deepcopy(self.samples[index])  # import copy: a fresh one each time\n"
+        "# With workers: persistent_workers=True, or each epoch's workers begin with no samples."
     )
 
 

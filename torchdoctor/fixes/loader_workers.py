@@ -65,6 +65,7 @@ TREATS = (
     "slow-sample",
 )
 KEEPS_RESULTS = "within rounding"
+KEEPS_BUT = "the same samples; with random augmentation other random numbers than before"
 PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "between steps"
 BY_SECOND_LOADER = True

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 TREATS = ("workers-respawned", "data-wait")
 KEEPS_RESULTS = "within rounding"
+KEEPS_BUT = "the same samples; with random augmentation other random numbers than before"
 PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"
 PREPARES_ELSEWHERE = True

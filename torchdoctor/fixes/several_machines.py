@@ -61,7 +61,7 @@ def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
     main = recording.main
     if not recording.has_gpu:
-        return "The model trains on the CPU."
+        return "The program sees fewer than two GPUs."
     if not any(m.data_parallel in ("DistributedDataParallel", "FSDP") for m in main.models):
         return "The program does not train with a process for each GPU."
     if (main.world_size or 1) < len(main.devices):

@@ -25,9 +25,24 @@ def what_if_lines(report: Report) -> list[str]:
     lines = [_line(found, branch, gains[branch]) for branch in listed] if found.reproduced else []
     if without and found.reproduced:
         lines.append(f"under 1 % each: {'; '.join(map(_named, without))}")
+        lines += _hidden_behind(report, without)
     lines.append(_fidelity(found))
     lines += [clean(doubt) for doubt in found.doubts if doubt not in report.doubts]
     return lines
+
+
+def _hidden_behind(report: Report, without: list[str]) -> list[str]:
+    """Why communication that is exposed may save nothing."""
+    trace = report.trace
+    exposed_s = trace.communication_exposed_s if trace else None
+    if trace is None or not exposed_s or not trace.step_s or "communication" not in without:
+        return []
+    if exposed_s < (_NO_GAIN - 1) * trace.step_s:
+        return []
+    return [
+        f"{seconds(exposed_s)} of communication are exposed and may save nothing: the host goes on "
+        "meanwhile, and what follows would wait for the host instead"
+    ]
 
 
 def _line(found: WhatIf, branch: str, gain: float | None) -> str:
