@@ -81,6 +81,7 @@ def test_what_waits_for_a_disk_is_still_said_on_a_busy_machine() -> None:
     voluntary = {**_BUSY, "involuntary_switches_per_s": 20.0}
     for loader, sensors in (
         (queued, voluntary),
+        (queued, _BUSY),
         ({"sample_cpu_share": 0.08}, {**_BUSY, "iowait_share": 0.4}),
         ({"sample_cpu_share": 0.08}, {"other_load_cpus": 0.1}),
     ):

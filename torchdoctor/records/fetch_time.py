@@ -8,6 +8,7 @@ from torchdoctor.records.recording import Recording
 MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
 _BUSY = 0.25  # of the CPUs, by other programs
 _IOWAIT = 0.2
+_HARDLY = 0.25  # of a fetch with its queue, below: threads of its own would leave it more than that
 _MOSTLY_FORCED = 0.5  # of the context switches
 
 
@@ -22,7 +23,8 @@ def untold_wait(recording: Recording) -> str | None:
     if (sensors.iowait_share or 0.0) > _IOWAIT:
         return None
     # What stood in the queue is in the share. Threads of the fetch's own may have stood there too.
-    if _queue_is_known(recording) and not _mostly_forced(recording):
+    hardly_computes = share < _HARDLY or not _mostly_forced(recording)
+    if _queue_is_known(recording) and hardly_computes:
         return None
     workers = training_loaders(recording)[0].num_workers
     could = min(workers, int(max(cpus, 1.0)))
