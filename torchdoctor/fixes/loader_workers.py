@@ -255,15 +255,14 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
                 return
         elif ident != only:
             return
-        tensors = getattr(program.innermost(dataset), "tensors", None)
-        if isinstance(tensors, (tuple, list)) and any(
-            getattr(getattr(t, "device", None), "type", "cpu") == "cuda" for t in tensors
-        ):
+        held = getattr(program.innermost(dataset), "tensors", None)
+        devices = [getattr(t, "device", None) for t in held] if type(held) in (tuple, list) else []
+        if any(getattr(device, "type", "cpu") == "cuda" for device in devices):
             program.refuse("The dataset's tensors lie on the GPU: workers cannot share them.")
         arguments["num_workers"] = wanted
         if not wanted:  # torch refuses these without workers
-            arguments.update(persistent_workers=False, prefetch_factor=None, timeout=0)
-            arguments["multiprocessing_context"] = None
+            none = {"prefetch_factor": None, "multiprocessing_context": None}
+            arguments.update(none, persistent_workers=False, timeout=0)
         program.applied(num_workers=wanted)
 
     program.set_reason("No DataLoader that it could change was made.")
