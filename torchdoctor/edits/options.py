@@ -7,7 +7,7 @@ option's default is changed, or, where the command gives the option, the command
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import libcst as cst
 
@@ -30,7 +30,7 @@ def at_its_source(
     option = _option(module, value, edit.value)
     if option is None:
         return None
-    if _given(option, edit.command) is not None:
+    if _given(module, option, edit.command) is not None:
         same = command_instead(module, value, edit) == list(edit.command)
         return module if same else None
     return _default_changed(module, option, edit.value)
@@ -41,7 +41,7 @@ def command_instead(
 ) -> list[str] | None:
     """The command with the option's new value, where the command gives the option."""
     option = _option(module, _unwrapped(value), edit.value)
-    given = _given(option, edit.command) if option is not None else None
+    given = _given(module, option, edit.command) if option is not None else None
     if given is None:
         return None
     number, name, attached = given
@@ -122,18 +122,45 @@ def _dest(call: cst.Call) -> str:
     return (long or next(iter(names), "")).lstrip("-").replace("-", "_")
 
 
-def _given(option: cst.Call, command: Sequence[str]) -> tuple[int, str, bool] | None:
-    """Where the command gives the option: its index, its name, whether its value is attached."""
+def _given(
+    module: cst.Module, option: cst.Call, command: Sequence[str]
+) -> tuple[int, str, bool] | None:
+    """Where the command gives the option: its index, its name, whether its value is attached.
+
+    By argparse's own rules; of several the last, which argparse takes.
+    """
+    own = set(_names(option))
+    declared = {"-h", "--help"}
+    for call in collect(module).calls:
+        if last_name(call.func) == "add_argument":
+            declared |= {name for name in _names(call) if name.startswith("-")}
+    found = None
     for number, word in enumerate(command):
-        for name in _names(option):
-            written, equals, _ = word.partition("=")
-            # argparse takes a long option's beginning for the whole.
-            long = name.startswith("--") and len(written) > 2 and name.startswith(written)
-            if long and (equals or number + 1 < len(command)):
-                return number, written, bool(equals)
-            if not name.startswith("--") and word.startswith(name):
-                return number, name, word != name
-    return None
+        if word == "--":
+            break
+        name, attached = _meant(word, declared)
+        if name in own and (attached or number + 1 < len(command)):
+            found = number, word.partition("=")[0] if name.startswith("--") else name, attached
+    return found
+
+
+def _meant(word: str, declared: Collection[str]) -> tuple[str | None, bool]:
+    """The option that a word of the command names, and whether its value is attached."""
+    if not word.startswith("-") or word in declared:
+        return word if word in declared else None, False
+    written, equals, _ = word.partition("=")
+    if written in declared and (equals and written.startswith("--")):
+        return written, True
+    begun = {name for name in declared if name.startswith(written)}
+    if word.startswith("--"):
+        # argparse takes a long option's beginning for the whole, where it is that of one only.
+        return (begun.pop(), bool(equals)) if len(begun) == 1 else (None, False)
+    # `-j2`: of a short option, unless a long one with a single dash may be meant.
+    short = word[:2] in declared and len(word) > 2
+    if short and not word.startswith("--") and not begun and "=" not in word:
+        longer = [x for x in declared if len(x) > 2 and word.startswith(x)]
+        return (None, False) if longer else (word[:2], True)
+    return None, False
 
 
 def _default_changed(module: cst.Module, option: cst.Call, value: str) -> cst.Module | None:
