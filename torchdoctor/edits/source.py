@@ -46,6 +46,7 @@ from torchdoctor.edits.syntax import (
 )
 from torchdoctor.edits.tensors import as_tensor, detached, on_device
 
+_LITERALS = ("True", "False", "None")
 _MARK = "\ufeff"  # of a file's byte order
 
 
@@ -138,6 +139,8 @@ def _without_keyword(
     argument = call.args[present]
     if argument.keyword is None:
         return None  # those behind it would move up
+    if edit.only_literal and module.code_for_node(argument.value) not in _LITERALS:
+        return None
     other = _present(call, replace(edit, keyword=edit.unless or "", position=None))
     if other is not None and is_computed(module, call.args[other].value):
         computed = re.escape(module.code_for_node(call.args[other].value))
