@@ -114,13 +114,17 @@ def test_a_command_that_the_option_refuses_is_not_given() -> None:
         ('"-wd"', ["-wd=0.1", "-w", "2"], ["-wd=0.1", "-w", "4"]),
         ('"-wdecay"', ["-wd", "0.1"], None),
         ('"-wd"', ["-w2"], ["-w4"]),
+        ('"-wd"', ["-w=2"], ["-w4"]),
+        ('"-wd"', ["-nw=2"], ["-nw=4"]),
+        ('"-wd"', ["-nw", "2"], ["-nw", "4"]),
+        ('"-wd"', ["-n", "2"], ["-n", "4"]),
     ],
 )
 def test_the_command_is_changed_where_argparse_reads_the_option(
     others: str, given: list[str], changed: list[str] | None
 ) -> None:
     """`--work` beside `--workers` is an option of its own."""
-    head = HEAD.replace('"--workers"', '"-w", "--workers"')
+    head = HEAD.replace('"--workers"', '"-w", "-nw", "--workers"')
     source = f"{head}p.add_argument({others})\nargs = p.parse_args()\n{CALL}"
     wanted = None if changed is None else ["python", "train.py", *changed]
     assert by_command(source, edit_of(source, *given)) == wanted

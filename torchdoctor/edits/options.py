@@ -49,7 +49,7 @@ def command_instead(
     if not attached:
         words[number + 1] = edit.value
     else:
-        words[number] = f"{name}={edit.value}" if name.startswith("--") else f"{name}{edit.value}"
+        words[number] = f"{name}={edit.value}" if len(name) > 2 else f"{name}{edit.value}"
     return words
 
 
@@ -149,18 +149,17 @@ def _meant(word: str, declared: Collection[str]) -> tuple[str | None, bool]:
     if not word.startswith("-") or word in declared:
         return word if word in declared else None, False
     written, equals, _ = word.partition("=")
-    if written in declared and (equals and written.startswith("--")):
+    if written in declared:
         return written, True
     begun = {name for name in declared if name.startswith(written)}
     if word.startswith("--"):
         # argparse takes a long option's beginning for the whole, where it is that of one only.
         return (begun.pop(), bool(equals)) if len(begun) == 1 else (None, False)
-    # `-j2`: of a short option, unless a long one with a single dash may be meant.
-    short = word[:2] in declared and len(word) > 2
-    if short and not word.startswith("--") and not begun and "=" not in word:
-        longer = [x for x in declared if len(x) > 2 and word.startswith(x)]
-        return (None, False) if longer else (word[:2], True)
-    return None, False
+    # `-j2`: of a short option, unless one with a single dash and more letters may be meant.
+    short = word[:2] in declared and not any(len(x) > 2 and word.startswith(x) for x in declared)
+    if short:
+        return (None, False) if begun else (word[:2], True)
+    return (begun.pop(), bool(equals)) if len(begun) == 1 else (None, False)
 
 
 def _default_changed(module: cst.Module, option: cst.Call, value: str) -> cst.Module | None:
