@@ -239,6 +239,63 @@ def train():
     )
 
 
+@pytest.mark.parametrize(
+    ("store", "backward"),
+    [
+        ('losses["ce"] = crit(out, y)', "sum(losses.values()).backward()"),
+        ("losses[0] = crit(out, y)", "sum(losses).backward()"),
+        ('state["loss"] = crit(out, y)', 'state["loss"].backward()'),
+        ("self.state[0].loss = crit(out, y)", "self.state[0].loss.backward()"),
+        ("state.loss = crit(out, y)", "total(state).backward()"),
+        ("add_losses(losses, out, y)", "sum(losses).backward()"),
+        ("loss = crit(out, y)", "self.manual_backward(loss)"),
+        ("loss = crit(out, y)", "scaler(loss, parameters)"),
+        ("loss = crit(out, y)", "learn(loss)"),
+    ],
+)
+def test_a_loss_that_is_kept_in_an_object_is_made_inside(store: str, backward: str) -> None:
+    source = f"""import torch
+def learn(loss):
+    loss.backward()
+for x, y in loader:
+    out = model(x)
+    {store}
+    optimizer.zero_grad()
+    {backward}  # learns
+"""
+    edit = WithEdit(file="", line=5, callee="model", before=8, context=AUTOCAST)
+    wrapped = f"    with {AUTOCAST}:\n        out = model(x)\n        {store}\n    optimizer"
+    assert wrapped in (edited(source, edit) or "")
+
+
+@pytest.mark.parametrize(
+    ("backward", "body"),
+    [
+        ("self.backward()", "self.loss = self.crit(self.out, self.y)"),
+        ("self.backward_G()", "self.loss = self.crit(self.out, self.y)"),
+        ("self.learn_from(self.out)", "self.loss = self.crit(out, self.y)"),
+    ],
+)
+def test_a_loss_that_a_method_makes_is_not_left_outside(backward: str, body: str) -> None:
+    """As in CycleGAN's code: the forward pass alone would go under the context."""
+    name = backward[5 : backward.index("(")]
+    source = f"""import torch
+class Model:
+    def forward(self):
+        self.out = self.net(self.x)
+    def {name}(self, out=None):
+        {body}
+        self.loss.backward()
+    def optimize(self):
+        self.forward()
+        self.optimizer.zero_grad()
+        {backward}
+        self.optimizer.step()
+"""
+    edit = WithEdit(file="", line=9, callee="self.forward", before=11, context=AUTOCAST)
+    assert edited(source, edit) is None
+
+
 UNSURE = {
     "in another function": "import torch\ndef f(x):\n    return model(x)\nf(1).backward()\n",
     "in one statement": "import torch\nmodel(x).sum().backward()\n",

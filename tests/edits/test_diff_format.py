@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.edits import KeywordEdit
-from torchdoctor.edits.diff import unified_diff
+from torchdoctor.edits import KeywordEdit, StatementEdit
+from torchdoctor.edits.diff import edited_files, unified_diff
 
 
 def applied(folder: Path, script: Path, line: int) -> str:
@@ -68,3 +68,32 @@ def test_names_that_git_quotes(tmp_path: Path, name: str) -> None:
         except OSError:
             pytest.skip("this file system does not take the name")
         assert applied(tmp_path, script, 1) == "DataLoader(d, num_workers=2)\n"
+
+
+def test_a_script_from_the_folder_above_is_one_file(tmp_path: Path) -> None:
+    """Started as `../train.py`: two diffs of one file do not apply one after the other."""
+    (tmp_path / "run").mkdir()
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nDataLoader(d)\n")
+    edits = [
+        StatementEdit(file=f"{tmp_path}/run/../train.py", statement="torch.set_num_threads(2)"),
+        KeywordEdit(
+            file=str(script), line=2, callee="DataLoader", keyword="num_workers", value="2"
+        ),
+    ]
+    text = unified_diff(edits, tmp_path)
+    assert text is not None and text.count("+++") == 1
+    assert list(edited_files(edits) or {}) == [str(script)]
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=text.encode(), check=True)
+    assert "num_workers=2" in script.read_text() and "set_num_threads(2)" in script.read_text()
+
+
+def test_the_folder_above_a_link_is_that_of_its_target(tmp_path: Path) -> None:
+    for name in ("far/run", "near"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name).parent.joinpath("train.py").write_text(f"import torch  # {name}\n")
+    (tmp_path / "near" / "run").symlink_to(tmp_path / "far" / "run")
+    (tmp_path / "near" / "train.py").write_text("import torch  # another\n")
+    name = f"{tmp_path}/near/run/../train.py"
+    text = unified_diff([StatementEdit(file=name, statement="torch.f()")], tmp_path)
+    assert text is not None and "b/far/train.py" in text

@@ -150,3 +150,35 @@ def test_a_batch_size_that_losses_are_divided_by_is_not_set_in_one_place() -> No
     assert edited(source, edit) is None
     given = replace(edit, command=("python", "train.py", "--workers", "2"))
     assert by_command(source, given) == ["python", "train.py", "--workers", "4"]
+
+
+@pytest.mark.parametrize(
+    ("others", "given", "changed"),
+    [
+        ('"--work"', ["--work", "x", "--workers", "1"], ["--work", "x", "--workers", "4"]),
+        ('"--work"', ["--work", "x"], None),
+        ('"--worker-seed"', ["--work", "1"], None),
+        ('"--worker-seed"', ["--workers", "1"], ["--workers", "4"]),
+        ('"--lr"', ["--work", "1"], ["--work", "4"]),
+        ('"--lr"', ["--workers", "1", "--workers=2"], ["--workers", "1", "--workers=4"]),
+        ('"--lr"', ["--lr", "1", "--", "--workers", "1"], None),
+        ('"--lr"', ["--workers"], None),
+        ('"-wd"', ["-wd", "0.1"], None),
+        ('"-wd"', ["-wd0.1"], None),
+        ('"-wd"', ["-wd=0.1", "-w", "2"], ["-wd=0.1", "-w", "4"]),
+        ('"-wdecay"', ["-wd", "0.1"], None),
+        ('"-wd"', ["-w2"], ["-w4"]),
+        ('"-wd"', ["-w=2"], ["-w4"]),
+        ('"-wd"', ["-nw=2"], ["-nw=4"]),
+        ('"-wd"', ["-nw", "2"], ["-nw", "4"]),
+        ('"-wd"', ["-n", "2"], ["-n", "4"]),
+    ],
+)
+def test_the_command_is_changed_where_argparse_reads_the_option(
+    others: str, given: list[str], changed: list[str] | None
+) -> None:
+    """`--work` beside `--workers` is an option of its own."""
+    head = HEAD.replace('"--workers"', '"-w", "-nw", "--workers"')
+    source = f"{head}p.add_argument({others})\nargs = p.parse_args()\n{CALL}"
+    wanted = None if changed is None else ["python", "train.py", *changed]
+    assert by_command(source, edit_of(source, *given)) == wanted

@@ -150,6 +150,60 @@ def test_a_function_that_trains_is_not_decorated() -> None:
     assert decorated(EVALUATE.replace("import torch\n", "import os\n"), 6) is None
 
 
+MAIN = """import torch
+from torch.utils.data import DataLoader
+from helpers import look
+def step_of(m):
+    m(1).backward()
+def train_epoch(m):
+    for x in DataLoader([]):
+        step_of(m)
+class Trainer:
+    def train(self):
+        self.model.train()
+        train_epoch(self.model)
+    def run(self):
+        self.model = torch.nn.Linear(1, 1)
+        BODY
+        self.model.eval()
+        out = self.model(1).argmax(1).item()  # here
+        self.model.train()
+"""
+
+
+def decorated_with(body: str, main: str = MAIN) -> bool | None:
+    source = main.replace("BODY", body)
+    line = next(n for n, x in enumerate(source.splitlines(), 1) if "# here" in x)
+    changed = decorated(source, line)
+    return None if changed is None else "@torch.no_grad()" in changed
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "train_epoch(self.model)",
+        "self.train()",
+        "list(map(train_epoch, [self.model]))",
+        "look(self.model)",  # of the program's own, elsewhere
+        "self.engine.go()",
+        "self.go()",
+        "engine.train()",
+        "train_one(self.model)",
+    ],
+)
+def test_a_function_that_may_train_through_another_is_not_decorated(body: str) -> None:
+    """The program would die: "element 0 of tensors does not require grad"."""
+    assert decorated_with(body) is None
+
+
+@pytest.mark.parametrize(
+    "body", ["pass", "print(len(DataLoader([])))", "torch.manual_seed(0)", "meter.update(1)"]
+)
+def test_a_function_that_only_evaluates_beside_training_is_decorated(body: str) -> None:
+    assert decorated_with(body) is True
+    assert decorated_with(body, MAIN.replace("def run", "async def run")) is None
+
+
 def test_the_diff_applies(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     script, module = tmp_path / "train.py", tmp_path / "pkg" / "data.py"

@@ -231,6 +231,11 @@ def train(model, loader, optimizer, scheduler):
         "        optimizer.step()\n        optimizer_b.step()\n",
         "        optimizer.step(closure)\n",
         "        gradient_scaler = None\n        optimizer.step()\n",
+        # The next `unscale_()` would be refused: `update()` was passed over.
+        "        if bad(model):\n            continue\n        optimizer.step()\n",
+        "        if bad(model):\n            return\n        optimizer.step()\n",
+        "        if bad(model):\n            break\n        optimizer.step()\n",
+        "        if bad(model):\n            raise ValueError\n        optimizer.step()\n",
     ],
 )
 def test_a_step_that_is_not_plain_is_not_edited(other: str) -> None:

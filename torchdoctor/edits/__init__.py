@@ -37,6 +37,7 @@ class DropKeywordEdit:
 
     Not where its value is computed from the value of `unless`, another argument of the call:
     `persistent_workers=args.workers > 0`. `position`: where it stands when it is given by position.
+    `only_literal`: not made where the program decides the value, as in `foreach=args.foreach`.
     """
 
     file: str
@@ -45,6 +46,7 @@ class DropKeywordEdit:
     keyword: str
     position: int | None = None
     unless: str | None = None
+    only_literal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 
 import libcst as cst
 from libcst import matchers
 
 from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, WithEdit
+from torchdoctor.edits.losses import needed_before
 from torchdoctor.edits.syntax import (
     Ranges,
     call_at,
@@ -20,8 +20,6 @@ from torchdoctor.edits.syntax import (
     same_statement,
 )
 
-_COMMENT = re.compile(r"#.*")
-_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _LEARNS = frozenset({"backward", "step"})
 
 
@@ -49,8 +47,11 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     block, first, end = found
     if any(_learns(statement) for statement in block.body[first:end]):
         return None
-    end = first + _needed(module, block.body[first:end], block.body[end])
-    inside = block.body[first:end]
+    needed = needed_before(module, block.body[first:end], block.body[end])
+    if needed is None:
+        return None
+    inside = block.body[first : first + needed]
+    end = first + needed
     if isinstance(inside[0], (cst.FunctionDef, cst.ClassDef)):
         return None
     head = inside[0]
@@ -123,31 +124,6 @@ def _called_there(module: cst.Module, ranges: Ranges, edit: WithEdit) -> bool:
         return True
     named = [x for x in collect(module).calls if last_name(x.func) == edit.callee]
     return sum(covers(ranges, call, edit.line) for call in named) == 1
-
-
-def _needed(module: cst.Module, inside: Sequence[cst.CSTNode], backward: cst.CSTNode) -> int:
-    """How many of the statements lead to what the backward pass needs; those behind need not move.
-
-    Setting gradients to zero and counting what was right often stand between loss and backward.
-    """
-    code = _COMMENT.sub("", module.code_for_node(backward))
-    wanted = set(_DOTTED.findall(code))
-    for number in range(len(inside) - 1, 0, -1):
-        changed = _changed(module, inside[number])
-        if any(name == x or name.startswith(f"{x}.") for name in wanted for x in changed):
-            return number + 1
-    return 1
-
-
-def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
-    """What a statement assigns to, or calls a method of for its effect (`losses.append(loss)`)."""
-    seen = collect(statement)
-    owners = [
-        value.func.value
-        for value in seen.expressions
-        if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute)
-    ]
-    return {module.code_for_node(node).strip() for node in (*seen.targets, *owners)}
 
 
 def _covering(body: Sequence[cst.CSTNode], ranges: Ranges, line: int) -> int | None:

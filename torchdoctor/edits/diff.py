@@ -82,19 +82,36 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     """Contents before and after the edits by path; None where one of them cannot be made."""
     from torchdoctor.edits.source import edited  # LibCST takes a while to import
 
+    names = _one_name_each(edits)
     before: dict[str, str] = {}
-    for path in dict.fromkeys(str(edit.file) for edit in edits):
+    for path in dict.fromkeys(names.values()):
         try:
             before[path] = _read(Path(path))
         except (OSError, UnicodeDecodeError):
             return None
     after = dict(before)
     for edit in sorted(edits, key=_order):
-        changed = edited(after[str(edit.file)], edit)
+        path = names[str(edit.file)]
+        changed = edited(after[path], edit)
         if changed is None:
             return None
-        after[str(edit.file)] = changed
+        after[path] = changed
     return {path: (before[path], after[path]) for path in before}
+
+
+def _one_name_each(edits: Sequence[Edit]) -> dict[str, str]:
+    """For each name of a file the one that all its edits are collected under.
+
+    A script that was started as `../train.py` has that name and the recording's, which is without
+    the dots, as the launch of the patch needs it. Behind a symbolic link the dots may mean another
+    folder: they stay then.
+    """
+    found: dict[str, str] = {}
+    by_file: dict[str, str] = {}
+    for name in dict.fromkeys(str(edit.file) for edit in edits):
+        file, plain = os.path.realpath(name), str(Path(os.path.normpath(name)).absolute())
+        found[name] = by_file.setdefault(file, plain if os.path.realpath(plain) == file else name)
+    return found
 
 
 def _order(edit: Edit) -> tuple[int, int, int]:

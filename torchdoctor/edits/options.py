@@ -7,7 +7,7 @@ option's default is changed, or, where the command gives the option, the command
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import libcst as cst
 from libcst import matchers
@@ -34,15 +34,14 @@ def at_its_source(
     option = _option(module, value, edit.value)
     if option is None:
         return None
-    if _given(option, edit.command) is not None:
-        same = _command(option, edit) == list(edit.command)
-        if same:
-            return module
+    given = _given(module, option, edit.command) is not None
+    if given and _command(module, option, edit) == list(edit.command):
+        return module
     if serves_something_else(module, _dest(option), edit.keyword):
         if edit.keyword == _BATCH:
             return None
         return replaced(module, argument, cst.parse_expression(edit.value))
-    if _given(option, edit.command) is not None:
+    if given:
         return None
     return _default_changed(module, option, edit.value)
 
@@ -56,11 +55,11 @@ def command_instead(
         return None
     if edit.keyword != _BATCH and serves_something_else(module, _dest(option), edit.keyword):
         return None
-    return _command(option, edit)
+    return _command(module, option, edit)
 
 
-def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
-    given = _given(option, edit.command)
+def _command(module: cst.Module, option: cst.Call, edit: KeywordEdit) -> list[str] | None:
+    given = _given(module, option, edit.command)
     if given is None:
         return None
     number, name, attached = given
@@ -68,7 +67,7 @@ def _command(option: cst.Call, edit: KeywordEdit) -> list[str] | None:
     if not attached:
         words[number + 1] = edit.value
     else:
-        words[number] = f"{name}={edit.value}" if name.startswith("--") else f"{name}{edit.value}"
+        words[number] = f"{name}={edit.value}" if len(name) > 2 else f"{name}{edit.value}"
     return words
 
 
@@ -83,7 +82,9 @@ def read_elsewhere(
     """
     value = _unwrapped(value)
     option = _option(module, value, edit.value)
-    if option is None or not isinstance(value, cst.Attribute) or _given(option, edit.command):
+    if option is None or not isinstance(value, cst.Attribute):
+        return None
+    if _given(module, option, edit.command):
         return None
     names, inside = Names(module), findall(call, matchers.Attribute())
     reads = findall(module, matchers.Attribute(attr=matchers.Name(value.attr.value)))
@@ -169,18 +170,44 @@ def _dest(call: cst.Call) -> str:
     return (long or next(iter(names), "")).lstrip("-").replace("-", "_")
 
 
-def _given(option: cst.Call, command: Sequence[str]) -> tuple[int, str, bool] | None:
-    """Where the command gives the option: its index, its name, whether its value is attached."""
+def _given(
+    module: cst.Module, option: cst.Call, command: Sequence[str]
+) -> tuple[int, str, bool] | None:
+    """Where the command gives the option: its index, its name, whether its value is attached.
+
+    By argparse's own rules; of several the last, which argparse takes.
+    """
+    own = set(_names(option))
+    declared = {"-h", "--help"}
+    for call in collect(module).calls:
+        if last_name(call.func) == "add_argument":
+            declared |= {name for name in _names(call) if name.startswith("-")}
+    found = None
     for number, word in enumerate(command):
-        for name in _names(option):
-            written, equals, _ = word.partition("=")
-            # argparse takes a long option's beginning for the whole.
-            long = name.startswith("--") and len(written) > 2 and name.startswith(written)
-            if long and (equals or number + 1 < len(command)):
-                return number, written, bool(equals)
-            if not name.startswith("--") and word.startswith(name):
-                return number, name, word != name
-    return None
+        if word == "--":
+            break
+        name, attached = _meant(word, declared)
+        if name in own and (attached or number + 1 < len(command)):
+            found = number, word.partition("=")[0] if name.startswith("--") else name, attached
+    return found
+
+
+def _meant(word: str, declared: Collection[str]) -> tuple[str | None, bool]:
+    """The option that a word of the command names, and whether its value is attached."""
+    if not word.startswith("-") or word in declared:
+        return word if word in declared else None, False
+    written, equals, _ = word.partition("=")
+    if written in declared:
+        return written, True
+    begun = {name for name in declared if name.startswith(written)}
+    if word.startswith("--"):
+        # argparse takes a long option's beginning for the whole, where it is that of one only.
+        return (begun.pop(), bool(equals)) if len(begun) == 1 else (None, False)
+    # `-j2`: of a short option, unless one with a single dash and more letters may be meant.
+    short = word[:2] in declared and not any(len(x) > 2 and word.startswith(x) for x in declared)
+    if short:
+        return (None, False) if begun else (word[:2], True)
+    return (begun.pop(), bool(equals)) if len(begun) == 1 else (None, False)
 
 
 def _default_changed(module: cst.Module, option: cst.Call, value: str) -> cst.Module | None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import libcst as cst
+from libcst import matchers
 
 from torchdoctor.edits import ScaledStepEdit
 from torchdoctor.edits.syntax import Ranges, collect, covers, last_name, replaced
 
 _OPTIMIZER = "opt"  # in the name of what is stepped; a scheduler's steps are its own
+
+# Past the step without `update()`, the scaler refuses the next `unscale_()`.
+_LEAVES = matchers.OneOf(
+    matchers.Continue(), matchers.Break(), matchers.Return(), matchers.Raise(), matchers.Yield()
+)
 
 
 def scaled_step(module: cst.Module, ranges: Ranges, edit: ScaledStepEdit) -> cst.Module | None:
@@ -53,6 +59,8 @@ def _with_scaler(
     if len(steps) != 1 or len(optimizers) != 2:
         return None
     place, owner = steps[0]
+    if any(matchers.findall(x, _LEAVES) for x in block.body[number + 1 : place]):
+        return None
     loss_text, name = module.code_for_node(loss), module.code_for_node(owner)
     body = list(block.body)
     stepped = _statements(f"{scaler}.step({name})", body[place])

@@ -32,6 +32,7 @@ from torchdoctor.edits.arguments import without
 from torchdoctor.edits.blocks import before_loop, with_context, with_input, without_statement
 from torchdoctor.edits.constants import is_computed
 from torchdoctor.edits.copies import non_blocking
+from torchdoctor.edits.decorators import with_decorator
 from torchdoctor.edits.options import at_its_source, command_instead, read_elsewhere
 from torchdoctor.edits.precision import cast_batch, single_precision
 from torchdoctor.edits.scaled_step import scaled_step
@@ -40,16 +41,13 @@ from torchdoctor.edits.syntax import (
     Ranges,
     collect,
     covers,
-    imports,
     last_name,
     replaced,
 )
 from torchdoctor.edits.tensors import as_tensor, detached, on_device
 
-# A function that calls one of these trains: gradients must stay on in it.
-_TRAINS = frozenset({"backward", "step", "grad", "manual_backward"})
+_LITERALS = ("True", "False", "None")
 _MARK = "\ufeff"  # of a file's byte order
-_OFF = ("torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.inference_mode")
 
 
 def edited(source: str, edit: Edit) -> str | None:
@@ -87,7 +85,7 @@ def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | Non
     by_kind: dict[type[Edit], Callable[[cst.Module, Ranges, Any], cst.Module | None]] = {
         KeywordEdit: _with_keyword,
         DropKeywordEdit: _without_keyword,
-        DecoratorEdit: _with_decorator,
+        DecoratorEdit: with_decorator,
         WithEdit: with_context,
         BeforeLoopEdit: before_loop,
         AsTensorEdit: as_tensor,
@@ -141,6 +139,8 @@ def _without_keyword(
     argument = call.args[present]
     if argument.keyword is None:
         return None  # those behind it would move up
+    if edit.only_literal and module.code_for_node(argument.value) not in _LITERALS:
+        return None
     other = _present(call, replace(edit, keyword=edit.unless or "", position=None))
     if other is not None and is_computed(module, call.args[other].value):
         computed = re.escape(module.code_for_node(call.args[other].value))
@@ -297,25 +297,3 @@ def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
                 last_line=space.last_line,
             )
     return None
-
-
-def _with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:
-    covering = [
-        function for function in collect(module).functions if covers(ranges, function, edit.line)
-    ]
-    if not covering or not imports(module.body, edit.decorator.split(".", 1)[0]):
-        return None
-    function = max(covering, key=lambda f: ranges[f].start.line)
-    present = [module.code_for_node(d.decorator) for d in function.decorators]
-    if any(text in _OFF or text == edit.decorator for text in present):
-        return module
-    if any(last_name(call.func) in _TRAINS for call in collect(function).calls):
-        return None
-    added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
-    if function.decorators:
-        decorators = [*function.decorators, added]
-        changed = function.with_changes(decorators=decorators)
-    else:
-        # Comments above the function stay above its decorator.
-        changed = function.with_changes(decorators=[added])
-    return replaced(module, function, changed)

@@ -190,17 +190,27 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     lines = []
     for optimizer in _changed(settings, recording):
         where = place(recording, optimizer.location, "where it is made")
-        lines.append(f"{where}  {_name(optimizer)}(..., {written(settings)})")
+        instead = "  # in place of foreach" if settings.get("fused") and optimizer.foreach else ""
+        lines.append(f"{where}  {_name(optimizer)}(..., {written(settings)}){instead}")
     return "\n".join(dict.fromkeys(lines)) or f"optimizer = ...(..., {written(settings)})"
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the place is not known."""
+    from torchdoctor.edits import DropKeywordEdit
     from torchdoctor.edits.calls import call_edits
 
     found: list[Edit] = []
     for optimizer in _changed(settings, recording):
-        found += call_edits(recording, optimizer.location, _name(optimizer), settings)
+        name, where = _name(optimizer), optimizer.location
+        found += call_edits(recording, where, name, settings)
+        if where is not None:  # torch refuses both at once
+            other = "foreach" if settings.get("fused") else "fused"
+            found.append(
+                DropKeywordEdit(
+                    file=where.file, line=where.line, callee=name, keyword=other, only_literal=True
+                )
+            )
     return list(dict.fromkeys(found))
 
 

@@ -255,7 +255,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
                 return
         elif ident != only:
             return
-        held = getattr(program.innermost(dataset), "tensors", None)
+        held: Any = getattr(program.innermost(dataset), "tensors", ())
         devices = [getattr(t, "device", None) for t in held] if type(held) in (tuple, list) else []
         if any(getattr(device, "type", "cpu") == "cuda" for device in devices):
             program.refuse("The dataset's tensors lie on the GPU: workers cannot share them.")

@@ -1,0 +1,179 @@
+"""A decorator on a function that evaluates, where it is sure that nothing trains in it."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from torchdoctor.edits import DecoratorEdit
+from torchdoctor.edits.syntax import Ranges, collect, covers, imports, last_name, replaced
+
+# What calls one of these trains: gradients must stay on in it.
+_TRAINS = frozenset({"backward", "step", "grad", "manual_backward", "fit"})
+_OFF = ("torch.no_grad()", "torch.inference_mode()", "torch.no_grad", "torch.inference_mode")
+_LIKE_TRAINING = ("train", "fit", "learn", "optimi", "step", "closure")
+# No functions of the program's own come from these.
+_LIBRARY_NAMES = """
+torch torchvision torchaudio torchtext torchmetrics numpy scipy sklearn pandas PIL cv2 tqdm
+matplotlib einops wandb tensorboard tensorboardX yaml rich transformers datasets timm accelerate
+evaluate nltk sacrebleu
+"""
+_LIBRARIES = frozenset(sys.stdlib_module_names) | frozenset(_LIBRARY_NAMES.split())
+# Methods of tensors, modules, meters and loggers, whatever object has them.
+_HARMLESS_METHODS = """
+eval to cuda cpu float half double long int bool item detach sum mean std var max min argmax
+argmin topk eq ne gt lt ge le view view_as reshape flatten squeeze unsqueeze size dim numel numpy
+tolist clone contiguous expand expand_as repeat transpose permute softmax log_softmax sigmoid tanh
+relu abs pow sqrt exp log norm nonzero gather scatter masked_select masked_fill type type_as t all
+any cumsum sort round clamp mul add sub div mul_ add_ sub_ div_ zero_ copy_ square bfloat16 matmul
+argsort unbind chunk split parameters named_parameters modules children buffers state_dict
+load_state_dict zero_grad requires_grad_ write info debug warning error set_description
+set_postfix set_postfix_str set_epoch compute reset add_scalar add_scalars generate forward decode
+encode batch_decode parse_args parse_known_args add_argument save close flush synchronize
+"""
+_HARMLESS = frozenset(_HARMLESS_METHODS.split()).union(
+    *(dir(kind) for kind in (str, bytes, list, dict, set, float))
+)
+
+
+def with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:
+    """The innermost function around the line decorated.
+
+    Returns:
+        None where the function trains, itself or in what it calls, or where that is not known.
+    """
+    covering = [
+        function for function in collect(module).functions if covers(ranges, function, edit.line)
+    ]
+    if not covering or not imports(module.body, edit.decorator.split(".", 1)[0]):
+        return None
+    function = max(covering, key=lambda f: ranges[f].start.line)
+    present = [module.code_for_node(d.decorator) for d in function.decorators]
+    if any(text in _OFF or text == edit.decorator for text in present):
+        return module
+    # Gradients would be on again before the first line of a coroutine runs.
+    if function.asynchronous is not None or _Program(module).may_train(function):
+        return None
+    added = cst.Decorator(decorator=cst.parse_expression(edit.decorator))
+    # Comments above the function stay above its decorator.
+    return replaced(
+        module, function, function.with_changes(decorators=[*function.decorators, added])
+    )
+
+
+class _Program:
+    """What a file defines, and what each name of it may lead to."""
+
+    def __init__(self, module: cst.Module) -> None:
+        seen = collect(module)
+        self.module = module
+        self.classes = {x.name.value for x in seen.scopes if isinstance(x, cst.ClassDef)}
+        self.methods: dict[str, list[cst.FunctionDef]] = {}
+        self.functions: dict[str, list[cst.FunctionDef]] = {}
+        owned = {
+            id(line)
+            for one in seen.scopes
+            if isinstance(one, cst.ClassDef)
+            for line in one.body.body
+        }
+        for one in seen.functions:
+            kind = self.methods if id(one) in owned else self.functions
+            kind.setdefault(one.name.value, []).append(one)
+        self.libraries, self.own = _imported(seen.imports)
+        self.set = {self.code(x) for x in seen.targets}
+        called = {self.code(x.func) for x in seen.calls}
+        # What is called, or set to evaluate, is a module: its `train()` is a switch.
+        self.models = called | {x.removesuffix(".eval") for x in called if x.endswith(".eval")}
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.module.code_for_node(node).strip()
+
+    def may_train(self, function: cst.FunctionDef) -> bool:
+        """Whether gradients may be needed in a function, or in what it leads to in this file."""
+        waiting, seen = [function], {id(function)}
+        while waiting:
+            current = waiting.pop()
+            if any(self._trains_or_unknown(call) for call in collect(current).calls):
+                return True
+            for one in self._named(current):
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    waiting.append(one)
+        return False
+
+    def _named(self, function: cst.FunctionDef) -> Iterator[cst.FunctionDef]:
+        """Functions of this file that another names: it may call them, or hand them on."""
+        names = _Mentioned()
+        function.body.visit(names)
+        for name in names.names:
+            yield from self.functions.get(name, ())
+        for attribute in names.attributes:
+            if not self._is_switch(attribute):
+                yield from self.methods.get(attribute.attr.value, ())
+
+    def _is_switch(self, attribute: cst.Attribute) -> bool:
+        """`model.train()`, which trains nothing."""
+        owner = self.code(attribute.value)
+        return attribute.attr.value in ("train", "eval") and owner in self.models
+
+    def _trains_or_unknown(self, call: cst.Call) -> bool:
+        name, called = last_name(call.func), call.func
+        if name in _TRAINS:
+            return True
+        root = called
+        while isinstance(root, (cst.Attribute, cst.Subscript, cst.Call)):
+            root = root.func if isinstance(root, cst.Call) else root.value
+        begun = root.value if isinstance(root, cst.Name) else ""
+        if begun in self.libraries:
+            return False
+        if begun in self.own:
+            return True
+        if isinstance(called, cst.Name):
+            known = name in self.functions or name in self.classes or hasattr(builtins, name)
+            return not known and any(x in name.lower() for x in _LIKE_TRAINING)
+        if not isinstance(called, cst.Attribute):
+            return False  # `models[0](x)`
+        if name in self.methods or name in _HARMLESS or self._is_switch(called):
+            return False
+        # `self.model(x)`, where the program itself makes it.
+        return self.code(called) not in self.set or any(x in name.lower() for x in _LIKE_TRAINING)
+
+
+def _imported(
+    statements: Sequence[cst.Import | cst.ImportFrom],
+) -> tuple[set[str], set[str]]:
+    """Names that come from libraries, and those that may be of the program's own modules."""
+    libraries: set[str] = set()
+    own: set[str] = set()
+    for node in statements:
+        of = ""
+        if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
+            of = cst.Module([]).code_for_node(node.module).split(".")[0].strip()
+        for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
+            root = alias.evaluated_name.split(".")[0]
+            library = (of if isinstance(node, cst.ImportFrom) else root) in _LIBRARIES
+            (libraries if library else own).add(alias.evaluated_alias or root)
+    return libraries - own, own
+
+
+class _Mentioned(cst.CSTVisitor):
+    """Names that are read, apart from those of attributes and keywords."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.attributes: list[cst.Attribute] = []
+
+    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
+        self.names.append(node.value)
+
+    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802
+        self.attributes.append(node)
+        node.value.visit(self)
+        return False
+
+    def visit_Arg(self, node: cst.Arg) -> bool:  # noqa: N802
+        node.value.visit(self)
+        return False
