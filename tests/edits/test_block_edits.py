@@ -305,6 +305,28 @@ def test_without_a_loop_the_statement_goes_before_the_line_where_that_is_safe() 
     assert before(source, "model.compile()", at="fit()") is None
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        "if args.compile:\n    model.compile()\n",
+        "if args.compile:\n    model = torch.compile(model)\n",
+        "if args.compile:\n    model.compile(mode='max-autotune')\n",
+        "def prepare(model):\n    model.compile()\n",
+        "for one in models:\n    model.compile()\n",
+    ],
+)
+def test_a_compile_call_that_some_runs_pass_is_not_the_fix_made_permanent(own: str) -> None:
+    """A second one would compile what is compiled, where the option is given."""
+    source = f"import torch\n{own}for x in loader:\n    train(model, x)\n"
+    assert before(source, "model.compile()", at="train(model") is None
+
+
+def test_a_compile_call_that_every_run_passes_stays_alone() -> None:
+    for head in ("model.compile()\n", "import re\nmodel.compile()\nre.compile('model')\n"):
+        source = f"import torch\n{head}if x:\n    for x in loader:\n        train(model, x)\n"
+        assert before(source, "model.compile()", at="train(model") == source
+
+
 EACH = """for one in model.modules():
     if type(one).__name__ == "Block":
         one.compile()"""

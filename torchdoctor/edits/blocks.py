@@ -171,9 +171,10 @@ def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst
     if not imports(module.body, "torch"):
         return None
     seen = collect(module)
-    for block in seen.blocks:
-        if any(same_statement(line, added) for line in block.body):
-            return module
+    if _in_effect(seen.blocks, ranges, edit.line, added):
+        return module
+    if _sometimes(module, added, edit.name):
+        return None
     if isinstance(added, cst.For) and _is_used(module, cst.ensure_type(added.target, cst.Name)):
         return None  # the added loop would overwrite it
     scope = _innermost([x for x in seen.scopes if covers(ranges, x, edit.line)], ranges)
@@ -192,6 +193,36 @@ def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst
     if edit.needs_loop or innermost is None:
         return None
     return _inserted(module, *innermost, added)
+
+
+def _in_effect(
+    blocks: Sequence[cst.Module | cst.IndentedBlock],
+    ranges: Ranges,
+    line: int,
+    added: cst.CSTNode,
+) -> bool:
+    """Whether every run that comes to a line has passed this statement, in a block around it."""
+    for block in blocks:
+        if isinstance(block, cst.Module) or covers(ranges, block, line):
+            passed = [one for one in block.body if ranges[one].start.line <= line]
+            if any(same_statement(one, added) for one in passed):
+                return True
+    return False
+
+
+def _sometimes(module: cst.Module, added: cst.CSTNode, name: str) -> bool:
+    """Whether the program does the same in a branch or a function: not known when, or how often."""
+    seen = collect(module)
+    if any(same_statement(line, added) for block in seen.blocks for line in block.body):
+        return True
+    if not any(last_name(call.func) == "compile" for call in collect(added).calls):
+        return False
+    for call in seen.calls:
+        code = module.code_for_node(call.func).strip()
+        given = [module.code_for_node(x.value).strip() for x in call.args[:1]]
+        if code == f"{name}.compile" or (code == "torch.compile" and given == [name]):
+            return True
+    return False
 
 
 def _is_used(module: cst.Module, name: cst.Name) -> bool:
