@@ -123,7 +123,46 @@ def test_a_sum_that_is_only_shown_stays_on_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    "use", ["return total", "if total > 3: stop()", "scores.append(total)", "best = total"]
+    "use",
+    [
+        "total /= 4",
+        "print('%.3f' % total)",
+        "print('%s: %.3f' % (name, total / n))",
+        "print('{}: {:.3f}'.format(name, total))",
+        "logger.info('%d: %.3f', n, total)",
+        "return float(total)",
+    ],
+)
+def test_a_sum_that_is_shown_as_a_number_stays_on_the_device(use: str) -> None:
+    source = f"{SUMMED}    {use}\n"
+    after = detached(source, "total +=", "total", from_item=True)
+    assert after == source.replace("loss.item()", "loss.detach()")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "return total",
+        "if total > 3: stop()",
+        "scores.append(total)",
+        "best = total",
+        "best += total",
+        "total //= 4",
+        "print(total)",
+        "print(total / n)",
+        "print(f'{total}')",
+        "print(f'{total!r:.3f}')",
+        "print(f'{total:>9}')",
+        "print('%s' % total)",
+        "print('%.3f: %s' % (n, total))",
+        "print('{} {:.3f}'.format(total, n))",
+        "print('{1} {0:.3f}'.format(n, total))",
+        "logger.info('%s', total)",
+        "bar.set_postfix(loss=total)",
+        "json.dumps(total)",
+        "x = (total, n)",
+        "global total",
+    ],
 )
 def test_a_sum_that_somebody_needs_as_a_number_is_left(use: str) -> None:
     assert detached(f"{SUMMED}    {use}\n", "total +=", "total", from_item=True) is None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 
 import libcst as cst
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, OnDeviceEdit
+from torchdoctor.edits.number_uses import only_arithmetic
 from torchdoctor.edits.syntax import (
     Ranges,
     call_at,
@@ -22,7 +22,6 @@ from torchdoctor.edits.syntax import (
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
 _BACKWARD = frozenset({"backward", "manual_backward", "grad"})
 _KEEPS = ("append", "appendleft")
-_SHOWS = frozenset({"print", "write", "info", "debug", "set_postfix", "set_description"})
 
 
 def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Module | None:
@@ -154,33 +153,13 @@ def _kept(
     return None
 
 
-class _Uses(cst.CSTVisitor):
-    """Every read of a name, with the nodes above it, innermost last."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.path: list[cst.CSTNode] = []
-        self.found: list[list[cst.CSTNode]] = []
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.Name) and node.value == self.name:
-            self.found.append(list(self.path))
-        self.path.append(node)
-        return True
-
-    def on_leave(self, original_node: cst.CSTNode) -> None:
-        self.path.pop()
-
-
 def _only_shown(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
 ) -> bool:
-    """Whether a name is only set to numbers, added to, and formatted for people to read."""
+    """Whether a tensor without dimensions does for a name what a number does."""
     if not name.isidentifier() or not imports(module.body, "torch"):
         return False
-    uses = _Uses(name)
-    _scope(module, ranges, line).visit(uses)
-    return all(_harmless(path) for path in uses.found)
+    return only_arithmetic(_scope(module, ranges, line), name)
 
 
 def _scope(
@@ -207,23 +186,3 @@ def _learned_from(module: cst.Module, scope: cst.Module | cst.FunctionDef, name:
                 known.add(module.code_for_node(more.target).strip())
     backward = [x for x in seen.calls if last_name(x.func) in _BACKWARD]
     return any(mentions.search(module.code_for_node(x)) for x in backward)
-
-
-def _harmless(path: Sequence[cst.CSTNode]) -> bool:
-    for node in _upwards(path):
-        if isinstance(node, (cst.FormattedStringExpression, cst.AugAssign)):
-            return True
-        if isinstance(node, cst.AssignTarget):
-            assign = path[path.index(node) - 1]
-            return isinstance(assign, cst.Assign) and isinstance(
-                assign.value, (cst.Float, cst.Integer)
-            )
-        if isinstance(node, cst.Call):
-            return last_name(node.func) in _SHOWS
-        if not isinstance(node, (cst.BinaryOperation, cst.Arg)):
-            return False
-    return False
-
-
-def _upwards(path: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    yield from reversed(path)
