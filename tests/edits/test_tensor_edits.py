@@ -45,6 +45,9 @@ def test_a_list_of_arrays_is_joined_by_numpy_under_its_name() -> None:
         "x = torch.tensor(a, requires_grad=True)",
         "x = torch.tensor(*parts)",
         "x = torch.tensor(data=a)",
+        "x = torch.tensor(a, pin_memory=True)",
+        "x = torch.tensor(a, names=('n',))",
+        "x = torch.tensor(a, torch.float32)",
         "x, y = torch.tensor(a), torch.tensor(b)",
         "x = tensor(a)",
     ],
@@ -192,3 +195,28 @@ def test_a_sum_beside_the_backward_pass_loses_its_graph() -> None:
     source = f"def f():\n    for x in y:\n        loss = m(x)\n        total += loss\n{rest}"
     changed = edited(source, DetachEdit(file="", line=4, name="total"))
     assert changed == source.replace("+= loss", "+= loss.detach()")
+
+
+@pytest.mark.parametrize(
+    "learn",
+    [
+        "    def learn(self):\n        self.total.backward()\n",
+        "    def learn(self):\n        (self.total / 4).backward()\n",
+        "    def learn(self):\n        mean = self.total / 4\n        mean.backward()\n",
+        "    def mean(self):\n        return self.total\n\nKept().mean().backward()\n",
+        "\ndef learn(kept):\n    kept.total.backward()\n",
+    ],
+)
+def test_an_attribute_that_another_method_learns_from_keeps_its_graph(learn: str) -> None:
+    source = f"class Kept:\n    def add(self, loss):\n        self.total += loss\n\n{learn}"
+    assert edited(source, DetachEdit(file="", line=3, name="self.total")) is None
+    other = source.replace("total", "shown", 1)
+    changed = edited(other, DetachEdit(file="", line=3, name="self.shown"))
+    assert changed == other.replace("+= loss", "+= loss.detach()")
+
+
+def test_a_global_sum_that_another_function_learns_from_keeps_its_graph() -> None:
+    source = (
+        "def add(loss):\n    global total\n    total += loss\n\ndef f():\n    total.backward()\n"
+    )
+    assert edited(source, DetachEdit(file="", line=3, name="total")) is None

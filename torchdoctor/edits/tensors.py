@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import libcst as cst
+from libcst import matchers
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, OnDeviceEdit
 from torchdoctor.edits.number_uses import only_arithmetic
@@ -21,6 +22,7 @@ from torchdoctor.edits.syntax import (
 
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
 _BACKWARD = frozenset({"backward", "manual_backward", "grad"})
+_TAKEN = ("dtype", "device")  # all that torch.as_tensor knows besides the data
 _KEEPS = ("append", "appendleft")
 
 
@@ -31,7 +33,7 @@ def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Mod
         return module if call_at(module, ranges, edit.line, "torch.as_tensor") else None
     if not call.args or call.args[0].star or call.args[0].keyword is not None:
         return None
-    if any(a.star or (a.keyword and a.keyword.value == "requires_grad") for a in call.args):
+    if any(a.star or a.keyword is None or a.keyword.value not in _TAKEN for a in call.args[1:]):
         return None
     arguments = list(call.args)
     if edit.joined:
@@ -119,7 +121,7 @@ def _detached_line(
     code = module.code_for_node(value)
     if code.endswith((".detach()", ".item()")):
         return module
-    if _learned_from(module, _scope(module, ranges, line), edit.name):
+    if _learned_from(module, _where_known(module, ranges, line, edit.name), edit.name):
         return None
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):
         return None
@@ -171,18 +173,39 @@ def _scope(
     return max(scopes, key=lambda f: ranges[f].start.line, default=module)
 
 
+def _where_known(
+    module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
+) -> cst.Module | cst.FunctionDef:
+    """Where a name may be read: an attribute or a global name in the whole file."""
+    scope = _scope(module, ranges, line)
+    declared = matchers.findall(scope, matchers.NameItem(name=matchers.Name(name)))
+    return scope if name.isidentifier() and not declared else module
+
+
 def _learned_from(module: cst.Module, scope: cst.Module | cst.FunctionDef, name: str) -> bool:
     """Whether a backward pass goes through a name, or through what is computed from it."""
     seen = collect(scope)
-    known, size = {name}, 0
+    known, size = {_mention(name)}, 0
     while len(known) > size:
         size = len(known)
-        mentions = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, known))})(?!\w)")
+        mentions = re.compile("|".join(known))
         for one in seen.assigns:
             if mentions.search(module.code_for_node(one.value)):
-                known |= {module.code_for_node(x.target).strip() for x in one.targets}
+                known |= {_mention(module.code_for_node(x.target).strip()) for x in one.targets}
         for more in seen.augmented:
             if mentions.search(module.code_for_node(more.value)):
-                known.add(module.code_for_node(more.target).strip())
+                known.add(_mention(module.code_for_node(more.target).strip()))
+        for function in seen.functions if isinstance(scope, cst.Module) else ():
+            given = [x.value for x in collect(function).returns if x.value is not None]
+            if any(mentions.search(module.code_for_node(x)) for x in given):
+                known.add(rf"(?<!\w){function.name.value}(?!\w)")
     backward = [x for x in seen.calls if last_name(x.func) in _BACKWARD]
     return any(mentions.search(module.code_for_node(x)) for x in backward)
+
+
+def _mention(name: str) -> str:
+    """A pattern of a name in source; of an attribute, whatever its owner is called there."""
+    owner, _, attribute = name.rpartition(".")
+    if owner and attribute.isidentifier():
+        return rf"\.{attribute}(?!\w|\s*\()"
+    return rf"(?<![\w.]){re.escape(name)}(?!\w)"
