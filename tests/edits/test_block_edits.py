@@ -296,6 +296,25 @@ for trial in range(2):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "maker"),
+    [
+        ("model", "def setup(lr):\n    global model, lrs\n    model = Net(lr)\n"),
+        ("model", "def new():\n    global model\n    model = Net()\ndef setup(lr):\n    new()\n"),
+        ("o.net", "def setup(lr):\n    o.net = Net(lr)\n"),
+    ],
+)
+def test_a_loop_that_makes_the_model_in_a_function_is_passed_over(name: str, maker: str) -> None:
+    """Before the loop there is no such name yet."""
+    source = f"import torch\n{maker}for lr in lrs:\n    setup(lr)\n    for x in d:\n        f(x)\n"
+    changed = before(source, f"{name}.compile()", at="f(x)", name=name)
+    assert changed == source.replace("    for x", f"    {name}.compile()\n    for x")
+    flat = f"import torch\n{maker}for lr in lrs:\n    setup(lr)\n    f(x)\n"
+    assert before(flat, f"{name}.compile()", at="f(x)", name=name) is None
+    local = flat.replace("global", "print; #").replace("o.net =", "net =")
+    assert f"\n{name}.compile()\nfor" in (before(local, f"{name}.compile()", "f(x)", name) or "")
+
+
 def test_without_a_loop_the_statement_goes_before_the_line_where_that_is_safe() -> None:
     source = "import torch\nmodel = Net()\nif True:\n    Trainer(model).fit()\n"
     wanted = (

@@ -230,9 +230,29 @@ def _is_used(module: cst.Module, name: cst.Name) -> bool:
 
 
 def _assigns(module: cst.Module, loop: cst.For | cst.While, name: str) -> bool:
-    """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner."""
-    made = {module.code_for_node(target).strip() for target in collect(loop).targets}
-    return name in made or name.split(".", 1)[0] in made
+    """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner.
+
+    Also by functions of the file that it calls: by `global`, or of an attribute.
+    """
+    wanted = {name, name.split(".", 1)[0]}
+    functions, seen = collect(module).functions, collect(loop)
+    if wanted & {module.code_for_node(target).strip() for target in seen.targets}:
+        return True
+    reached: set[cst.FunctionDef] = set()
+    called = {last_name(x.func) for x in seen.calls}
+    while True:
+        further = {x for x in functions if x.name.value in called} - reached
+        if not further:
+            return False
+        for function in further:
+            inside = collect(function)
+            made = {module.code_for_node(target).strip() for target in inside.targets}
+            shared = matchers.findall(function, matchers.NameItem())
+            declared = {cst.ensure_type(x, cst.NameItem).name.value for x in shared}
+            if wanted & {x for x in made if "." in x or x in declared}:
+                return True
+            called |= {last_name(x.func) for x in inside.calls}
+        reached |= further
 
 
 def _inserted(
