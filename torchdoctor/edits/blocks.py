@@ -302,9 +302,22 @@ def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> c
                 return None
             if last_name(call.func) != edit.callee:
                 return None
-            alone = len(block.body) == 1
-            kept = [line.with_changes(body=[cst.Pass()])] if alone else []
-            return _with_body(
-                module, block, [*block.body[:number], *kept, *block.body[number + 1 :]]
-            )
+            return _without(module, block, number)
     return None
+
+
+def _without(
+    module: cst.Module, block: cst.Module | cst.IndentedBlock, number: int
+) -> cst.Module | None:
+    """What is said above the statement stays, above the next one or at the block's end."""
+    line = cst.ensure_type(block.body[number], cst.SimpleStatementLine)
+    if len(block.body) == 1:
+        return _with_body(module, block, [line.with_changes(body=[cst.Pass()])])
+    below = list(block.body[number + 1 :])
+    above = line.leading_lines if any(x.comment for x in line.leading_lines) else ()
+    if below and isinstance(below[0], _LED):
+        below[0] = below[0].with_changes(leading_lines=[*above, *below[0].leading_lines])
+    elif above:
+        changed = block.with_changes(body=block.body[:number], footer=[*above, *block.footer])
+        return changed if isinstance(changed, cst.Module) else replaced(module, block, changed)
+    return _with_body(module, block, [*block.body[:number], *below])

@@ -8,6 +8,7 @@ import libcst as cst
 from libcst import matchers
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, OnDeviceEdit
+from torchdoctor.edits.arguments import with_keyword
 from torchdoctor.edits.number_uses import only_arithmetic
 from torchdoctor.edits.syntax import (
     Ranges,
@@ -17,7 +18,6 @@ from torchdoctor.edits.syntax import (
     imports,
     last_name,
     replaced,
-    with_keyword,
 )
 
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
@@ -72,9 +72,10 @@ def on_device(module: cst.Module, ranges: Ranges, edit: OnDeviceEdit) -> cst.Mod
     if len(moves) != 1 or any(a.star for a in maker.args):
         return None
     device = _device(module, moves[0])
-    if device is None:
+    said = [len(matchers.findall(x, matchers.Comment())) for x in (moves[0], maker)]
+    if device is None or said[0] > said[1]:
         return None
-    arguments = with_keyword(maker.args, "device", device)
+    arguments = with_keyword(maker, "device", device)
     return replaced(module, moves[0], maker.with_changes(args=arguments))
 
 
