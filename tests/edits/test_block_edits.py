@@ -353,6 +353,25 @@ for trial in range(2):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "maker"),
+    [
+        ("model", "def setup(lr):\n    global model, lrs\n    model = Net(lr)\n"),
+        ("model", "def new():\n    global model\n    model = Net()\ndef setup(lr):\n    new()\n"),
+        ("o.net", "def setup(lr):\n    o.net = Net(lr)\n"),
+    ],
+)
+def test_a_loop_that_makes_the_model_in_a_function_is_passed_over(name: str, maker: str) -> None:
+    """Before the loop there is no such name yet."""
+    source = f"import torch\n{maker}for lr in lrs:\n    setup(lr)\n    for x in d:\n        f(x)\n"
+    changed = before(source, f"{name}.compile()", at="f(x)", name=name)
+    assert changed == source.replace("    for x", f"    {name}.compile()\n    for x")
+    flat = f"import torch\n{maker}for lr in lrs:\n    setup(lr)\n    f(x)\n"
+    assert before(flat, f"{name}.compile()", at="f(x)", name=name) is None
+    local = flat.replace("global", "print; #").replace("o.net =", "net =")
+    assert f"\n{name}.compile()\nfor" in (before(local, f"{name}.compile()", "f(x)", name) or "")
+
+
 def test_without_a_loop_the_statement_goes_before_the_line_where_that_is_safe() -> None:
     source = "import torch\nmodel = Net()\nif True:\n    Trainer(model).fit()\n"
     wanted = (
@@ -360,6 +379,28 @@ def test_without_a_loop_the_statement_goes_before_the_line_where_that_is_safe() 
     )
     assert before(source, "model.compile()", at="fit()", needs_loop=False) == wanted
     assert before(source, "model.compile()", at="fit()") is None
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "if args.compile:\n    model.compile()\n",
+        "if args.compile:\n    model = torch.compile(model)\n",
+        "if args.compile:\n    model.compile(mode='max-autotune')\n",
+        "def prepare(model):\n    model.compile()\n",
+        "for one in models:\n    model.compile()\n",
+    ],
+)
+def test_a_compile_call_that_some_runs_pass_is_not_the_fix_made_permanent(own: str) -> None:
+    """A second one would compile what is compiled, where the option is given."""
+    source = f"import torch\n{own}for x in loader:\n    train(model, x)\n"
+    assert before(source, "model.compile()", at="train(model") is None
+
+
+def test_a_compile_call_that_every_run_passes_stays_alone() -> None:
+    for head in ("model.compile()\n", "import re\nmodel.compile()\nre.compile('model')\n"):
+        source = f"import torch\n{head}if x:\n    for x in loader:\n        train(model, x)\n"
+        assert before(source, "model.compile()", at="train(model") == source
 
 
 EACH = """for one in model.modules():

@@ -67,3 +67,55 @@ def test_the_program_s_own_statement_is_changed_instead() -> None:
 )
 def test_what_may_be_overruled_is_not_inserted(rest: str) -> None:
     assert changed("import torch\n" + rest) is None
+
+
+BENCHMARK = "torch.backends.cudnn.benchmark = True"
+PRECISION = 'torch.set_float32_matmul_precision("high")'
+ALIAS = "import torch\nimport torch.backends.cudnn as cudnn\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "statement", "old", "new"),
+    [
+        (ALIAS + "cudnn.benchmark = False\n", BENCHMARK, "False", "True"),
+        (
+            "import torch\nfrom torch.backends import cudnn\ncudnn.benchmark = False\n",
+            BENCHMARK, "False", "True",
+        ),
+        (
+            "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n",
+            PRECISION, "False", "True",
+        ),
+        (
+            "import torch\nfrom torch import set_num_threads\nset_num_threads(8)\n",
+            ADDED, "8", "2",
+        ),
+    ],
+)  # fmt: skip
+def test_the_same_setting_by_another_name_is_changed(
+    source: str, statement: str, old: str, new: str
+) -> None:
+    """An inserted one would stand above it, without effect."""
+    assert changed(source + LOOP, statement) == source.replace(old, new) + LOOP
+
+
+@pytest.mark.parametrize(
+    ("source", "statement"),
+    [
+        (ALIAS + "cudnn.benchmark, cudnn.deterministic = False, True\n", BENCHMARK),
+        (ALIAS + "cudnn.deterministic = cudnn.benchmark = False\n", BENCHMARK),
+        (ALIAS + "def f():\n    cudnn.benchmark = False\n", BENCHMARK),
+        (ALIAS + "with cudnn.flags(benchmark=False):\n    train()\n", BENCHMARK),
+        (ALIAS + "cudnn.set_flags(True)\n", BENCHMARK),
+        (ALIAS + f"{BENCHMARK}\ncudnn.benchmark = False\n", BENCHMARK),
+        ("import torch\ntorch.backends.fp32_precision = 'ieee'\n", PRECISION),
+        (
+            "import torch\ntorch.backends.cuda.matmul.allow_tf32 = False\n",
+            PRECISION.replace("high", "medium"),
+        ),
+    ],
+)
+def test_a_setting_by_another_name_that_cannot_be_changed_is_left(
+    source: str, statement: str
+) -> None:
+    assert changed(source, statement) is None

@@ -45,6 +45,9 @@ def test_a_list_of_arrays_is_joined_by_numpy_under_its_name() -> None:
         "x = torch.tensor(a, requires_grad=True)",
         "x = torch.tensor(*parts)",
         "x = torch.tensor(data=a)",
+        "x = torch.tensor(a, pin_memory=True)",
+        "x = torch.tensor(a, names=('n',))",
+        "x = torch.tensor(a, torch.float32)",
         "x, y = torch.tensor(a), torch.tensor(b)",
         "x = tensor(a)",
     ],
@@ -123,7 +126,46 @@ def test_a_sum_that_is_only_shown_stays_on_the_device() -> None:
 
 
 @pytest.mark.parametrize(
-    "use", ["return total", "if total > 3: stop()", "scores.append(total)", "best = total"]
+    "use",
+    [
+        "total /= 4",
+        "print('%.3f' % total)",
+        "print('%s: %.3f' % (name, total / n))",
+        "print('{}: {:.3f}'.format(name, total))",
+        "logger.info('%d: %.3f', n, total)",
+        "return float(total)",
+    ],
+)
+def test_a_sum_that_is_shown_as_a_number_stays_on_the_device(use: str) -> None:
+    source = f"{SUMMED}    {use}\n"
+    after = detached(source, "total +=", "total", from_item=True)
+    assert after == source.replace("loss.item()", "loss.detach()")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "return total",
+        "if total > 3: stop()",
+        "scores.append(total)",
+        "best = total",
+        "best += total",
+        "total //= 4",
+        "print(total)",
+        "print(total / n)",
+        "print(f'{total}')",
+        "print(f'{total!r:.3f}')",
+        "print(f'{total:>9}')",
+        "print('%s' % total)",
+        "print('%.3f: %s' % (n, total))",
+        "print('{} {:.3f}'.format(total, n))",
+        "print('{1} {0:.3f}'.format(n, total))",
+        "logger.info('%s', total)",
+        "bar.set_postfix(loss=total)",
+        "json.dumps(total)",
+        "x = (total, n)",
+        "global total",
+    ],
 )
 def test_a_sum_that_somebody_needs_as_a_number_is_left(use: str) -> None:
     assert detached(f"{SUMMED}    {use}\n", "total +=", "total", from_item=True) is None
@@ -153,3 +195,28 @@ def test_a_sum_beside_the_backward_pass_loses_its_graph() -> None:
     source = f"def f():\n    for x in y:\n        loss = m(x)\n        total += loss\n{rest}"
     changed = edited(source, DetachEdit(file="", line=4, name="total"))
     assert changed == source.replace("+= loss", "+= loss.detach()")
+
+
+@pytest.mark.parametrize(
+    "learn",
+    [
+        "    def learn(self):\n        self.total.backward()\n",
+        "    def learn(self):\n        (self.total / 4).backward()\n",
+        "    def learn(self):\n        mean = self.total / 4\n        mean.backward()\n",
+        "    def mean(self):\n        return self.total\n\nKept().mean().backward()\n",
+        "\ndef learn(kept):\n    kept.total.backward()\n",
+    ],
+)
+def test_an_attribute_that_another_method_learns_from_keeps_its_graph(learn: str) -> None:
+    source = f"class Kept:\n    def add(self, loss):\n        self.total += loss\n\n{learn}"
+    assert edited(source, DetachEdit(file="", line=3, name="self.total")) is None
+    other = source.replace("total", "shown", 1)
+    changed = edited(other, DetachEdit(file="", line=3, name="self.shown"))
+    assert changed == other.replace("+= loss", "+= loss.detach()")
+
+
+def test_a_global_sum_that_another_function_learns_from_keeps_its_graph() -> None:
+    source = (
+        "def add(loss):\n    global total\n    total += loss\n\ndef f():\n    total.backward()\n"
+    )
+    assert edited(source, DetachEdit(file="", line=3, name="total")) is None

@@ -11,12 +11,13 @@ from torchdoctor.edits import (
     KeywordEdit,
     NonBlockingEdit,
     RemoveEdit,
+    StatementEdit,
     WithEdit,
 )
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
 from torchdoctor.edits.trainers import trainer_call
 from torchdoctor.edits.training import around_forward, before_training, on_images
-from torchdoctor.fixes import mixed_precision, pin_memory, remove_sync
+from torchdoctor.fixes import mixed_precision, pin_memory, remove_sync, tf32
 from torchdoctor.records import (
     Binding,
     Environment,
@@ -223,3 +224,14 @@ def test_waits_that_nobody_needs_are_removed_and_nothing_else() -> None:
     assert remove_sync.edits({}, seen) == [
         DetachEdit(file="/w/train.py", line=31, name="t", from_item=True)
     ]
+
+
+def test_tf32_that_was_forbidden_to_convolutions_is_allowed_there_too() -> None:
+    """That is what its trial measured."""
+    seen = recording(model())
+    seen = replace(seen, workload=replace(seen.workload, script="/w/train.py"))
+    forbidden = replace(seen.main, flags=replace(seen.main.flags, cudnn_tf32=False))
+    high = StatementEdit(file="/w/train.py", statement='torch.set_float32_matmul_precision("high")')
+    assert tf32.edits({}, seen) == [high]
+    convolutions = replace(high, statement="torch.backends.cudnn.allow_tf32 = True")
+    assert tf32.edits({}, replace(seen, processes=[forbidden])) == [high, convolutions]

@@ -150,7 +150,8 @@ class OnDeviceEdit:
 class DetachEdit:
     """What the statement at `line` adds to `name`, or appends to it, without its graph.
 
-    Not where a backward pass of the same function goes through `name`, or what comes of it.
+    Not where a backward pass of the same function, or for an attribute of the same file, goes
+    through `name`, or what comes of it.
     With `from_item`: `total += loss.item()` -> `total += loss.detach()`, where nothing in that
     function needs a Python number of it.
     """

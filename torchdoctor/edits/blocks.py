@@ -147,9 +147,10 @@ def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst
     if not imports(module.body, "torch"):
         return None
     seen = collect(module)
-    for block in seen.blocks:
-        if any(same_statement(line, added) for line in block.body):
-            return module
+    if _in_effect(seen.blocks, ranges, edit.line, added):
+        return module
+    if _sometimes(module, added, edit.name):
+        return None
     if isinstance(added, cst.For) and _is_used(module, cst.ensure_type(added.target, cst.Name)):
         return None  # the added loop would overwrite it
     scope = _innermost([x for x in seen.scopes if covers(ranges, x, edit.line)], ranges)
@@ -170,14 +171,64 @@ def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst
     return _inserted(module, *innermost, added)
 
 
+def _in_effect(
+    blocks: Sequence[cst.Module | cst.IndentedBlock],
+    ranges: Ranges,
+    line: int,
+    added: cst.CSTNode,
+) -> bool:
+    """Whether every run that comes to a line has passed this statement, in a block around it."""
+    for block in blocks:
+        if isinstance(block, cst.Module) or covers(ranges, block, line):
+            passed = [one for one in block.body if ranges[one].start.line <= line]
+            if any(same_statement(one, added) for one in passed):
+                return True
+    return False
+
+
+def _sometimes(module: cst.Module, added: cst.CSTNode, name: str) -> bool:
+    """Whether the program does the same in a branch or a function: not known when, or how often."""
+    seen = collect(module)
+    if any(same_statement(line, added) for block in seen.blocks for line in block.body):
+        return True
+    if not any(last_name(call.func) == "compile" for call in collect(added).calls):
+        return False
+    for call in seen.calls:
+        code = module.code_for_node(call.func).strip()
+        given = [module.code_for_node(x.value).strip() for x in call.args[:1]]
+        if code == f"{name}.compile" or (code == "torch.compile" and given == [name]):
+            return True
+    return False
+
+
 def _is_used(module: cst.Module, name: cst.Name) -> bool:
     return bool(matchers.findall(module, matchers.Name(value=name.value)))
 
 
 def _assigns(module: cst.Module, loop: cst.For | cst.While, name: str) -> bool:
-    """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner."""
-    made = {module.code_for_node(target).strip() for target in collect(loop).targets}
-    return name in made or name.split(".", 1)[0] in made
+    """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner.
+
+    Also by functions of the file that it calls: by `global`, or of an attribute.
+    """
+    wanted = {name, name.split(".", 1)[0]}
+    functions, seen = collect(module).functions, collect(loop)
+    if wanted & {module.code_for_node(target).strip() for target in seen.targets}:
+        return True
+    reached: set[cst.FunctionDef] = set()
+    called = {last_name(x.func) for x in seen.calls}
+    while True:
+        further = {x for x in functions if x.name.value in called} - reached
+        if not further:
+            return False
+        for function in further:
+            inside = collect(function)
+            made = {module.code_for_node(target).strip() for target in inside.targets}
+            shared = matchers.findall(function, matchers.NameItem())
+            declared = {cst.ensure_type(x, cst.NameItem).name.value for x in shared}
+            if wanted & {x for x in made if "." in x or x in declared}:
+                return True
+            called |= {last_name(x.func) for x in inside.calls}
+        reached |= further
 
 
 def _inserted(
@@ -227,9 +278,22 @@ def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> c
                 return None
             if last_name(call.func) != edit.callee:
                 return None
-            alone = len(block.body) == 1
-            kept = [line.with_changes(body=[cst.Pass()])] if alone else []
-            return _with_body(
-                module, block, [*block.body[:number], *kept, *block.body[number + 1 :]]
-            )
+            return _without(module, block, number)
     return None
+
+
+def _without(
+    module: cst.Module, block: cst.Module | cst.IndentedBlock, number: int
+) -> cst.Module | None:
+    """What is said above the statement stays, above the next one or at the block's end."""
+    line = cst.ensure_type(block.body[number], cst.SimpleStatementLine)
+    if len(block.body) == 1:
+        return _with_body(module, block, [line.with_changes(body=[cst.Pass()])])
+    below = list(block.body[number + 1 :])
+    above = line.leading_lines if any(x.comment for x in line.leading_lines) else ()
+    if below and isinstance(below[0], _LED):
+        below[0] = below[0].with_changes(leading_lines=[*above, *below[0].leading_lines])
+    elif above:
+        changed = block.with_changes(body=block.body[:number], footer=[*above, *block.footer])
+        return changed if isinstance(changed, cst.Module) else replaced(module, block, changed)
+    return _with_body(module, block, [*block.body[:number], *below])

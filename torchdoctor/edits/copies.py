@@ -7,7 +7,8 @@ import re
 import libcst as cst
 
 from torchdoctor.edits import NonBlockingEdit
-from torchdoctor.edits.syntax import Ranges, collect, covers, last_name, with_keyword
+from torchdoctor.edits.arguments import with_keyword
+from torchdoctor.edits.syntax import Ranges, collect, covers, last_name
 
 _MOVES = ("to", "cuda")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -76,5 +77,5 @@ class _Add(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
         if original_node not in self._calls:
             return updated_node
-        arguments = with_keyword(updated_node.args, "non_blocking", "True")
+        arguments = with_keyword(updated_node, "non_blocking", "True")
         return updated_node.with_changes(args=arguments)

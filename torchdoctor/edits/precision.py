@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 import libcst as cst
+from libcst import matchers
 
 from torchdoctor.edits import BatchCastEdit, SinglePrecisionEdit
 from torchdoctor.edits.syntax import Ranges, collect, covers, last_name, replaced, same_statement
@@ -135,9 +137,17 @@ def cast_batch(module: cst.Module, ranges: Ranges, edit: BatchCastEdit) -> cst.M
     body = loops[0].body
     casts = ", ".join(f"{name}.float()" for name in edit.names)
     added = cst.parse_statement(f"{', '.join(edit.names)} = {casts}", module.config_for_parsing)
-    if same_statement(body.body[0], added):
+    said = sum(1 for _ in takewhile(_is_text, body.body))  # what the loop's body begins by saying
+    if len(body.body) > said and same_statement(body.body[said], added):
         return module
-    return replaced(module, body, body.with_changes(body=[added, *body.body]))
+    lines = [*body.body[:said], added, *body.body[said:]]
+    return replaced(module, body, body.with_changes(body=lines))
+
+
+def _is_text(line: cst.CSTNode) -> bool:
+    return matchers.matches(
+        line, matchers.SimpleStatementLine(body=[matchers.Expr(value=matchers.SimpleString())])
+    )
 
 
 def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:

@@ -28,7 +28,7 @@ from torchdoctor.edits import (
     StatementEdit,
     WithEdit,
 )
-from torchdoctor.edits.arguments import without
+from torchdoctor.edits.arguments import appended, without
 from torchdoctor.edits.blocks import before_loop, with_context, with_input, without_statement
 from torchdoctor.edits.constants import is_computed
 from torchdoctor.edits.copies import non_blocking
@@ -146,7 +146,7 @@ def _without_keyword(
         computed = re.escape(module.code_for_node(call.args[other].value))
         if re.search(rf"(?<!\w){computed}(?!\w)", module.code_for_node(argument.value)):
             return module
-    return replaced(module, call, call.with_changes(args=without(call.args, present)))
+    return replaced(module, call, without(call, present))
 
 
 _WHOLE = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)  # binds tighter than `>`
@@ -249,51 +249,4 @@ def _call_with(call: cst.Call, present: int | None, edit: KeywordEdit) -> cst.Ca
         keyword=cst.Name(edit.keyword),
         equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
     )
-    return call.with_changes(args=_appended(call, added))
-
-
-def _appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
-    """The call's arguments and one more, laid out like the others."""
-    arguments = list(call.args)
-    if not arguments:
-        return [added]
-    last = arguments[-1]
-    comma = last.comma if isinstance(last.comma, cst.Comma) else None
-    before_end = last.whitespace_after_arg if comma is None else comma.whitespace_after
-    if not isinstance(before_end, cst.ParenthesizedWhitespace):
-        between = _line_break(call) or cst.SimpleWhitespace(" ")
-        added = added.with_changes(whitespace_after_arg=last.whitespace_after_arg)
-        last = last.with_changes(
-            comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
-        )
-        return [*arguments[:-1], last, added]
-    # The closing bracket stands on a line of its own, and so shall the new argument. A comment
-    # before the bracket belongs to the argument that was the last.
-    line_break = _line_break(call) or before_end
-    between = before_end.with_changes(indent=line_break.indent, last_line=line_break.last_line)
-    end = cst.ParenthesizedWhitespace(
-        first_line=cst.TrailingWhitespace(newline=before_end.first_line.newline),
-        indent=before_end.indent,
-        last_line=before_end.last_line,
-    )
-    last = last.with_changes(
-        comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
-    )
-    if comma is not None:
-        added = added.with_changes(comma=cst.Comma(whitespace_after=end))
-    else:
-        added = added.with_changes(whitespace_after_arg=end)
-    return [*arguments[:-1], last, added]
-
-
-def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
-    """The line break between two of the call's arguments, without its comment."""
-    commas = [a.comma.whitespace_after for a in call.args[:-1] if isinstance(a.comma, cst.Comma)]
-    for space in (*reversed(commas), call.whitespace_before_args):
-        if isinstance(space, cst.ParenthesizedWhitespace):
-            return cst.ParenthesizedWhitespace(
-                first_line=cst.TrailingWhitespace(newline=space.first_line.newline),
-                indent=space.indent,
-                last_line=space.last_line,
-            )
-    return None
+    return call.with_changes(args=appended(call, added))

@@ -5,15 +5,41 @@ from __future__ import annotations
 import builtins
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
 from torchdoctor.edits.constants import is_computed
-from torchdoctor.edits.syntax import collect, imports, replaced, same_statement
+from torchdoctor.edits.syntax import (
+    collect,
+    imported,
+    imports,
+    replaced,
+    resolved,
+    same_statement,
+)
 
 # What may be called between imports: nothing in them trains.
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "matplotlib"})
+# What sets the same under another name; by the value that is wanted, its own value for it.
+_SYNONYMS: dict[str, dict[str, dict[str, str]]] = {
+    "torch.set_float32_matmul_precision": {
+        "torch.backends.cuda.matmul.allow_tf32": {'"high"': "True"},
+        "torch.backends.cuda.matmul.fp32_precision": {},
+        "torch.backends.fp32_precision": {},
+    },
+    "torch.backends.cudnn.allow_tf32": {
+        "torch.backends.cudnn.flags": {},
+        "torch.backends.cudnn.set_flags": {},
+        "torch.backends.cudnn.fp32_precision": {},
+        "torch.backends.cudnn.conv.fp32_precision": {},
+        "torch.backends.fp32_precision": {},
+    },
+    "torch.backends.cudnn.benchmark": {
+        "torch.backends.cudnn.flags": {},
+        "torch.backends.cudnn.set_flags": {},
+    },
+}
 _RUNS = frozenset({"exec", "eval", "__import__"})
 
 
@@ -25,14 +51,14 @@ def with_statement(module: cst.Module, statement: str) -> cst.Module | None:
     """
     added = cst.ensure_type(cst.parse_statement(statement), cst.SimpleStatementLine)
     body = list(module.body)
-    if any(same_statement(line, added) for line in body):
+    own = _same_setting(module, added.body[0])
+    if len(own) < 2 and any(same_statement(line, added) for line in body):
         return module
     made = re.match(r"\w+ = ", statement)  # what is assigned to an attribute begins with its owner
     name = statement[made.end() if made else 0 :].split(".", 1)[0]
     after = _head(body, name)
     if after is None or not imports(body[: after + 1], name):
         return None
-    own = _same_setting(module, added.body[0])
     if own:
         return _own_changed(module, own, added.body[0])
     added = added.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
@@ -106,19 +132,32 @@ def _root(node: cst.BaseExpression) -> str:
 
 
 def _same_setting(module: cst.Module, added: cst.CSTNode) -> list[cst.CSTNode]:
-    """The program's own calls of the same function, or its assignments to the same attribute."""
-    seen = collect(module)
-    if isinstance(added, cst.Assign):
-        target = cst.Module([]).code_for_node(added.targets[0].target)
-        return [
-            one
-            for one in seen.assigns
-            if any(module.code_for_node(x.target).strip() == target for x in one.targets)
-        ]
-    if not isinstance(added, cst.Expr) or not isinstance(added.value, cst.Call):
-        return []
-    function = cst.Module([]).code_for_node(added.value.func)
-    return [one for one in seen.calls if module.code_for_node(one.func).strip() == function]
+    """The program's own calls and assignments that set the same, under whatever name."""
+    setting = _setting(module, {"torch": "torch"}, added)
+    wanted = {setting, *_SYNONYMS.get(setting, {})} - {""}
+    names, seen = imported(module), collect(module)
+    found: list[cst.CSTNode] = []
+    plain = set()
+    for one in seen.assigns:
+        targets = [x.target for x in one.targets]
+        if any(_full(module, names, x) in wanted for x in targets):
+            found.append(one)
+            plain.update(targets)
+    found += [x for x in seen.targets if x not in plain and _full(module, names, x) in wanted]
+    return found + [x for x in seen.calls if _full(module, names, x.func) in wanted]
+
+
+def _full(module: cst.Module, names: Mapping[str, str], node: cst.BaseExpression) -> str:
+    return resolved(names, module.code_for_node(node))
+
+
+def _setting(module: cst.Module, names: Mapping[str, str], node: cst.CSTNode) -> str:
+    """ "torch.set_num_threads" of its call, or the name that a statement assigns to."""
+    if isinstance(node, cst.Assign) and len(node.targets) == 1:
+        return _full(module, names, node.targets[0].target)
+    if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
+        return _full(module, names, node.value.func)
+    return ""
 
 
 def _own_changed(
@@ -131,15 +170,34 @@ def _own_changed(
         for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             if len(own) != 1:
                 return None
-            if isinstance(part, cst.Assign) and part is own[0] and len(part.targets) == 1:
-                if is_computed(module, part.value):
-                    return None
-                return replaced(module, part.value, cst.ensure_type(added, cst.Assign).value)
-            if isinstance(part, cst.Expr) and part.value is own[0]:
-                call = cst.ensure_type(part.value, cst.Call)
-                if is_computed(module, call) or len(call.args) != 1 or call.args[0].star:
-                    return None
-                given = cst.ensure_type(cst.ensure_type(added, cst.Expr).value, cst.Call).args
-                value = call.args[0].with_changes(value=given[0].value)
-                return replaced(module, call, call.with_changes(args=[value]))
+            if part is own[0] or (isinstance(part, cst.Expr) and part.value is own[0]):
+                return _with_value(module, part, added)
     return None
+
+
+def _with_value(
+    module: cst.Module, part: cst.BaseSmallStatement, added: cst.CSTNode
+) -> cst.Module | None:
+    """The program's own statement with the value of `added`, or what comes to the same."""
+    wanted = _setting(module, {"torch": "torch"}, added)
+    setting = _setting(module, imported(module), part)
+    if isinstance(added, cst.Assign):
+        value = added.value
+    else:
+        call = cst.ensure_type(cst.ensure_type(added, cst.Expr).value, cst.Call)
+        value = call.args[0].value
+    if setting != wanted:
+        same = _SYNONYMS.get(wanted, {}).get(setting, {}).get(module.code_for_node(value))
+        if same is None:
+            return None
+        value = cst.parse_expression(same)
+    if isinstance(part, cst.Assign) and len(part.targets) == 1:
+        return None if is_computed(module, part.value) else replaced(module, part.value, value)
+    if not isinstance(part, cst.Expr) or not isinstance(part.value, cst.Call):
+        return None
+    own = part.value
+    if any(is_computed(module, x.value) for x in own.args) or len(own.args) != 1:
+        return None
+    if own.args[0].star:
+        return None
+    return replaced(module, own, own.with_changes(args=[own.args[0].with_changes(value=value)]))

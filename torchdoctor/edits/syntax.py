@@ -181,17 +181,6 @@ def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Cal
     return chosen[0] if len(chosen) == 1 else None
 
 
-def with_keyword(arguments: Sequence[cst.Arg], name: str, value: str) -> list[cst.Arg]:
-    """One more argument behind those that stand on one line."""
-    added = cst.Arg(
-        value=cst.parse_expression(value),
-        keyword=cst.Name(name),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return [*arguments[:-1], *(a.with_changes(comma=comma) for a in arguments[-1:]), added]
-
-
 def replaced(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module | None:
     """The module with one node replaced."""
     changed = module.deep_replace(old, new)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 
 import libcst as cst
+from libcst import matchers
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, OnDeviceEdit
+from torchdoctor.edits.arguments import with_keyword
+from torchdoctor.edits.number_uses import only_arithmetic
 from torchdoctor.edits.syntax import (
     Ranges,
     call_at,
@@ -16,13 +18,12 @@ from torchdoctor.edits.syntax import (
     imports,
     last_name,
     replaced,
-    with_keyword,
 )
 
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
 _BACKWARD = frozenset({"backward", "manual_backward", "grad"})
+_TAKEN = ("dtype", "device")  # all that torch.as_tensor knows besides the data
 _KEEPS = ("append", "appendleft")
-_SHOWS = frozenset({"print", "write", "info", "debug", "set_postfix", "set_description"})
 
 
 def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Module | None:
@@ -32,7 +33,7 @@ def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Mod
         return module if call_at(module, ranges, edit.line, "torch.as_tensor") else None
     if not call.args or call.args[0].star or call.args[0].keyword is not None:
         return None
-    if any(a.star or (a.keyword and a.keyword.value == "requires_grad") for a in call.args):
+    if any(a.star or a.keyword is None or a.keyword.value not in _TAKEN for a in call.args[1:]):
         return None
     arguments = list(call.args)
     if edit.joined:
@@ -71,9 +72,10 @@ def on_device(module: cst.Module, ranges: Ranges, edit: OnDeviceEdit) -> cst.Mod
     if len(moves) != 1 or any(a.star for a in maker.args):
         return None
     device = _device(module, moves[0])
-    if device is None:
+    said = [len(matchers.findall(x, matchers.Comment())) for x in (moves[0], maker)]
+    if device is None or said[0] > said[1]:
         return None
-    arguments = with_keyword(maker.args, "device", device)
+    arguments = with_keyword(maker, "device", device)
     return replaced(module, moves[0], maker.with_changes(args=arguments))
 
 
@@ -120,7 +122,7 @@ def _detached_line(
     code = module.code_for_node(value)
     if code.endswith((".detach()", ".item()")):
         return module
-    if _learned_from(module, _scope(module, ranges, line), edit.name):
+    if _learned_from(module, _where_known(module, ranges, line, edit.name), edit.name):
         return None
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):
         return None
@@ -154,33 +156,13 @@ def _kept(
     return None
 
 
-class _Uses(cst.CSTVisitor):
-    """Every read of a name, with the nodes above it, innermost last."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.path: list[cst.CSTNode] = []
-        self.found: list[list[cst.CSTNode]] = []
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if isinstance(node, cst.Name) and node.value == self.name:
-            self.found.append(list(self.path))
-        self.path.append(node)
-        return True
-
-    def on_leave(self, original_node: cst.CSTNode) -> None:
-        self.path.pop()
-
-
 def _only_shown(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
 ) -> bool:
-    """Whether a name is only set to numbers, added to, and formatted for people to read."""
+    """Whether a tensor without dimensions does for a name what a number does."""
     if not name.isidentifier() or not imports(module.body, "torch"):
         return False
-    uses = _Uses(name)
-    _scope(module, ranges, line).visit(uses)
-    return all(_harmless(path) for path in uses.found)
+    return only_arithmetic(_scope(module, ranges, line), name)
 
 
 def _scope(
@@ -192,38 +174,39 @@ def _scope(
     return max(scopes, key=lambda f: ranges[f].start.line, default=module)
 
 
+def _where_known(
+    module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
+) -> cst.Module | cst.FunctionDef:
+    """Where a name may be read: an attribute or a global name in the whole file."""
+    scope = _scope(module, ranges, line)
+    declared = matchers.findall(scope, matchers.NameItem(name=matchers.Name(name)))
+    return scope if name.isidentifier() and not declared else module
+
+
 def _learned_from(module: cst.Module, scope: cst.Module | cst.FunctionDef, name: str) -> bool:
     """Whether a backward pass goes through a name, or through what is computed from it."""
     seen = collect(scope)
-    known, size = {name}, 0
+    known, size = {_mention(name)}, 0
     while len(known) > size:
         size = len(known)
-        mentions = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, known))})(?!\w)")
+        mentions = re.compile("|".join(known))
         for one in seen.assigns:
             if mentions.search(module.code_for_node(one.value)):
-                known |= {module.code_for_node(x.target).strip() for x in one.targets}
+                known |= {_mention(module.code_for_node(x.target).strip()) for x in one.targets}
         for more in seen.augmented:
             if mentions.search(module.code_for_node(more.value)):
-                known.add(module.code_for_node(more.target).strip())
+                known.add(_mention(module.code_for_node(more.target).strip()))
+        for function in seen.functions if isinstance(scope, cst.Module) else ():
+            given = [x.value for x in collect(function).returns if x.value is not None]
+            if any(mentions.search(module.code_for_node(x)) for x in given):
+                known.add(rf"(?<!\w){function.name.value}(?!\w)")
     backward = [x for x in seen.calls if last_name(x.func) in _BACKWARD]
     return any(mentions.search(module.code_for_node(x)) for x in backward)
 
 
-def _harmless(path: Sequence[cst.CSTNode]) -> bool:
-    for node in _upwards(path):
-        if isinstance(node, (cst.FormattedStringExpression, cst.AugAssign)):
-            return True
-        if isinstance(node, cst.AssignTarget):
-            assign = path[path.index(node) - 1]
-            return isinstance(assign, cst.Assign) and isinstance(
-                assign.value, (cst.Float, cst.Integer)
-            )
-        if isinstance(node, cst.Call):
-            return last_name(node.func) in _SHOWS
-        if not isinstance(node, (cst.BinaryOperation, cst.Arg)):
-            return False
-    return False
-
-
-def _upwards(path: Sequence[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    yield from reversed(path)
+def _mention(name: str) -> str:
+    """A pattern of a name in source; of an attribute, whatever its owner is called there."""
+    owner, _, attribute = name.rpartition(".")
+    if owner and attribute.isidentifier():
+        return rf"\.{attribute}(?!\w|\s*\()"
+    return rf"(?<![\w.]){re.escape(name)}(?!\w)"

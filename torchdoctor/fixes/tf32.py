@@ -44,6 +44,7 @@ WHEN = "between steps"
 
 CAPABILITY = (8, 0)  # the first with TF32
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
+_CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
 
 
 def refuses(recording: Recording) -> str | None:
@@ -105,15 +106,18 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The switch to set."""
-    return f"{_STATEMENT}  # after the imports\ntorch.backends.cudnn.allow_tf32 = True"
+    return f"{_STATEMENT}  # after the imports\n{_CONVOLUTIONS}"
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The switch as the script's first statement."""
+    """The switch as the script's first statement; convolutions' where the program turned it off."""
     from torchdoctor.edits import StatementEdit
 
-    script = recording.workload.script
-    return [] if script is None else [StatementEdit(file=script, statement=_STATEMENT)]
+    script, flags = recording.workload.script, recording.main.flags
+    if script is None:
+        return []
+    asked = [_STATEMENT] if flags.cudnn_tf32 is not False else [_STATEMENT, _CONVOLUTIONS]
+    return [StatementEdit(file=script, statement=one) for one in asked]
 
 
 EXAMPLE = """
