@@ -87,26 +87,47 @@ def test_a_scheduler_and_the_range_test_do_not_see_each_other(kind: str, tmp_pat
     assert noted["updates"] == list(range(8))
 
 
-SEVERAL = f"""{BEGIN}
-other = torch.nn.Linear(4, 1, dtype=torch.float64)
-one = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.5), foreach=True)
-two = torch.optim.Adam([{{"params": other.weight, "lr": 0.25}}, {{"params": other.bias}}], lr=0.125)
+GROUPS = f"""{BEGIN}
+groups = [{{"params": model.weight, "lr": torch.tensor(0.5)}}, {{"params": model.bias}}]
+one = torch.optim.SGD(groups, lr=0.125, foreach=True)
 rates = []
-two.register_step_pre_hook(lambda o, a, k: rates.append([g["lr"] for g in o.param_groups]))
+one.register_step_pre_hook(lambda o, a, k: rates.append([float(g["lr"]) for g in o.param_groups]))
 for number, (x,) in enumerate(data):
-    (model(x) + other(x)).square().mean().backward()
+    model(x).square().mean().backward()
     if number % 2:
-        one.step(); two.step(); one.zero_grad(); two.zero_grad()
-print(type(one.param_groups[0]["lr"]).__name__, [g["lr"] for g in two.param_groups])
+        one.step(); one.zero_grad()
+print(type(one.param_groups[0]["lr"]).__name__, [float(g["lr"]) for g in one.param_groups])
+print({{round(first / second, 6) for first, second in rates}}, len(rates))
 """
 
 
-def test_several_optimizers_groups_and_micro_batches(tmp_path: Path) -> None:
-    found = ran(SEVERAL, "lr-schedule", tmp_path, RATES)
-    assert found.stdout == "Tensor [0.25, 0.125]", "as the program left them"
+def test_groups_keep_their_proportion_over_micro_batches(tmp_path: Path) -> None:
+    found = ran(GROUPS, "lr-schedule", tmp_path, RATES)
+    left, proportion = found.stdout.splitlines()
+    assert left == "Tensor [0.5, 0.125]", "as the program left them"
+    assert proportion == "{4.0} 4"
     noted = found.applied["lr-schedule"]["details"]
     assert noted["own_rate"] == 0.5
     assert noted["updates"] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+SEVERAL = f"""{BEGIN}
+other = torch.nn.Linear(4, 1, dtype=torch.float64)
+one = torch.optim.SGD(model.parameters(), lr=0.5)
+two = torch.optim.Adam(other.parameters(), lr=0.125)
+for (x,) in data:
+    (model(x) + other(x)).square().mean().backward()
+    two.step(); one.step(); one.zero_grad(); two.zero_grad()
+print(one.param_groups[0]["lr"], two.param_groups[0]["lr"])
+"""
+
+
+def test_several_optimizers_have_no_range_test(tmp_path: Path) -> None:
+    """The rate of the one that stepped first was advice for the one that was made first."""
+    found = ran(SEVERAL, "lr-schedule", tmp_path, RATES)
+    assert found.stdout == "0.5 0.125", "as the program left them"
+    applied = found.applied["lr-schedule"]
+    assert (applied["state"], "Several optimizers" in applied["reason"]) == ("refused", True)
 
 
 @pytest.mark.parametrize(

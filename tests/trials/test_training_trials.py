@@ -235,3 +235,24 @@ def test_a_launch_is_as_long_as_time_and_data_allow() -> None:
     assert ended is not None
     few = training_window(ended, 2.0, 5, 1000.0)
     assert few.warmup_steps + few.measure_steps == 25
+
+
+def test_a_range_test_is_not_made_where_several_optimizers_train() -> None:
+    made = {"cls": "torch.optim.adam.Adam", "lr": 0.01, "first_lr": 0.01, "steps": 9}
+    both = {"pid": 1, "optimizers": [{**made, "ident": 0}, {**made, "ident": 1, "lr": 0.01}]}
+    modules = {"lr-schedule": catalogue.fixes()["lr-schedule"]}
+    [alone] = advised(
+        recording({"processes": [{**both, "optimizers": both["optimizers"][:1]}]}), modules
+    )
+    assert alone.untried is None
+    [several] = advised(recording({"processes": [both]}), modules)
+    assert several.untried is not None and "Several optimizers train" in several.untried
+
+
+def test_the_rate_that_was_found_is_given_in_the_groups_own_proportion() -> None:
+    made = {"cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 9, "ident": 0}
+    instruction = catalogue.fixes()["lr-schedule"].instruction
+    one = recording({"processes": [{"pid": 1, "optimizers": [made]}]})
+    assert "max_lr=0.3," in instruction({"max_lr": 0.3}, one)
+    two = recording({"processes": [{"pid": 1, "optimizers": [{**made, "distinct_lrs": 2}]}]})
+    assert 'max_lr=[30 * group["lr"] for group in optimizer' in instruction({"max_lr": 0.3}, two)

@@ -4,10 +4,13 @@ What it does
 ------------
 Where the program made no scheduler and the rate has not changed since the optimizer was made, it
 gives a one-cycle schedule. Its highest rate is found by a learning-rate range test, in launches of
-their own: the rates of all optimizers rise geometrically, from a hundredth of the program's own to
+their own: the rates of the optimizer rise geometrically, from a hundredth of the program's own to
 ten thousand times it, one step after the other, and the loss at every backward is kept. The report
 says where it falls fastest, where it stops falling and where it diverges. A scheduler of the
-program's own sees and sets the rates that it would without the test.
+program's own sees and sets the rates that it would without the test. Parameter groups keep their
+proportion, in the test and in the schedule; its rates are those of the first group. Where several
+optimizers train (a generator and a discriminator), one loss does not show which of their rates is
+too high: no test is made.
 
 Why it helps
 ------------
@@ -46,7 +49,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.records import Location, OptimizerFacts, Recording
 
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
@@ -58,6 +61,10 @@ COSTS = (
     "generalises, which no short run shows."
 )
 
+_SEVERAL = (
+    "Several optimizers train: the losses do not show which of them a rate is too high for. "
+    "A range test needs one that steps alone."
+)
 _LOWEST, _HIGHEST = 0.01, 1e4  # times the program's own rate
 
 
@@ -80,20 +87,23 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def untriable(recording: Recording) -> str | None:
     """Why a range test says nothing of this program."""
-    if any(x.cls.endswith("LBFGS") for x in recording.main.optimizers if x.steps):
+    stepped = [x for x in recording.main.optimizers if x.steps]
+    if len(stepped) > 1:
+        return _SEVERAL
+    if any(x.cls.endswith("LBFGS") for x in stepped):
         return "LBFGS makes many passes in a step: its loss does not follow the rate."
     return None
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Raise the rates of all optimizers from step to step, each within its own step alone.
+    """Raise the rates of the optimizer's groups from step to step, within each step alone.
 
     Between steps the program finds its own rates, so that neither a scheduler nor a log is misled.
     `details`: own_rate, and how many steps were done at each backward (`updates`).
     """
     steps = int(settings["steps"])
     lowest, highest = settings["lowest_factor"], settings["highest_factor"]
-    done: dict[int, int] = {}  # steps by optimizer; the first one leads
+    done: dict[int, int] = {}  # steps by optimizer, which is to be one
     before_test: dict[int, float] = {}  # rates by parameter group
     own: list[tuple[Any, Any]] = []  # of the groups of the step that runs now
     updates: list[int] = []
@@ -101,6 +111,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     def raise_rates(optimizer: Any) -> None:
         if type(optimizer).__name__ == "LBFGS" or "lr" not in optimizer.param_groups[0]:
             program.refuse("The optimizer's loss does not follow one learning rate.")
+        if done and id(optimizer) not in done:
+            program.refuse(_SEVERAL)
         number = done.setdefault(id(optimizer), 0)
         factor = lowest * (highest / lowest) ** (min(number, steps - 1) / max(steps - 1, 1))
         own[:] = [(group, group["lr"]) for group in optimizer.param_groups]
@@ -111,7 +123,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
             if not first > 0:
                 program.refuse("The learning rate is 0.")
             group["lr"] = rate * 0 + first * factor  # a tensor stays one
-        if len(done) == 1 and number == 0:
+        if number == 0:
             rate = before_test[id(optimizer.param_groups[0])]
             program.applied(own_rate=rate, updates=updates)
 
@@ -119,7 +131,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         for group, rate in own:
             group["lr"] = rate
         own.clear()
-        done[id(optimizer)] += 1
+        if id(optimizer) in done:
+            done[id(optimizer)] += 1
 
     program.set_reason("No torch optimizer stepped.")
     program.before_backward(lambda: updates.append(next(iter(done.values()), 0)))
@@ -132,13 +145,29 @@ def location(recording: Recording) -> Location | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The scheduler for the program's own optimizer; `max_lr` where a range test found it."""
-    one = next(x for x in recording.main.optimizers if x.steps)
-    found = settings.get("max_lr")
+    """The scheduler for each optimizer of the program's; `max_lr` where a range test found it."""
+    from torchdoctor.records.lookup import place
+
+    stepped = [x for x in recording.main.optimizers if x.steps]
+    if len(stepped) == 1:
+        return _schedule(stepped[0], settings.get("max_lr"))
+    made = [place(recording, one.location, "") for one in stepped]
+    return "\n".join(
+        (f"# of the optimizer made at {where}:\n" if where else "") + _schedule(one, None)
+        for one, where in zip(stepped, made, strict=True)
+    )
+
+
+def _schedule(one: OptimizerFacts, found: float | None) -> str:
     rate = "..." if found is None else f"{found:.2g}"
     how = "to be found by a range test" if found is None else "by the range test"
+    if one.distinct_lrs > 1:
+        rate = "..." if found is None or not one.lr else f"{found / one.lr:.2g}"
+        rate = f'[{rate} * group["lr"] for group in optimizer.param_groups]'
+        how += "; the rates of the groups keep their proportion"
+    groups = " of the first parameter group" if one.distinct_lrs > 1 else ""
     return (
-        f"# no scheduler, and the rate stayed at {one.lr:g} over {one.steps} steps\n"
+        f"# no scheduler, and the rate{groups} stayed at {one.lr:g} over {one.steps} steps\n"
         "scheduler = torch.optim.lr_scheduler.OneCycleLR(\n"
         f"    optimizer, max_lr={rate}, total_steps=..., cycle_momentum=False)  # max_lr {how}\n"
         "scheduler.step()  # after each optimizer.step()"
@@ -167,6 +196,10 @@ EXAMPLE_WITH = "moved by 0.2, rate 2\nmoved by 2, rate 1\nmoved by 20, rate 0.5"
 _SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
 OFFERS: list[tuple[dict[str, Any], str]] = [
     ({"processes": [{"pid": 1, "optimizers": [_SGD]}]}, "max_lr=..., total_steps"),
+    (
+        {"processes": [{"pid": 1, "optimizers": [{**_SGD, "distinct_lrs": 2}]}]},
+        'max_lr=[... * group["lr"] for group in optimizer.param_groups], total_steps',
+    ),
 ]
 REFUSES: list[tuple[dict[str, Any], str]] = [
     ({}, "not known"),

@@ -102,6 +102,7 @@ def _describe(optimizer):
         "foreach": group.get("foreach"),
         "supports_fused": bool(names & set(_FUSED)),
         "lr": float(rate) if rate is not None else None,
+        "distinct_lrs": len({float(one["lr"]) for one in groups if "lr" in one}) or 1,
         "weight_decay": float(group.get("weight_decay") or 0.0),
     }
 

@@ -83,6 +83,7 @@ class OptimizerFacts:
     supports_fused: bool = False
     first_lr: float | None = None  # when it was made
     lr: float | None = None
+    distinct_lrs: int = 1  # of its parameter groups; `lr` is that of the first
     weight_decay: float | None = None
     steps: int = 0
     inside_backwards: int = 0  # backward calls inside step(closure)
