@@ -113,3 +113,18 @@ def test_other_samples_and_too_few_losses_show_nothing() -> None:
     assert found.verdict == "shows-nothing" and "5 losses" in found.sentence
     none = launch([])
     assert compare_losses([(none, none)] * 3).verdict == "shows-nothing"
+
+
+@pytest.mark.parametrize("kind", ["every backward", "the last of a step"])
+def test_losses_that_nobody_knows_are_not_said_to_be_broken(kind: str) -> None:
+    """A backward that begins at several numbers has no loss; none of them overflowed."""
+
+    def unknown(k: int) -> LaunchTiming:
+        known: list[float | None] = list(curve(k))
+        last_of_each = [None if n % 2 else loss for n, loss in enumerate(known)]
+        return launch([None] * 200 if kind == "every backward" else last_of_each)
+
+    found = compare_losses([(unknown(2 * k), unknown(2 * k + 1)) for k in range(3)], 2.0)
+    assert found.verdict == "shows-nothing"
+    assert "no losses to compare" in found.sentence
+    assert "finite" not in found.sentence

@@ -87,10 +87,33 @@ def _not_comparable(pairs: Sequence[Pair]) -> str | None:
         known = min(len(without.fingerprints), len(with_fix.fingerprints))
         if without.fingerprints[:known] != with_fix.fingerprints[:known]:
             return "the launches did not see the same samples."
+        if unknown := _unknown(without, with_fix):
+            return unknown
         fewest = min(len(_known(without.losses)), len(_known(with_fix.losses)))
         if fewest < FEWEST_LOSSES and not _ends_broken(without) and not _ends_broken(with_fix):
             return f"{fewest} losses to compare, at least {FEWEST_LOSSES} are needed."
     return None
+
+
+def _unknown(without: LaunchTiming, with_fix: LaunchTiming) -> str | None:
+    """Why two launches that end without losses have none to compare, rather than broken ones.
+
+    A backward without a scalar loss has none either. Where that is so, it is so on both sides.
+    """
+    both = (without.losses, with_fix.losses)
+    if not all(losses and losses[-1] is None for losses in both):
+        return None
+    if all(loss is None for losses in both for loss in losses):
+        return "there are no losses to compare: none is known, as of a backward of several numbers."
+    if all(_skips(losses) for losses in both):
+        return "there are no losses to compare: not every backward begins at a single number."
+    return None
+
+
+def _skips(losses: Sequence[float | None]) -> bool:
+    """Whether losses are missing between others."""
+    last = max((i for i, loss in enumerate(losses) if loss is not None), default=0)
+    return None in losses[:last]
 
 
 def _known(losses: Sequence[float | None]) -> list[float]:
