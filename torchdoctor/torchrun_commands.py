@@ -13,7 +13,16 @@ from torchdoctor.records import Recording
 
 HOST = "HOST"  # stands for the name of the first machine
 _PORT = 29500
-_LAUNCHERS = (["torch.distributed.run"], ["torch.distributed.launch"])
+_LAUNCHERS = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.runner",
+)
+_STARTERS = ("torchrun", "accelerate", "deepspeed", "bash", "sh", "zsh", "dash", "env", "srun")
+_FLAGS = set("bBdEiIOPqRsSuvVx")  # of python, without a value
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +52,38 @@ def program(recording: Recording) -> Program:
 
 def _words(recording: Recording) -> list[str]:
     """The script (or -m and the module) with its arguments, without what started it."""
-    workload = recording.workload
-    command = workload.command
-    for at, word in enumerate(command):
-        module = word == "-m" and at and command[at + 1 : at + 2] not in _LAUNCHERS
-        if module or (workload.script and str(Path(workload.cwd, word)) == workload.script):
-            return command[at:]
-    if any(word in command for [word] in _LAUNCHERS) and recording.main.argv:
-        return recording.main.argv
-    python = bool(command) and "python" in Path(command[0]).name
-    return command[1:] if python else command
+    workload, argv = recording.workload, recording.main.argv
+    command = list(workload.command)
+    if not command or "python" not in Path(command[0]).name:
+        return _by_its_own(command, recording)
+    at = 1
+    while at < len(command) and command[at].startswith("-"):
+        word = command[at]
+        if not word.startswith("--") and "m" in word:  # -m, or as the last of several: -um
+            flags, _, joined = word.partition("m")
+            if set(flags[1:]) <= _FLAGS:
+                module = [joined] if joined else []
+                return _of_module([*module, *command[at + 1 :]], recording)
+        if word[:2] == "-c" or word == "-":
+            return argv or command[at:]
+        at += 2 if word in _WITH_VALUE else 1
+    return command[at:] or list(argv)
+
+
+def _of_module(words: list[str], recording: Recording) -> list[str]:
+    if words and words[0] in _LAUNCHERS:
+        return _by_its_own(words, recording)
+    return ["-m", *words]
+
+
+def _by_its_own(words: list[str], recording: Recording) -> list[str]:
+    """What a launcher or a shell started: the script where it stands, else the process's words."""
+    workload, argv = recording.workload, recording.main.argv
+    for at, word in enumerate(words):
+        if workload.script and str(Path(workload.cwd, word)) == workload.script:
+            return words[at:]
+    launcher = bool(words) and (words[0] in _LAUNCHERS or Path(words[0]).name in _STARTERS)
+    return list(argv) if argv and launcher else words
 
 
 def one_machine(of: Program) -> str:

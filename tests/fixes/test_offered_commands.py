@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,16 @@ from distributed_programs import (
 from partial_recordings import recording
 
 from torchdoctor import catalogue
-from torchdoctor.torchrun_commands import EXAMPLE, HOST, one_machine, several_machines, slurm_script
+from torchdoctor.torchrun_commands import (
+    EXAMPLE,
+    HOST,
+    one_machine,
+    program,
+    several_machines,
+    slurm_script,
+)
 
+_RESNET = "train.py -m resnet"
 _GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}}
 _FULL = {**_GPUS, "sensors": {"gpu_memory_peak_bytes": 95}}
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "repeated_block": "Block"}
@@ -48,6 +58,32 @@ def started_by(lines: str) -> str:
 def of_one_process(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The losses of the same training in one process."""
     return alone(tmp_path_factory.mktemp("alone"))
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("python train.py -m resnet", "train.py -m resnet"),
+        ("python -u -X dev train.py", "train.py"),
+        ("python -m pkg.train --lr 1", "-m pkg.train --lr 1"),
+        ("python -um pkg.train", "-m pkg.train"),
+        ("torchrun --nproc-per-node 2 train.py -m resnet", "train.py -m resnet"),
+        ("python -m torch.distributed.run --nproc-per-node 2 train.py -m resnet", _RESNET),
+        ("python -m accelerate.commands.launch --num_processes 2 train.py -m resnet", _RESNET),
+        ("bash -c 'python train.py -m resnet'", "train.py -m resnet"),
+    ],
+)
+def test_the_line_keeps_the_script_and_leaves_out_what_started_it(command: str, line: str) -> None:
+    script = "/w/pkg/train.py" if "pkg" in command else "/w/train.py"
+    seen = recording(
+        {
+            "workload": {"command": shlex.split(command), "cwd": "/w", "script": None},
+            "processes": [{"pid": 1, "argv": ["train.py", "-m", "resnet"], "devices": ["A"]}],
+        }
+    )
+    if command.split()[1].startswith("train"):
+        seen = replace(seen, workload=replace(seen.workload, script=script))
+    assert program(seen).line == line
 
 
 @pytest.mark.slow
