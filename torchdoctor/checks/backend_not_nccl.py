@@ -10,9 +10,10 @@ each exchange waits for both copies, and the sum is made by the CPU.
 How it is measured
 ------------------
 The backend of the process group, which the probe asks torch for, or that the trace names
-(`distributedInfo`), where the model is on a CUDA device and the job has more than one process. Of
-"cpu:gloo,cuda:nccl" the part for CUDA counts. In a trace the share is the time of collectives on
-the host in which no kernel runs.
+(`distributedInfo`), where a model on a CUDA device is wrapped in DistributedDataParallel or FSDP
+and the job has more than one process. The group that a wrapper was given counts before the default
+one. Of "cpu:gloo,cuda:nccl" the part for CUDA counts. In a trace the share is the time of
+collectives on the host in which no kernel runs.
 
 Not to be confused with
 -----------------------
@@ -45,8 +46,8 @@ def look(recording: Recording) -> list[Finding]:
         return []
     name = "MPI" if backend == "mpi" else backend
     evidence = [
-        f"The model is on a CUDA device and the process group's backend is {name}: gradients are "
-        "copied to host memory, sent, and copied back. NCCL sends them from GPU to GPU."
+        f"The model is on a CUDA device and the backend of its process group is {name}: gradients "
+        "are copied to host memory, sent, and copied back. NCCL sends them from GPU to GPU."
     ]
     share = None
     if trace is not None and trace.host_collective_s is not None and trace.step_s:
@@ -66,12 +67,13 @@ def look(recording: Recording) -> list[Finding]:
     ]
 
 
+_DDP = {"ident": 0, "data_parallel": "DistributedDataParallel", "device": "cuda:0"}
 _ON_GPU = {
     "pid": 1,
     "world_size": 4,
     "backend": "gloo",
     "backend_location": {"file": "/w/train.py", "line": 8, "function": "main"},
-    "models": [{"ident": 0, "data_parallel": "DistributedDataParallel", "device": "cuda:0"}],
+    "models": [_DDP],
 }
 _TRACE = {
     "path": "t",
@@ -91,6 +93,10 @@ QUIET = [
     {"processes": [{**_ON_GPU, "backend": "nccl"}]},
     {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:nccl"}]},
     {"processes": [{**_ON_GPU, "world_size": 1}]},
+    # A sweep, or gloo for barriers: no gradients are exchanged.
+    {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cuda:0"}]}]},
+    # The default group is gloo's, the wrapper has one of NCCL.
+    {"processes": [{**_ON_GPU, "models": [{**_DDP, "exchange_backend": "nccl"}]}]},
     # On CPUs gloo is the right one.
     {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}]},
     {"processes": [], "trace": {**_TRACE, "backend": "nccl"}},

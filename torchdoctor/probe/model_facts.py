@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 
 from . import places
 
@@ -50,6 +51,7 @@ def describe(module):
             for m in modules
         ),
         "data_parallel": _data_parallel(modules),
+        "exchange_backend": _exchange_backend(modules),
     }
 
 
@@ -59,6 +61,22 @@ def _data_parallel(modules):
         for cls in type(module).__mro__:
             if cls.__name__ in _PARALLEL:
                 return _PARALLEL[cls.__name__]
+    return None
+
+
+def _exchange_backend(modules):
+    """The backend of the group that a wrapper was given, which may not be the default one."""
+    distributed = sys.modules.get("torch.distributed")
+    for module in modules:
+        group = getattr(module, "process_group", None)
+        if distributed is None or group is None or _data_parallel([module]) is None:
+            continue
+        try:
+            # Not get_backend: it forgets groups that the program has ended.
+            device = next(module.parameters()).device
+            return str(group._get_backend(device).name()).lower()
+        except Exception:
+            return None
     return None
 
 
