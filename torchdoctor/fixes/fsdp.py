@@ -75,7 +75,8 @@ KEEPS_RESULTS = "changes training"
 WHEN = "by hand"
 UNTRIED = "it needs a process for each GPU, and the script to say how the model is divided."
 
-_STATE = 4  # weights, gradients and two moments of Adam
+_MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adagrad": 1}  # kept for each weight
+_BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
 
 
 def refuses(recording: Recording) -> str | None:
@@ -111,7 +112,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)
     models = training_models(recording)
-    whole = 4.0 * _STATE * sum(model.elements for model in models)
+    what, whole = _kept(recording, sum(model.elements for model in models))
     page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
     lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
     lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
@@ -119,10 +120,24 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     if largest is not None and largest.repeated_block:
         lines = lines.replace('"Block"', json.dumps(largest.repeated_block))
     saved = (
-        f"# weights, gradients and Adam's state: {size_words(whole)} on each GPU now, "
+        f"# {what}: {size_words(whole)} on each GPU now, "
         f"{size_words(whole / count)} divided by {count}"
     )
     return "\n".join([saved, *comment_lines(scaling(recording), "fsdp"), lines])
+
+
+def _kept(recording: Recording, elements: int) -> tuple[str, float]:
+    """What is kept for the weights on each GPU, in words, and its bytes.
+
+    Of an optimizer whose state is not known (SGD may have a momentum), without it.
+    """
+    stepped = [one for one in recording.main.optimizers if one.steps]
+    kinds = {one.cls.rpartition(".")[2] for one in stepped}
+    moments = _MOMENTS.get(next(iter(kinds)), 0) if len(kinds) == 1 else 0
+    dtypes = {one.dtype for one in stepped}
+    each = _BYTES.get(next(iter(dtypes)), 4) if len(dtypes) == 1 else 4
+    what = f"weights, gradients and {kinds.pop()}'s state" if moments else "weights and gradients"
+    return what, float(each * (2 + moments) * elements)
 
 
 _FULL = {
@@ -132,8 +147,18 @@ _FULL = {
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "elements": 2**28}
 _LAYERS = {**_MODEL, "repeated_blocks": 12, "repeated_block": "Layer"}
 _PAIR = [{"pid": 1, "models": [_MODEL], "devices": ["A", "A"]}]
+
+
+def _stepped(kind: str, **more: Any) -> dict[str, Any]:
+    made = {"ident": 0, "cls": f"torch.optim.{kind}", "steps": 9, **more}
+    return {**_FULL, "processes": [{**_PAIR[0], "optimizers": [made]}]}
+
+
 OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({**_FULL, "processes": _PAIR}, "2.0 GiB divided by 2"),
+    ({**_FULL, "processes": _PAIR}, "# weights and gradients: 2.0 GiB on each GPU now"),
+    (_stepped("adamw.AdamW"), "gradients and AdamW's state: 4.0 GiB on each GPU now, 2.0 GiB"),
+    (_stepped("adamw.AdamW", dtype="bfloat16"), "AdamW's state: 2.0 GiB on each GPU now"),
+    (_stepped("sgd.SGD"), "# weights and gradients: 2.0 GiB on each GPU now, 1.0 GiB divided"),
     (
         {**_FULL, "processes": [{**_PAIR[0], "models": [_LAYERS]}]},
         'type(module).__name__ == "Layer"]',
