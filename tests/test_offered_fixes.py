@@ -87,6 +87,18 @@ def test_what_was_not_tried_or_not_decided_is_code_where_nothing_was_confirmed(
         assert "num_workers=2" in text
 
 
+def test_another_setting_of_what_changed_training_is_not_offered(tmp_path: Path) -> None:
+    """Workers that draw other samples do so in any number; only a comparison says otherwise."""
+    four = trial("loader-workers", FASTER, settings={"num_workers": 4}, numerics="changed", pairs=6)
+    for two in (
+        trial("loader-workers", OPEN, settings=WORKERS, numerics="not-comparable"),
+        trial("loader-workers", None, settings=WORKERS, numerics="not-comparable"),
+    ):
+        assert offered(tmp_path, [two, four], []) == []
+    compared = trial("loader-workers", OPEN, settings=WORKERS, numerics="identical")
+    assert [x.settings for x in offered(tmp_path, [compared, four], [])] == [WORKERS]
+
+
 def test_two_at_most_with_their_company(tmp_path: Path) -> None:
     both = "loader-workers + cpu-threads"
     row = trial(both, None, settings={"loader-workers": WORKERS, "cpu-threads": {"num_threads": 1}})

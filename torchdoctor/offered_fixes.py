@@ -79,7 +79,7 @@ def _undecided(
     Those that were measured come first, the surest before all. Where the verdict names a trial, it
     is that one's code first, whatever other settings of its fixes did.
     """
-    if named := _named(leader(rows), recording, fixes):
+    if named := _named(leader(rows), _changed_by(rows), recording, fixes):
         if len(named) > 1:
             return named
         beside = [row for row in rows if named[0].fix not in row.fix.split(" + ")]
@@ -88,8 +88,13 @@ def _undecided(
     return _of_findings(diagnosis, rows, recording, fixes)
 
 
+def _changed_by(rows: Sequence[Trial]) -> set[str]:
+    """Fixes that changed training in one of their settings: the others are suspect too."""
+    return {row.fix for row in rows if row.numerics == "changed" and " + " not in row.fix}
+
+
 def _named(
-    row: Trial | None, recording: Recording, fixes: Mapping[str, Any]
+    row: Trial | None, changed: set[str], recording: Recording, fixes: Mapping[str, Any]
 ) -> list[RecommendedFix]:
     """The fixes of the trial that the verdict names; none where one of them is doubted."""
     if row is None:
@@ -97,7 +102,7 @@ def _named(
     parts = row.fix.split(" + ")
     if not set(parts) <= set(fixes):
         return []
-    doubted = any(_doubted(fixes[part], recording) for part in parts)
+    doubted = any(part in changed or _doubted(fixes[part], recording) for part in parts)
     if doubted and row.numerics not in SAME_TRAINING:
         return []
     if len(parts) == 1:
@@ -132,7 +137,8 @@ def _of_findings(
                 if not all(_untried(fixes[part]) for part in parts):
                     continue
             same = row.speedup is not None and row.numerics in SAME_TRAINING
-            if not same and any(_doubted(fixes[part], recording) for part in parts):
+            suspect = _changed_by(rows).intersection(parts)
+            if not same and (suspect or any(_doubted(fixes[part], recording) for part in parts)):
                 continue
             for part in parts:
                 own = row.settings.get(part, {}) if " + " in row.fix else row.settings
