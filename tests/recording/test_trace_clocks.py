@@ -116,7 +116,7 @@ def test_the_report_says_how_clocks_differ_and_who_comes_last(tmp_path: Path) ->
     assert [row.last_share for row in report.ranks] == [0, 1]
     assert [row.wait_s for row in report.ranks] == pytest.approx([280e-6, 0], abs=1e-6)
     [doubt] = [doubt for doubt in report.doubts if "clocks" in doubt]
-    assert "up to 3 ms" in doubt
+    assert "up to 3.00 ms" in doubt
     assert "8 collectives" in doubt
     [finding] = [f for f in report.diagnosis.findings if f.check == "rank-imbalance"]
     assert "last to 100%" in " ".join(finding.evidence)

@@ -114,6 +114,7 @@ def test_exposed_communication_that_saves_nothing_says_why(
     branches = {**REPLAYED.branches, "communication": REPLAYED.branches["memcpy"]}
     report = reported(replace(REPLAYED, branches=branches))
     assert report.trace is not None
-    trace = replace(report.trace, step_s=REPLAYED.measured_s, communication_exposed_s=exposed_s)
+    seen = {"step_s": REPLAYED.measured_s, "communication_exposed_s": exposed_s}
+    trace = replace(report.trace, has_device=True, **seen)
     lines = what_if_lines(replace(report, trace=trace))
     assert any("communication are exposed and may save nothing" in x for x in lines) is said

@@ -9,7 +9,13 @@ from torchdoctor.edits.origins import Names
 from torchdoctor.edits.syntax import collect, last_name
 
 # Of a loader: they go with its number of workers.
-_BESIDE = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout")
+_BESIDE = (
+    "persistent_workers",
+    "prefetch_factor",
+    "multiprocessing_context",
+    "timeout",
+    "pin_memory",
+)
 _SHOWS = ("print", "info", "debug", "write")
 
 

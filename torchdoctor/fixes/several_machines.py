@@ -116,7 +116,7 @@ OFFERS: list[tuple[dict[str, Any], str]] = [
     ),
 ]
 REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "CPU"),
+    ({}, "two GPUs"),
     ({"processes": [{"pid": 1, "models": [_ALONE], "devices": ["A"]}]}, "a process for each GPU"),
     (
         {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 2}]},
