@@ -79,18 +79,32 @@ def _undecided(
     Those that were measured come first, the surest before all. Where the verdict names a trial, it
     is that one's code first, whatever other settings of its fixes did.
     """
-    if named := _named(leader(rows), _changed_by(rows), recording, fixes):
+    changed = _changed_by(rows)
+    if named := _named(leader(rows), changed, recording, fixes):
         if len(named) > 1:
             return named
         beside = [row for row in rows if named[0].fix not in row.fix.split(" + ")]
-        others = _of_findings(diagnosis, beside, recording, fixes)
+        others = _of_findings(diagnosis, beside, changed, recording, fixes)
         return [*named, *others][:_MOST_UNDECIDED]
-    return _of_findings(diagnosis, rows, recording, fixes)
+    return _of_findings(diagnosis, rows, changed, recording, fixes)
 
 
 def _changed_by(rows: Sequence[Trial]) -> set[str]:
     """Fixes that changed training in one of their settings: the others are suspect too."""
     return {row.fix for row in rows if row.numerics == "changed" and " + " not in row.fix}
+
+
+def _suspect(
+    row: Trial,
+    parts: Sequence[str],
+    changed: set[str],
+    recording: Recording,
+    fixes: Mapping[str, Any],
+) -> bool:
+    """Whether one of the fixes may change training, and this row was not seen to train the same."""
+    if row.speedup is not None and row.numerics in SAME_TRAINING:
+        return False
+    return any(part in changed or _doubted(fixes[part], recording) for part in parts)
 
 
 def _named(
@@ -102,8 +116,7 @@ def _named(
     parts = row.fix.split(" + ")
     if not set(parts) <= set(fixes):
         return []
-    doubted = any(part in changed or _doubted(fixes[part], recording) for part in parts)
-    if doubted and row.numerics not in SAME_TRAINING:
+    if _suspect(row, parts, changed, recording, fixes):
         return []
     if len(parts) == 1:
         return [RecommendedFix(fix=row.fix, settings=row.settings, standing="undecided")]
@@ -114,7 +127,11 @@ def _named(
 
 
 def _of_findings(
-    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+    diagnosis: Diagnosis,
+    rows: Sequence[Trial],
+    changed: set[str],
+    recording: Recording,
+    fixes: Mapping[str, Any],
 ) -> list[RecommendedFix]:
     """`_undecided` by the findings alone."""
     open_rows = [row for row in rows if row.verdict == "unclear" and _may_help(row)]
@@ -136,9 +153,7 @@ def _of_findings(
                     continue
                 if not all(_untried(fixes[part]) for part in parts):
                     continue
-            same = row.speedup is not None and row.numerics in SAME_TRAINING
-            suspect = _changed_by(rows).intersection(parts)
-            if not same and (suspect or any(_doubted(fixes[part], recording) for part in parts)):
+            if _suspect(row, parts, changed, recording, fixes):
                 continue
             for part in parts:
                 own = row.settings.get(part, {}) if " + " in row.fix else row.settings

@@ -54,16 +54,16 @@ THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
 def look(recording: Recording) -> list[Finding]:
     """A finding for each mount whose files were mostly not cached, where the step waits for it."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.records.lookup import training_loader_location
     from torchdoctor.records.slow_reads import cold_mounts
 
-    loaders = training_loaders(recording)
+    location = training_loader_location(recording)
     return [
         Finding(
             check="cold-page-cache",
             share_of_step=one.share,
             evidence=_evidence(recording, one),
-            location=loaders[0].location if loaders else None,
+            location=location,
             severity="moderate" if one.fits or (one.share or 0.0) < 0.2 else "high",
         )
         for one in cold_mounts(recording)

@@ -41,7 +41,7 @@ def measure(recording: Recording) -> float | None:
 def look(recording: Recording) -> list[Finding]:
     """A finding where the wait is at least moderate."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.records.lookup import training_loader_location
 
     share = measure(recording)
     if share is None or share < MODERATE:
@@ -53,8 +53,7 @@ def look(recording: Recording) -> list[Finding]:
             f"{steps.data_wait_s * 1e3:.1f} ms in the DataLoader of a {steps.mean_s * 1e3:.1f} ms "
             "step (means of the observed launch)."
         )
-    loaders = training_loaders(recording)
-    location = loaders[0].location if loaders else None
+    location = training_loader_location(recording)
     severity = "high" if share >= THRESHOLD else "moderate"
     return [
         Finding(

@@ -40,16 +40,16 @@ THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
 def look(recording: Recording) -> list[Finding]:
     """A finding for each mount whose reads the step waits for."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.records.lookup import training_loader_location
     from torchdoctor.records.slow_reads import slow_mounts
 
-    loaders = training_loaders(recording)
+    location = training_loader_location(recording)
     return [
         Finding(
             check="slow-storage",
             share_of_step=share,
             evidence=_evidence(mount, share),
-            location=loaders[0].location if loaders else None,
+            location=location,
             severity="high" if share is not None and share >= 0.2 else "moderate",
         )
         for mount, share in slow_mounts(recording)

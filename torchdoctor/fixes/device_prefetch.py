@@ -81,10 +81,9 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Where the class goes."""
-    from torchdoctor.records.lookup import place, training_loaders
+    from torchdoctor.records.lookup import place, training_loader_location
 
-    loaders = training_loaders(recording)
-    where = place(recording, loaders[0].location if loaders else None, "the training loader")
+    where = place(recording, training_loader_location(recording), "the training loader")
     return (
         f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain device-prefetch"
     )

@@ -30,6 +30,12 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
     return [] if main is None else [main, *_anew(main, loaders)]
 
 
+def training_loader_location(recording: Recording) -> Location | None:
+    """Where the main training loader is constructed; None where there is none, or it is unknown."""
+    loaders = training_loaders(recording)
+    return loaders[0].location if loaders else None
+
+
 def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
     """Loaders made at the place of one, of as many samples, itself included."""
     known = (main.location, main.dataset_length)

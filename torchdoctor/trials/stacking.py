@@ -154,7 +154,7 @@ class Stacking:
 
     def _lessened(self, best: Arm) -> Arm:
         """Without each member that the set is as fast without, the least of them first."""
-        for fix, _ in reversed(best.fixes[1:] if len(best.fixes) > 1 else []):
+        for fix, _ in reversed(best.fixes[1:]):
             rest = self._without(best, fix)
             found = self._pairs(rest, best, DROP)
             if found is None:
