@@ -24,14 +24,14 @@ from typing import Any
 
 from row_log import append, rows_of
 
-from torchdoctor.gate.pairs import Estimator, pair_times
+from torchdoctor.gate.pairs import Estimator
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.turn_blocks import TurnBlocks
 from torchdoctor.recording.turns import take_turns
 from torchdoctor.recording.window import Window
 from torchdoctor.records import Boundary, LaunchTiming, Workload
-from torchdoctor.trials.compare import interval, p_value, verdict
+from torchdoctor.trials.compare import interval, p_value, pair_times, verdict
 
 PAIRS = 4
 EFFECTS = (0.03, 0.10, 0.30)
@@ -79,10 +79,14 @@ def difference(how: str, sides: list[Recorder], chance: random.Random, first: in
         def start(one: Recorder) -> Any:
             return lambda poll: one.take_turns("turns", BOUNDARY, TURNS, TIMEOUT_S, poll)
 
-        a, b = take_turns((start(sides[0]), start(sides[1])), order, 0.4, time.monotonic() + 60)
+        # The first to warm up waits longer for its first block, so who that is goes by lot.
+        both = (start(sides[first]), start(sides[1 - first]))
+        taken = take_turns(both, order, 0.4, time.monotonic() + 60)
+        a, b = taken[first], taken[1 - first]
         pairs = zip(a.blocks, b.blocks, strict=False)
         blocks = [(old.timing, new.timing) for old, new in pairs]
-    times = pair_times(blocks, Estimator(), per_step=True)
+    how = Estimator()
+    times = pair_times(blocks, how.seconds(per_step=True), how.trimmed)
     return None if times is None else math.log(times[0] / times[1])
 
 

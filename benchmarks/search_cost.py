@@ -35,7 +35,8 @@ from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Environment, LaunchTiming, Recording
 from torchdoctor.reports.figures import fix_with_settings
 from torchdoctor.trials import compare
-from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.rounds import Round, Seconds, differences
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.switched_trials import SwitchedTrials

@@ -46,7 +46,8 @@ from torchdoctor.recording.window import choose_window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Candidate, Interval, Recording
 from torchdoctor.trials import compare
-from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launcher, label
+from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.run_trials import run_trials

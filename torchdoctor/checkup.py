@@ -43,14 +43,13 @@ from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.switched_trials import SwitchedTrials, ceiling_trials
-from torchdoctor.trials.timed_launch import TimedLaunch
+from torchdoctor.trials.timed_launch import TimedLaunch, expected_launch_s, turns_of_trials
 from torchdoctor.trials.training_launches import try_advice
 
 _OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
 _OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
 _PROFILE_SHARE = 0.25  # of the budget, at most
 _LEAST_TRIALS_S = 5.0
-
 
 Progress = Callable[[ProgressEvent], None]
 
@@ -266,6 +265,8 @@ class _Checkup:
             return
         window = self._window(seen)
         launch = TimedLaunch(self._recorder, seen, window, modules, self._left, self._recording)
+        wanted = self._settings
+        turns = turns_of_trials(self._recorder, seen, window, wanted.steps, wanted.side_by_side)
         self._trials = run_trials(
             launch,
             chosen,
@@ -275,8 +276,7 @@ class _Checkup:
             steps=seen.steps,
             allow_training_changes=self._settings.allow_training_changes,
             low_precision=trains_in_low_precision(self._recording),
-            expected_launch_s=seen.start_s
-            + (window.warmup_steps + window.measure_steps) * seen.steps.mean_s,
+            expected_launch_s=turns.pair_s / 2 if turns else expected_launch_s(seen, window),
             warmup_steps=window.warmup_steps,
             seed=self._settings.seed,
             patch=launch.make_patch,
@@ -284,6 +284,7 @@ class _Checkup:
                 self._recorder, seen, window, self._recording.main.loaders, modules, self._left
             ),
             ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
+            both_at_once=launch.both_at_once(turns) if turns else None,
             growing={
                 ident: functools.partial(module.next_settings, recording=self._recording)
                 for ident, module in modules.items()

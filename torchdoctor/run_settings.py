@@ -27,6 +27,7 @@ class RunSettings:
     step_on: str | None = None
     seed: int = 0
     sandbox: bool = True
+    side_by_side: bool = True
 
     def options(self) -> list[str]:
         """The command line's options that give these settings."""
@@ -43,7 +44,8 @@ class RunSettings:
                 found += [name, str(value)]
         found += ["--no-fixes"] * self.no_fixes
         found += ["--allow-training-changes"] * self.allow_training_changes
-        return found + ["--no-sandbox"] * (not self.sandbox)
+        found += ["--no-sandbox"] * (not self.sandbox)
+        return found + ["--in-turns"] * (not self.side_by_side)
 
     def wanted(self) -> dict[str, Any]:
         """Fix modules by id: those that --fixes and --skip leave."""

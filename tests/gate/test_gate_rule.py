@@ -21,9 +21,9 @@ from torchdoctor.gate.decision import (
     look,
 )
 from torchdoctor.gate.figures import metrics
-from torchdoctor.gate.pairs import Estimator, Pairs, estimator, pair_times
+from torchdoctor.gate.pairs import Estimator, Pairs, estimator
 from torchdoctor.records import Boundary, LaunchTiming, StepStatistics
-from torchdoctor.trials.compare import t_quantile
+from torchdoctor.trials.compare import pair_times, t_quantile
 
 # Log units: offset of a launch, random walk between launches, share of launches with a spike.
 MACHINES = {
@@ -176,12 +176,13 @@ def launch(step_s: float, steps: int = 4) -> LaunchTiming:
 def test_blocks_that_met_the_load_of_others_are_outvoted() -> None:
     blocks = [(launch(0.10), launch(0.11)) for _ in range(6)]
     blocks += [(launch(0.10), launch(0.35)), (launch(0.31), launch(0.11))]
-    old, new = pair_times(blocks, Estimator(), per_step=False)
+    how = Estimator()
+    old, new = pair_times(blocks, how.seconds(False), how.trimmed)
     assert (old, new) == pytest.approx((0.05, 0.055))
-    assert pair_times(blocks, Estimator(), per_step=True)[1] == pytest.approx(0.11)
-    assert pair_times([], Estimator(), per_step=True) is None
+    assert pair_times(blocks, how.seconds(True), how.trimmed)[1] == pytest.approx(0.11)
+    assert pair_times([], how.seconds(True), how.trimmed) is None
     rare = [(launch(0.1), launch(0.1))] * 7 + [(launch(0.1), launch(0.9))]
-    old, new = pair_times(rare, Estimator(by="mean", trimmed=0.0), per_step=True)
+    old, new = pair_times(rare, Estimator(by="mean").seconds(True), 0.0)
     assert new > 1.2 * old
 
 

@@ -17,7 +17,7 @@ from torchdoctor.records import (
     StepStatistics,
     SwitchedLaunch,
 )
-from torchdoctor.trials.launches import FixFacts
+from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 

@@ -9,10 +9,11 @@ from simulated_program import TYPICAL, Simulated, observed, try_all
 from torchdoctor.errors import Interrupted, ProgramFailed, TorchdoctorError
 from torchdoctor.records import Candidate, LaunchTiming
 from torchdoctor.trials import compare
+from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.bounds import beyond_belief
 from torchdoctor.trials.evidence import Measured
 from torchdoctor.trials.ladder import Ladder
-from torchdoctor.trials.launches import Arm, FixFacts, Launcher
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.numerics import Numerics
 from torchdoctor.trials.outcome import TrialResults, reason
 from torchdoctor.trials.rounds import BASELINE, Slot

@@ -19,7 +19,8 @@ from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import AppliedFix, Candidate, LaunchTiming
-from torchdoctor.trials.launches import Arm, FixFacts, Launcher
+from torchdoctor.trials.arms import Arm, FixFacts
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.sizes import Tried, search_sizes

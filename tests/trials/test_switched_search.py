@@ -10,9 +10,9 @@ import pytest
 from simulated_program import QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
 
 from torchdoctor.records import Candidate
+from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.ladder import Ladder
-from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 

@@ -14,9 +14,9 @@ from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import SwitchedLaunch
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.compare import seconds_per_sample
-from torchdoctor.trials.launches import Arm
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.switching import rounds_of

@@ -72,6 +72,12 @@ def run(
         bool,
         typer.Option("--no-sandbox", help="Let the program write to your files, every launch."),
     ] = False,
+    in_turns: Annotated[
+        bool,
+        typer.Option(
+            "--in-turns", help="Never two launches in memory at the same time (sees less)."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
 ) -> None:
     """Observe, diagnose, try fixes, rank."""
@@ -94,6 +100,7 @@ def run(
         step_on=step_on,
         seed=seed,
         sandbox=not no_sandbox,
+        side_by_side=not in_turns,
     )
     check_written({"report": json, "HTML page": html})
     check_tensorboard(tensorboard)

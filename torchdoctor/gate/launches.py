@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torchdoctor.errors import Inconclusive
-from torchdoctor.gate.pairs import BlockPair, Pairs
+from torchdoctor.gate.pairs import Pairs
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.turn_blocks import TurnBlocks
-from torchdoctor.recording.turns import TurnsTaken, take_turns
+from torchdoctor.recording.turns import abba, neighbours, take_turns
 from torchdoctor.recording.window import Window
-from torchdoctor.records import LaunchTiming
+from torchdoctor.records import LaunchTiming, TurnsTaken
 from torchdoctor.trials.compare import usable
 
 _MOST_FAILED = 2  # launches of one version; a third says that it cannot be measured
@@ -91,16 +91,13 @@ class PairLauncher:
         # The first to warm up has waited longer for its first block, so that goes by lot too.
         sides = list(self.sides)
         self._order.shuffle(sides)
-        order: list[int] = []
-        for _ in range(turns.blocks // 2):
-            order += self._order.choice([[0, 1, 1, 0], [1, 0, 0, 1]])
-        starts = tuple(self._start(side, turns) for side in sides)
-        turn_s = turns.pair_s / (2 * turns.blocks)
-        first, second = take_turns((starts[0], starts[1]), order, turn_s, until_s)
+        starts = self._start(sides[0], turns), self._start(sides[1], turns)
+        order = abba(turns.blocks, self._order)
+        first, second = take_turns(starts, order, turns.most_turn_s, until_s)
         taken = {sides[0].name: first, sides[1].name: second}
         reference, new = taken["reference"], taken["new"]
         self._add(reference.timing, new.timing)
-        blocks = _neighbours(reference, new)
+        blocks = neighbours(reference, new)
         if blocks:
             self.pairs.blocks.append(blocks)
             return
@@ -157,9 +154,3 @@ class PairLauncher:
     def _add(self, reference: LaunchTiming, new: LaunchTiming) -> None:
         self.pairs.reference.append(reference)
         self.pairs.new.append(new)
-
-
-def _neighbours(reference: TurnsTaken, new: TurnsTaken) -> list[BlockPair]:
-    """Turn n of one with turn n of the other: in ABBA order they follow each other."""
-    now = {block.round: block.timing for block in new.blocks}
-    return [(block.timing, now[block.round]) for block in reference.blocks if block.round in now]

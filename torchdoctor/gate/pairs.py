@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 
 from torchdoctor.records import LaunchTiming, StepStatistics
-from torchdoctor.trials.compare import seconds_per_sample, usable
+from torchdoctor.trials.compare import TRIMMED, pair_times, seconds_per_sample, usable
+from torchdoctor.trials.rounds import Seconds
 
 BlockPair = tuple[LaunchTiming, LaunchTiming]  # reference, new
-_TRIMMED = 0.25  # of the block pairs at either end of their differences
 _OTHER_LOAD_CPUS = 0.5  # from here on it is others who make steps differ in length
 
 
@@ -28,7 +27,11 @@ class Estimator:
     """
 
     by: str = "median"
-    trimmed: float = _TRIMMED
+    trimmed: float = TRIMMED
+
+    def seconds(self, per_step: bool) -> Seconds:
+        """Of a block, per sample; `per_step`: leave the samples out."""
+        return lambda timing: seconds_per_sample(timing, self.by, per_step)
 
 
 def estimator(observed: Sequence[tuple[StepStatistics, float | None]]) -> Estimator:
@@ -73,7 +76,8 @@ class Pairs:
 
     def times(self, how: Estimator) -> list[tuple[float, float]]:
         """(reference, new) of each pair: seconds per sample, or per step."""
-        found = [pair_times(blocks, how, self.per_step) for blocks in self.blocks]
+        seconds = how.seconds(self.per_step)
+        found = [pair_times(blocks, seconds, how.trimmed) for blocks in self.blocks]
         return [times for times in found if times is not None]
 
     def differences(self, how: Estimator) -> list[float]:
@@ -84,29 +88,3 @@ class Pairs:
 def is_per_step(launches: Sequence[LaunchTiming]) -> bool:
     """Whether one that was measured has batches without a size."""
     return any(usable(x) and not x.samples for x in launches)
-
-
-def pair_times(
-    blocks: Sequence[BlockPair], how: Estimator, per_step: bool
-) -> tuple[float, float] | None:
-    """One time of each version from the blocks of a pair.
-
-    Args:
-        blocks: neighbours in time.
-        how: geometric means over the block pairs that are not trimmed.
-        per_step: leave the samples out.
-
-    Returns:
-        Seconds per sample (reference, new); None where nothing was measured.
-    """
-    logs = []
-    for reference, new in blocks:
-        old_s, new_s = (seconds_per_sample(x, how.by, per_step) for x in (reference, new))
-        if old_s and new_s:
-            logs.append((math.log(old_s), math.log(new_s)))
-    if not logs:
-        return None
-    logs.sort(key=lambda pair: pair[1] - pair[0])
-    cut = int(how.trimmed * len(logs))
-    kept = logs[cut : len(logs) - cut]
-    return math.exp(fmean(x[0] for x in kept)), math.exp(fmean(x[1] for x in kept))

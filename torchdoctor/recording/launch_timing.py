@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +32,7 @@ def launch_timing(channel: Path, boundary: Boundary) -> LaunchTiming:
     events, facts, _ = read_channel(channel)
     windows = _windows(events)
     if not windows:
-        pid = _first(facts)
-        if pid is None:
-            return LaunchTiming(ended="failed")
-        return LaunchTiming(ended="failed", fixes=list(facts[pid].fixes))
+        return without_window(facts)
     main = _main(windows, events, facts)
     log, rows = events[main], windows[main]
     steps = np.diff(log.t_ns[rows]) / 1e9
@@ -45,20 +43,36 @@ def launch_timing(channel: Path, boundary: Boundary) -> LaunchTiming:
     rates = [_rate(events[pid], windows[pid], boundary) for pid in windows]
     samples = None if None in rates else sum(r for r in rates if r is not None) * window_s
     begun = log.t_ns[log.at(step_log.WINDOW_BEGIN)[0]] - log.t_ns[0]
-    gpu = fact.peak_gpu_memory_bytes
     return LaunchTiming(
         ended="measured" if whole else "program-ended",
         step_s=[float(x) for x in steps],
         samples=samples,
         window_s=window_s,
-        losses=_losses(channel, main),
-        fingerprints=_fingerprints(fact, boundary),
-        peak_memory_bytes=gpu if gpu is not None else fact.peak_memory_bytes,
-        gpu_memory=gpu is not None,
-        fixes=list(fact.fixes),
-        setup_s=_setup_s(fact, float(begun) / 1e9),
-        seeded_by_program=fact.seeded_by_program,
+        setup_s=setup_s(fact, float(begun) / 1e9),
+        **beside_its_times(channel, main, fact, boundary),
     )
+
+
+def beside_its_times(
+    channel: Path, pid: int, fact: ProcessFacts, boundary: Boundary
+) -> dict[str, Any]:
+    """Fields of `LaunchTiming`: the training process's losses, samples, memory and fixes."""
+    gpu = fact.peak_gpu_memory_bytes
+    return {
+        "losses": _losses(channel, pid),
+        "fingerprints": _fingerprints(fact, boundary),
+        "peak_memory_bytes": gpu if gpu is not None else fact.peak_memory_bytes,
+        "gpu_memory": gpu is not None,
+        "fixes": list(fact.fixes),
+        "seeded_by_program": fact.seeded_by_program,
+    }
+
+
+def without_window(facts: Mapping[int, ProcessFacts]) -> LaunchTiming:
+    """Of a launch that measured nothing: what became of its fixes."""
+    trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
+    pid = min(trained, default=None)
+    return LaunchTiming(ended="failed", fixes=[] if pid is None else list(facts[pid].fixes))
 
 
 def measured_edges(channel: Path) -> np.ndarray:
@@ -117,14 +131,9 @@ def _fingerprints(fact: ProcessFacts, boundary: Boundary) -> list[str]:
     return next((list(x.sample_fingerprints) for x in fact.loaders if x.sample_fingerprints), [])
 
 
-def _setup_s(fact: ProcessFacts, to_window_s: float) -> float:
+def setup_s(fact: ProcessFacts, to_window_s: float) -> float:
     """Process start to the window, as far as known: start-up and compilation are in it."""
     return (fact.first_step_s or 0.0) + to_window_s
-
-
-def _first(facts: Mapping[int, ProcessFacts]) -> int | None:
-    trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
-    return min(trained, default=None)
 
 
 def _rank(facts: Mapping[int, ProcessFacts], pid: int) -> int:

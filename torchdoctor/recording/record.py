@@ -6,6 +6,7 @@ nothing about fixes; a trial hands it the fixes to switch on.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shutil
@@ -14,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.errors import NoStepFound, ProgramFailed, UsageError
+from torchdoctor.errors import NoStepFound
 from torchdoctor.recording.cold_files import drop
 from torchdoctor.recording.evaluation import evaluates_training_loader
 from torchdoctor.recording.events import read_channel
 from torchdoctor.recording.launch import LaunchResult, Poll, Variables, launch
-from torchdoctor.recording.launch_ending import how_it_ended, with_ending
+from torchdoctor.recording.launch_ending import with_ending
 from torchdoctor.recording.launch_plan import Fix, launch_plan, plan_entries
 from torchdoctor.recording.launch_timing import launch_timing
 from torchdoctor.recording.observation import Observation, Profiled
@@ -30,6 +31,7 @@ from torchdoctor.recording.observation_ending import (
     trainers_first,
 )
 from torchdoctor.recording.observation_watch import ObservationWatch
+from torchdoctor.recording.profiled_window import profiled_window
 from torchdoctor.recording.run_folder import writing
 from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.sensors import Sensors
@@ -40,13 +42,13 @@ from torchdoctor.recording.switch_blocks import Blocks
 from torchdoctor.recording.switch_timing import switched_launch
 from torchdoctor.recording.turn_blocks import TurnBlocks
 from torchdoctor.recording.turn_timing import turns_taken
-from torchdoctor.recording.turns import TurnsTaken
 from torchdoctor.recording.window import Window
 from torchdoctor.records import (
     Boundary,
     LaunchTiming,
     StorageFacts,
     SwitchedLaunch,
+    TurnsTaken,
     Workload,
 )
 
@@ -88,7 +90,7 @@ class Recorder:
         # Of timed launches, where samples of training and evaluation are not told apart without.
         self.logs_phases = False
         self.drops_files = False  # that training reads, from the page cache before each launch
-        self._launches = 0
+        self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
         with writing(folder):
             self._compile_cache = folder / "compile-cache"
@@ -167,14 +169,11 @@ class Recorder:
         return storage_facts(self._observed, self.folder)
 
     def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> Profiled:
-        """A torch.profiler window of a few steps, in a launch that is never timed, and after it a
-        few steps with hooks on what copies, moves and waits.
+        """A profiler window in a launch that is never timed; then hooks on copies, moves, waits.
 
         Raises:
             ProgramFailed: where no trace came of it.
         """
-        from torchdoctor.recording.trace_summary import read_and_summarise
-
         folder = self._new_folder("profile")
         window = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS}
         plan = self._plan(
@@ -188,22 +187,7 @@ class Recorder:
         result = self._launch(plan, folder, timeout_s)
         if result.ended == "interrupted":
             raise KeyboardInterrupt
-        traces = sorted((folder / "channel").glob("trace-*.json.gz"))
-        if not traces:
-            raise ProgramFailed(
-                f"The profiler window gave no trace ({how_it_ended(result)}).", result.exit_code
-            )
-        largest = max(traces, key=lambda path: path.stat().st_size)
-        try:
-            trace = read_and_summarise([largest])[0]
-        except UsageError as error:
-            raise ProgramFailed(
-                f"The profiler window gave no trace that can be read: {error}"
-            ) from error
-        facts = read_channel(folder / "channel")[1]
-        own = facts.get(int(largest.name.split("-")[1].split(".")[0]))
-        analysed = own if own is not None and own.analysed_steps else None
-        return Profiled(trace=trace, analysed=analysed)
+        return profiled_window(result)
 
     def time(
         self,
@@ -285,18 +269,36 @@ class Recorder:
         return switched_launch(folder / "channel", boundary, result, [len(arm) for arm in arms])
 
     def take_turns(
-        self, name: str, boundary: Boundary, turns: TurnBlocks, timeout_s: float, poll: Poll
+        self,
+        name: str,
+        boundary: Boundary,
+        turns: TurnBlocks,
+        timeout_s: float,
+        poll: Poll,
+        fixes: Sequence[Fix] = (),
+        contents: Contents | None = None,
+        variables: Variables | None = None,
     ) -> TurnsTaken:
-        """One launch that stands still between its blocks: one of two in `turns.take_turns`."""
+        """One launch that stands still between its blocks: one of two in `turns.take_turns`.
+
+        `fixes`, `contents`, `variables`: as in `time`. Called in a thread for each of the two.
+        """
         folder = self._new_folder(name)
-        plan = self._plan(folder, "time", boundary=boundary, turns=turns.plan)
-        plan["phases"] = self.logs_phases
-        result = self._launch(plan, folder, timeout_s, poll, sensors := Sensors(interval_s=0.5))
-        return turns_taken(result, boundary, sensors.stop().peak_memory_bytes())
+        plan = self._plan(
+            folder,
+            "time",
+            boundary=boundary,
+            turns=turns.plan,
+            phases=self.logs_phases,
+            fixes=plan_entries(fixes),
+            fingerprint_batches=min(turns.warmup_steps, 10),
+        )
+        sensors = Sensors(interval_s=0.5)
+        result = self._launch(plan, folder, timeout_s, poll, sensors, contents, variables)
+        return turns_taken(result, boundary, turns.warmup_steps, sensors.stop().peak_memory_bytes())
 
     def _new_folder(self, name: str) -> Path:
-        self._launches += 1
-        named = f"{self._launches:03d}-{re.sub(r'[^A-Za-z0-9_.=-]+', '-', name)[:60]}"
+        named = f"{next(self._launches):03d}-{re.sub(r'[^A-Za-z0-9_.=-]+', '-', name)[:60]}"
         folder = self.folder / "launches" / named
         with writing(self.folder):
             (folder / "channel").mkdir(parents=True)

@@ -44,6 +44,11 @@ class TurnBlocks:
         return (self.block_steps + self.discard_steps) * self.step_s + _HANDOVER_S
 
     @property
+    def most_turn_s(self) -> float:
+        """What a turn may take where starting is charged to the turns: to wait for at least."""
+        return self.pair_s / (2 * self.blocks)
+
+    @property
     def block_most_s(self) -> float:
         """A block that takes longer is cut short."""
         return _SLOW * self.block_steps * self.step_s
@@ -110,17 +115,22 @@ def choose_turns(
     )
 
 
-def too_large(seen: Sequence[Observation]) -> str | None:
-    """Why both versions cannot be in memory at the same time; None: they can."""
+def too_large(seen: Sequence[Observation], to_spare: float = _MEMORY_TO_SPARE) -> str | None:
+    """Why both versions cannot be in memory at the same time; None: they can.
+
+    Args:
+        seen: of each version.
+        to_spare: times as much as both used must be free.
+    """
     host = [x.sensors.rss_peak_bytes or 0 for x in seen]
     free = psutil.virtual_memory().available
     limit = memory_limit_bytes()
-    if _MEMORY_TO_SPARE * sum(host) > (free if limit is None else min(free, limit)):
+    if to_spare * sum(host) > (free if limit is None else min(free, limit)):
         return "this machine has no memory for both at the same time"
     with nvml.session() as gpus:
         # The observed peak is of the whole device, so what others use is counted twice.
         device = [x.sensors.gpu_memory_peak_bytes or 0 for x in seen]
         for gpu in gpus.describe() if gpus is not None and any(device) else []:
-            if gpu.memory_bytes and _MEMORY_TO_SPARE * sum(device) > gpu.memory_bytes:
+            if gpu.memory_bytes and to_spare * sum(device) > gpu.memory_bytes:
                 return "the GPU has no memory for both at the same time"
     return None

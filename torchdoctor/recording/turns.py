@@ -9,28 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import psutil
 
 from torchdoctor.recording import processes
 from torchdoctor.recording.running_launch import Poll, RunningLaunch, no_interrupts
-from torchdoctor.records import Block, LaunchTiming
+from torchdoctor.records import LaunchTiming, TurnsTaken
 
 _LOOK_S = 0.004
 _BLOCKED_FACTOR, _BLOCKED_S = 20.0, 30.0  # a turn that takes this long comes no more
-
-
-@dataclass(frozen=True, kw_only=True)
-class TurnsTaken:
-    """One of the two launches. `blocks`: in order; `round` is the number of the turn, from 1."""
-
-    timing: LaunchTiming
-    blocks: list[Block] = field(default_factory=list)
 
 
 Start = Callable[[Poll], TurnsTaken]
@@ -91,6 +83,20 @@ class _Player:
             if process.pid != started.init_pid:
                 with contextlib.suppress(psutil.Error, OSError):
                     os.kill(process.pid, number)
+
+
+def abba(blocks: int, chance: random.Random) -> list[int]:
+    """Whose turn it is, 0 or 1: `blocks` turns of each, in fours of ABBA or BAAB by lot."""
+    order: list[int] = []
+    for _ in range(blocks // 2):
+        order += chance.choice([[0, 1, 1, 0], [1, 0, 0, 1]])
+    return order
+
+
+def neighbours(one: TurnsTaken, other: TurnsTaken) -> list[tuple[LaunchTiming, LaunchTiming]]:
+    """Turn n of one with turn n of the other: in ABBA order they follow each other."""
+    theirs = {block.round: block.timing for block in other.blocks}
+    return [(x.timing, theirs[x.round]) for x in one.blocks if x.round in theirs]
 
 
 def take_turns(

@@ -13,7 +13,13 @@ from torchdoctor.records.compilation import (
 from torchdoctor.records.environment import ContainerLimits, Environment, Gpu
 from torchdoctor.records.exchange import GradientExchange
 from torchdoctor.records.interval import Interval
-from torchdoctor.records.launches import Block, LaunchTiming, ProgramFailure, SwitchedLaunch
+from torchdoctor.records.launches import (
+    Block,
+    LaunchTiming,
+    ProgramFailure,
+    SwitchedLaunch,
+    TurnsTaken,
+)
 from torchdoctor.records.padded_product import PaddedProduct
 from torchdoctor.records.pointwise import PointwiseChain, PointwiseChains
 from torchdoctor.records.products import MatrixProduct, MatrixWork, UnevenSize
@@ -155,6 +161,7 @@ __all__ = [
     "TrainingTrial",
     "Trial",
     "TriedCeiling",
+    "TurnsTaken",
     "UnevenSize",
     "WhatIf",
     "Workload",

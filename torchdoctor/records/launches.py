@@ -37,6 +37,8 @@ class LaunchTiming:
     setup_s: float | None = None  # time to the end of warm-up (start-up, compilation)
     wall_s: float = 0.0
     seeded_by_program: bool = False
+    # Since the start, those that were not measured too; None: the warm-up's and the window's.
+    iterations: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,14 @@ class Block:
     began_s: float  # on the launch's own clock
     ended_s: float
     timing: LaunchTiming  # of these iterations; without losses, memory or fixes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnsTaken:
+    """One of two launches side by side. `blocks`: in order; `round` numbers the turns from 1."""
+
+    timing: LaunchTiming
+    blocks: list[Block] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable
 
 from torchdoctor.trials import compare
+from torchdoctor.trials.arms import label
 from torchdoctor.trials.evidence import BOUND_KNOWN_TO, Measured
-from torchdoctor.trials.launches import label
 from torchdoctor.trials.schedule import FEWEST_PAIRS
 
 

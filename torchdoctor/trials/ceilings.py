@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchdoctor.records import Interval, SwitchedLaunch, TriedCeiling
+from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Fixes
 
 _NOTHING = 1.02  # an interval that ends below is no gain
 _HIGH = 0.2  # of the step: a share that would make one look for a gain

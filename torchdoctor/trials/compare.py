@@ -7,7 +7,7 @@ within one pair: above 0 is faster. Launches are samples, steps are not: a launc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
 from torchdoctor.records import Interval, LaunchTiming, StepStatistics
@@ -17,6 +17,8 @@ MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch tha
 SMALLEST_DELTA = 0.02  # differences below this are "the same" even on a quiet machine
 LARGEST_DELTA = 0.05  # on a machine noisier than this, "unclear" is the honest word
 CONFIDENCE = 0.95
+# Share of a pair's blocks that is left out at either end, where medians of steps decide.
+TRIMMED = 0.25
 _POWER = 0.8  # how often a true difference of the size that is `visible` is then seen
 
 
@@ -43,6 +45,35 @@ def seconds_per_sample(timing: LaunchTiming, by: str, per_step: bool = False) ->
         return median(timing.step_s) / samples_per_step
     window_s = timing.window_s if timing.window_s > 0 else sum(timing.step_s)
     return window_s / steps / samples_per_step
+
+
+def pair_times(
+    blocks: Sequence[tuple[LaunchTiming, LaunchTiming]],
+    seconds: Callable[[LaunchTiming], float | None],
+    trimmed: float,
+) -> tuple[float, float] | None:
+    """One time of each side from the blocks of a pair of launches.
+
+    Args:
+        blocks: neighbours in time, the same side first.
+        seconds: of a block, None where it has none.
+        trimmed: share of the blocks that is left out at either end of their differences: they
+            met somebody else's load.
+
+    Returns:
+        Geometric means over those that are left; None where nothing was measured.
+    """
+    logs = []
+    for first, second in blocks:
+        one_s, other_s = seconds(first), seconds(second)
+        if one_s and other_s:
+            logs.append((math.log(one_s), math.log(other_s)))
+    if not logs:
+        return None
+    logs.sort(key=lambda pair: pair[1] - pair[0])
+    cut = int(trimmed * len(logs))
+    kept = logs[cut : len(logs) - cut]
+    return math.exp(fmean(x[0] for x in kept)), math.exp(fmean(x[1] for x in kept))
 
 
 def has_two_modes(timings: Sequence[LaunchTiming]) -> bool:

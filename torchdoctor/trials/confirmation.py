@@ -6,15 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Launcher, Plan
+from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.patch_trial import reserve_s
 from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
+    FEWEST_PAIRS,
     WORTH,
     hopeless,
     plan_confirmation,
 )
+
+_A_A_SHARE = 0.1  # of the budget left
 
 
 class Confirmation:
@@ -50,17 +54,18 @@ class Confirmation:
             baseline_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
             kept_s = reserve_s(baseline_s, left_s) if self.reserves else 0.0  # for the patch
             expected_s = [launcher.expected_s(arm) for arm in finalists]
-            plan = plan_confirmation(expected_s, baseline_s, left_s - kept_s)
+            plan = plan_confirmation(expected_s, baseline_s, left_s - kept_s, launcher.pairs_up)
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
             if len(chosen) == 1:
                 self._plan_pairs(chosen[0], max(1, plan.pairs))
                 self._pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
                 self._go_on_with(chosen[0], kept_s, others_wait=bool(finalists))
             else:
-                arms = [baseline, *chosen, baseline]
-                launcher.plan = Plan(phase="confirm", unit="round", most=plan.pairs, arms=arms)
+                arms = launcher.round_of(chosen)
+                most = plan.pairs * len(arms)
+                launcher.plan = Plan(phase="confirm", unit="launch", most=most, arms=arms)
                 for _ in range(plan.pairs):
-                    launcher.block(chosen, "confirm")
+                    launcher.round(chosen, "confirm")
                 for arm in chosen:
                     if self.evidence.measured(arm).beyond_bound:
                         self._go_on_with(arm, kept_s, others_wait=bool(finalists))
@@ -92,6 +97,17 @@ class Confirmation:
             known = any(len(self.evidence.paired(one, "confirm")) > 2 for one in self.faster())
             if arm.alive and not known and not hopeless(seen, CONFIRM_PAIRS):
                 self._pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
+
+    def itself(self) -> None:
+        """The A/A candidate of pairs side by side, in a tenth of the time that is left."""
+        launcher = self.launcher
+        beside, baseline = launcher.side_by_side, launcher.baseline
+        if beside is None or not beside.suits(baseline, baseline):
+            return
+        pair_s = 2 * launcher.expected_s(baseline)
+        share = min(_A_A_SHARE * launcher.budget.left() / max(pair_s, 1e-9), FEWEST_PAIRS)
+        for _ in range(int(share) if share >= 2 else 0):
+            beside.pair(launcher, baseline, baseline, "confirm")
 
     def _go_on_with(self, arm: Arm, kept_s: float, *, others_wait: bool) -> None:
         """More pairs of one that looks faster, where they now cost less than was expected.

@@ -8,7 +8,8 @@ from statistics import fmean
 
 from torchdoctor.records import Interval, LaunchTiming, StepStatistics
 from torchdoctor.trials import compare
-from torchdoctor.trials.launches import Arm, Launcher
+from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.rounds import Round, Seconds, a_a_differences, differences
 
@@ -83,8 +84,14 @@ class Evidence:
 
     def noise(self, by: str | None = None) -> list[float]:
         """Differences of the A/A candidate over all rounds of launches; of blocks where none."""
-        rounds = self._launcher.rounds or self._launcher.switched
-        return a_a_differences(rounds, self.seconds(by or self.decided_by()))
+        by, launched = by or self.decided_by(), self._launcher.rounds
+        # Pairs side by side see far less noise than launches one after the other.
+        beside = [one for one in launched if one.shape == "turns"]
+        for rounds in (beside, launched, self._launcher.switched):
+            found = a_a_differences(rounds, self.seconds(by), trimmed=_trimmed(by))
+            if len(found) > 1:
+                return found
+        return found
 
     def numerics(self, arm: Arm) -> Numerics:
         """Did training change in this arm?"""
@@ -109,31 +116,32 @@ class Evidence:
 
     def paired(self, arm: Arm, phase: str) -> list[float]:
         """Deciding differences of one phase."""
+        return self._differences(arm, phase, self._by(arm))
+
+    def _differences(self, arm: Arm, phase: str, by: str, *, ranking: bool = False) -> list[float]:
         if not self.can_judge(arm):
             return []
-        return differences(self._rounds(phase), arm.key, self.seconds(self._by(arm), arm))
+        return differences(
+            self._rounds(phase),
+            arm.key,
+            self.seconds(by, arm),
+            ranking=ranking,
+            trimmed=_trimmed(by),
+        )
 
     def ranked(self, arm: Arm, phase: str) -> tuple[list[float], list[float]]:
         """Differences to rank candidates by: by the deciding figure, and by the other one."""
         if phase == "switch":  # many short blocks: the faster of two would be a biased baseline
             return self.paired(arm, phase), self.paired_by_the_other_figure(arm, phase)
-        if not self.can_judge(arm):
-            return [], []
         by = self._by(arm)
-        other = "median" if by == "mean" else "mean"
-        rounds = self._rounds(phase)
         first, second = (
-            differences(rounds, arm.key, self.seconds(figure, arm), ranking=True)
-            for figure in (by, other)
+            self._differences(arm, phase, figure, ranking=True) for figure in (by, _other(by))
         )
         return first, second
 
     def paired_by_the_other_figure(self, arm: Arm, phase: str) -> list[float]:
         """The same by the median where the mean decides, or the other way."""
-        if not self.can_judge(arm):
-            return []
-        other = self.seconds("median" if self._by(arm) == "mean" else "mean", arm)
-        return differences(self._rounds(phase), arm.key, other)
+        return self._differences(arm, phase, _other(self._by(arm)))
 
     def ceiling(self, arm: Arm) -> Interval | None:
         """What an arm that takes a branch's cost away gave within one launch."""
@@ -175,6 +183,15 @@ class Evidence:
     def _rounds(self, phase: str) -> list[Round]:
         log = [*self._launcher.rounds, *self._launcher.switched]
         return [one for one in log if one.phase == phase]
+
+
+def _trimmed(by: str) -> float:
+    """Where means decide all blocks count: the long steps may lie in a few of them."""
+    return compare.TRIMMED if by == "median" else 0.0
+
+
+def _other(by: str) -> str:
+    return "median" if by == "mean" else "mean"
 
 
 def _has_samples(arm: Arm) -> bool:

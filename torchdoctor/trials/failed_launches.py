@@ -8,7 +8,7 @@ from torchdoctor.records import LaunchTiming
 from torchdoctor.trials.compare import usable
 
 if TYPE_CHECKING:
-    from torchdoctor.trials.launches import Arm
+    from torchdoctor.trials.arms import Arm
 
 
 def refusal(arm: Arm, timing: LaunchTiming) -> str | None:

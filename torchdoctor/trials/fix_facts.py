@@ -6,8 +6,8 @@ from typing import Any
 
 from torchdoctor.records import Recording
 from torchdoctor.records.lookup import no_second_loader, training_loaders
+from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ladder import Ladder
-from torchdoctor.trials.launches import FixFacts
 from torchdoctor.trials.samples import Preparation
 
 

@@ -1,30 +1,28 @@
-"""Launches one after another within the budget: what ran, what failed, and in which round."""
+"""Launches within the budget: what ran, what failed, and in which round."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
-from torchdoctor.records import Candidate, LaunchTiming, ProgressEvent, SwitchedLaunch
-from torchdoctor.reports.figures import fix_with_settings
+from torchdoctor.records import LaunchTiming, ProgressEvent, SwitchedLaunch
+from torchdoctor.trials.arms import Arm, Fixes, label
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
-from torchdoctor.trials.ladder import Ladder
-from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
-from torchdoctor.trials.samples import Preparation
 from torchdoctor.trials.schedule import Budget, BudgetEnded
+
+if TYPE_CHECKING:
+    from torchdoctor.trials.side_by_side import SideBySide
 
 # Of a one-time cost, paid again with a warm cache, until measured (compiling on a CPU: 0.06).
 _CACHED = 0.15
 _MANY = 4  # launches
-
-Fixes = list[tuple[str, dict[str, Any]]]
 
 
 class Launch(Protocol):
@@ -36,65 +34,6 @@ class Launch(Protocol):
 
 class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
     """No further launch makes sense; the message says why."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixFacts:
-    """What the trials must know of a fix."""
-
-    keeps_results: str = "within rounding"  # KEEPS_RESULTS of its module
-    setup_s: float = 0.0  # one-time cost to expect before it was ever launched
-    includes: frozenset[str] = frozenset()  # fixes that it applies as well
-    switches: bool = False  # on and off in a running program (`WHEN`)
-    ladder: Ladder | None = None  # a setting of which more values may be tried
-    how: Preparation = field(default_factory=Preparation)  # where its samples come from
-    doubted: bool = False  # `doubt`: recommended only where it was seen to train the same
-
-    @property
-    def risk(self) -> int:
-        """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
-        return RISKS[self.keeps_results]
-
-
-@dataclass(kw_only=True)
-class Arm:
-    """The untouched program, a candidate, or several fixes together."""
-
-    key: str
-    fixes: Fixes = field(default_factory=list)
-    facts: FixFacts = field(default_factory=FixFacts)
-    candidate: Candidate | None = None
-    slots: list[Slot] = field(default_factory=list)  # with the program's own seed
-    cost_s: float = 0.0
-    failed: str | None = None
-    refused: str | None = None
-    remarks: list[str] = field(default_factory=list)  # of its row: what it does to other sets
-    superseded: bool = False  # another set took its place, however its own figure reads
-
-    @property
-    def alive(self) -> bool:
-        """Whether it may be launched again."""
-        return self.failed is None and self.refused is None
-
-    @property
-    def timings(self) -> list[LaunchTiming]:
-        """Its launches that can be used."""
-        return [slot.timing for slot in self.slots if usable(slot.timing)]
-
-    def with_settings(self, key: str, settings: dict[str, Any]) -> Arm:
-        """A candidate that was never launched: this one, its first fix with other settings."""
-        assert self.candidate is not None
-        return Arm(
-            key=key,
-            fixes=[(self.fixes[0][0], settings), *self.fixes[1:]],
-            facts=self.facts,
-            candidate=replace(self.candidate, settings=settings),
-        )
-
-
-def label(fixes: Fixes) -> str:
-    """ "loader-workers (num_workers=4) + set-to-none"."""
-    return " + ".join(fix_with_settings(fix, settings) for fix, settings in fixes)
 
 
 @dataclass(kw_only=True)
@@ -123,6 +62,7 @@ class Launcher:
         progress: told before and after each launch.
         order: random order within rounds.
         expected_launch_s: of the untouched program, before it was launched here; None: unknown.
+        side_by_side: launches both sides of a pair at once; None: one launch follows the other.
     """
 
     def __init__(
@@ -133,6 +73,7 @@ class Launcher:
         progress: Callable[[ProgressEvent], None] | None = None,
         order: random.Random,
         expected_launch_s: float | None = None,
+        side_by_side: SideBySide | None = None,
     ) -> None:
         self.budget, self.order = budget, order
         self.baseline = Arm(key=BASELINE)
@@ -143,6 +84,7 @@ class Launcher:
         self.plan: Plan | None = None
         self.best: str | None = None
         self.done = 0
+        self.side_by_side = side_by_side
         self._launch, self._progress, self._first_s = launch, progress, expected_launch_s
 
     def expected_s(self, arm: Arm) -> float:
@@ -175,7 +117,7 @@ class Launcher:
         if not self.affords(arm):
             raise BudgetEnded
         name = label(arm.fixes) or "the untouched program"
-        self._tell(phase, name + (f", seed + {seed_offset}" if seed_offset else ""))
+        self.tell(phase, name + (f", seed + {seed_offset}" if seed_offset else ""))
         began = self.budget.now()
         try:
             timing = self._timed(arm, seed_offset)
@@ -184,15 +126,15 @@ class Launcher:
         if timing.ended == "interrupted":
             raise Interrupted(timing.reason or "Interrupted.")
         self.done += 1
-        self._did("launch", phase)
+        self.did("launch", phase)
         slot = Slot(
             arm=arm.key, timing=timing, began_s=began, ended_s=self.budget.now(), phase=phase
         )
         if seed_offset == 0:
-            self._keep(arm, slot)
+            self.keep(arm, slot)
         elif usable(timing):
             self.seeds.append(timing)
-        self._tell(phase, name)
+        self.tell(phase, name)
         return slot
 
     def switch(
@@ -209,7 +151,7 @@ class Launcher:
             parts.append(f"{len(arms) - fixes} costs taken away")
         name = f"{' and '.join(parts)}, switched on and off within one launch"
         self.switched_arms |= {arm.key for arm in arms}
-        self._tell(phase, name)
+        self.tell(phase, name)
         began = self.budget.now()
         try:
             found = start(self.order.randrange(1 << 30))
@@ -225,7 +167,7 @@ class Launcher:
         if found.ended == "interrupted":
             raise Interrupted(found.reason or "Interrupted.")
         self.done += 1
-        self._tell(phase, name)
+        self.tell(phase, name)
         return found
 
     def block(self, arms: Sequence[Arm], phase: str) -> None:
@@ -240,7 +182,7 @@ class Launcher:
             return
         if not self.affords(self.baseline, cheapest, self.baseline):
             raise BudgetEnded
-        one = self._begin(phase, "block")
+        one = self.begin(phase, "block")
         one.slots.append(self.run(self.baseline, phase))
         skipped = False
         for arm in self.order.sample(alive, len(alive)):
@@ -250,19 +192,53 @@ class Launcher:
             else:
                 skipped = True
         one.slots.append(self.run(self.baseline, phase))
-        self._did("round", phase)
+        self.did("round", phase)
         if skipped:
             raise BudgetEnded
 
+    @property
+    def pairs_up(self) -> bool:
+        """Whether a pair is two launches side by side, so that nothing is gained by a block."""
+        return self.side_by_side is not None and self.side_by_side.works
+
+    def round_of(self, arms: Sequence[Arm]) -> list[Arm]:
+        """What `round` launches: who is launched more often, stands there more often."""
+        if self.pairs_up:
+            return [side for arm in arms for side in (self.baseline, arm)]
+        return [self.baseline, *arms, self.baseline]
+
+    def round(self, arms: Sequence[Arm], phase: str) -> None:
+        """Each of these once beside the untouched program, in random order.
+
+        Raises:
+            BudgetEnded: not all of it fits; what did is kept.
+        """
+        if not self.pairs_up:
+            self.block(arms, phase)
+            return
+        for arm in self.order.sample(list(arms), len(arms)):
+            if arm.alive:
+                self.abba(arm, phase, 1)
+
     def abba(self, arm: Arm, phase: str, pairs: int, against: Arm | None = None) -> None:
-        """Pairs of the baseline (or `against`) and one arm, ABBA or BAAB; ends when the arm fails.
+        """Pairs of the baseline (or `against`) and one arm; ends when the arm fails.
+
+        Side by side, or else ABBA or BAAB one after the other.
 
         Raises:
             BudgetEnded: the next pair does not fit.
         """
         other = against or self.baseline
+        beside = self.side_by_side
+        while pairs > 0 and beside is not None and beside.suits(other, arm):
+            if not (arm.alive and other.alive):
+                return
+            pairs -= beside.pair(self, other, arm, phase)
+        self._abba_in_turns(arm, phase, pairs, other)
+
+    def _abba_in_turns(self, arm: Arm, phase: str, pairs: int, other: Arm) -> None:
         for unit in range(math.ceil(pairs / 2)):
-            one = self._begin(phase, "abba", other.key)
+            one = self.begin(phase, "abba", other.key)
             first, second = self.order.sample([other, arm], 2)
             halves = [(first, second), (second, first)][: pairs - 2 * unit]
             for half in halves:
@@ -272,13 +248,15 @@ class Launcher:
                     if not (arm.alive and other.alive):
                         return
                     one.slots.append(self.run(side, phase))
-                self._did("pair", phase)
+                self.did("pair", phase)
 
-    def _did(self, unit: str, phase: str) -> None:
+    def did(self, unit: str, phase: str) -> None:
+        """One more of what is planned was done."""
         if self.plan is not None and (self.plan.unit, self.plan.phase) == (unit, phase):
             self.plan.done += 1
 
-    def _begin(self, phase: str, shape: str, against: str = BASELINE) -> Round:
+    def begin(self, phase: str, shape: str, against: str = BASELINE) -> Round:
+        """A new round in the log."""
         flip = self.order.random() < 0.5
         one = Round(phase=phase, shape=shape, flip=flip, against=against)
         self.rounds.append(one)
@@ -294,7 +272,12 @@ class Launcher:
         except TorchdoctorError as error:
             raise Stopped(f"Trials stopped: {error}") from error
 
-    def _keep(self, arm: Arm, slot: Slot) -> None:
+    def keep(self, arm: Arm, slot: Slot) -> None:
+        """Log a launch of an arm, and whether it refused or failed.
+
+        Raises:
+            Stopped: the untouched program failed twice in a row.
+        """
         arm.slots.append(slot)
         timing = slot.timing
         if arm is self.baseline:
@@ -309,7 +292,8 @@ class Launcher:
         elif broken := failure(arm, timing):
             arm.failed = broken
 
-    def _tell(self, phase: str, message: str) -> None:
+    def tell(self, phase: str, message: str) -> None:
+        """Where the search stands."""
         if self._progress is None:
             return
         plan = self.plan if self.plan is not None and self.plan.phase == phase else None

@@ -259,7 +259,8 @@ def _not_finite(trial: LaunchTiming, untouched: Untouched) -> str | None:
 
 def _other_backwards(trial: LaunchTiming, untouched: Untouched) -> str | None:
     def per_step(timing: LaunchTiming) -> float:
-        return len(timing.losses) / (untouched.warmup_steps + len(timing.step_s))
+        steps = timing.iterations or untouched.warmup_steps + len(timing.step_s)
+        return len(timing.losses) / steps
 
     theirs = [per_step(b) for b in untouched.baselines if b.losses and b.step_s]
     if not theirs or not trial.step_s:

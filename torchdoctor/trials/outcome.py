@@ -18,9 +18,9 @@ from torchdoctor.records import (
     TriedCeiling,
 )
 from torchdoctor.trials import compare
+from torchdoctor.trials.arms import Arm, label
 from torchdoctor.trials.bounds import beyond_belief, bound_of, doubt
 from torchdoctor.trials.evidence import Evidence, Measured, exceeds
-from torchdoctor.trials.launches import Arm, label
 from torchdoctor.trials.schedule import CONFIRM_PAIRS, FEWEST_PAIRS, NO_TIME, WORTH, hopeless
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")

@@ -7,8 +7,9 @@ import math
 from torchdoctor.records import Interval, PatchTrial
 from torchdoctor.records.counts import counted
 from torchdoctor.trials import compare
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Launcher, Plan
+from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
 
 _MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same

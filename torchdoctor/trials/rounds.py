@@ -1,11 +1,13 @@
 """Rounds of launches, and how a candidate is paired with the baselines of its round. Pure.
 
-Two shapes, chosen by simulation (docs/decisions/pairing.md):
+Three shapes, chosen by simulation (docs/decisions/pairing.md):
 
 - block: baseline, the candidates in random order, baseline. A candidate is compared with the two
   baselines interpolated at its own time, so that a steady drift cancels. The A/A candidate is the
   closing baseline against the opening one, its sign random, scaled to a candidate's variance.
 - abba: one candidate; baseline, candidate, candidate, baseline or the reverse, neighbours paired.
+- turns: two launches side by side, which take turns; all their blocks together are one pair. The
+  A/A candidate is a pair of two baselines.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torchdoctor.records import LaunchTiming
+from torchdoctor.trials.compare import TRIMMED, pair_times
 
 BASELINE = "baseline"
 # Variance of candidate minus interpolated baseline (1.5) over baseline minus baseline (2).
@@ -44,14 +47,19 @@ class Round:
     """Launches that are compared with each other, in the order they ran."""
 
     phase: str  # "screen" | "confirm" | "stack" | "add" | "drop" | "patch"
-    shape: str  # "block" | "abba"
-    against: str = BASELINE  # in "abba": key of the other side, which may be a set of fixes
+    shape: str  # "block" | "abba" | "turns": slots are blocks, neighbours side by side
+    against: str = BASELINE  # but in "block": key of the other side, which may be a set of fixes
     flip: bool = False  # random: which way round the A/A candidate is taken
     slots: list[Slot] = field(default_factory=list)
 
 
 def differences(
-    rounds: Sequence[Round], arm: str, seconds: Seconds, *, ranking: bool = False
+    rounds: Sequence[Round],
+    arm: str,
+    seconds: Seconds,
+    *,
+    ranking: bool = False,
+    trimmed: float = TRIMMED,
 ) -> list[float]:
     """Log baseline (or `Round.against`) minus log candidate for every pair of `arm`, in order.
 
@@ -62,20 +70,28 @@ def differences(
         ranking: compare all candidates of a block with the faster of its baselines. A load from
             outside only ever slows a launch down: where it hit one baseline, interpolating would
             rank whoever ran beside that one first. Not for intervals: it is biased.
+        trimmed: of launches side by side, as in `compare.pair_times`.
     """
     found: list[float] = []
     for one in rounds:
         if one.shape == "abba":
             found += _abba_pairs(one, arm, seconds)
+        elif one.shape == "turns":
+            found += _turns(one, arm, seconds, trimmed)
         else:
             found += _in_block(one, arm, seconds, ranking)
     return found
 
 
-def a_a_differences(rounds: Sequence[Round], seconds: Seconds) -> list[float]:
+def a_a_differences(
+    rounds: Sequence[Round], seconds: Seconds, *, trimmed: float = TRIMMED
+) -> list[float]:
     """The same for the A/A candidate: baseline against baseline, one for each whole round."""
     found: list[float] = []
     for one in rounds:
+        if one.shape == "turns":
+            found += [-x if one.flip else x for x in _turns(one, BASELINE, seconds, trimmed)]
+            continue
         logs = [
             log
             for slot in one.slots
@@ -112,6 +128,15 @@ def _in_block(one: Round, arm: str, seconds: Seconds, ranking: bool) -> list[flo
         weight = (slot.middle_s - begin) / (end - begin) if end > begin else 0.5
         found.append(first * (1.0 - weight) + last * weight - log)
     return found
+
+
+def _turns(one: Round, arm: str, seconds: Seconds, trimmed: float) -> list[float]:
+    """Slots lie in pairs: a block of `against`, a block of the arm."""
+    if (one.against, arm) != (one.slots[0].arm, one.slots[1].arm):
+        return []
+    blocks = [(x.timing, y.timing) for x, y in zip(one.slots[0::2], one.slots[1::2], strict=True)]
+    times = pair_times(blocks, seconds, trimmed)
+    return [] if times is None else [math.log(times[0] / times[1])]
 
 
 def _abba_pairs(one: Round, arm: str, seconds: Seconds) -> list[float]:

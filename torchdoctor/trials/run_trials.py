@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from torchdoctor.errors import Interrupted
 from torchdoctor.records import Candidate, ProgressEvent, StepStatistics, TriedCeiling
+from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.ceilings import CeilingTrial, tried
 from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launch, Launcher, Stopped, label
+from torchdoctor.trials.launches import Launch, Launcher, Stopped
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import measure_patch, patch_arm, patch_result
 from torchdoctor.trials.samples import Preparation
@@ -27,6 +28,7 @@ from torchdoctor.trials.schedule import (
     BudgetEnded,
 )
 from torchdoctor.trials.screening import Screen
+from torchdoctor.trials.side_by_side import BothAtOnce, SideBySide
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.trials.stacking import Stacking
 from torchdoctor.trials.switching import Switching
@@ -49,6 +51,7 @@ def run_trials(
     switching: Switching | None = None,
     ceilings: Sequence[CeilingTrial] = (),
     growing: Mapping[str, NextSettings] | None = None,
+    both_at_once: BothAtOnce | None = None,
 ) -> TrialResults:
     """Try the candidates against the untouched program.
 
@@ -71,6 +74,8 @@ def run_trials(
             launch.
         ceilings: to be tried within the switching launch.
         growing: fixes whose setting is searched from its first candidate on (`sizes`).
+        both_at_once: starts two launches that take turns, for pairs side by side; None: the
+            launches of a pair follow each other.
     """
     if steps is not None and warmup_steps is not None:
         steps = replace(steps, warmup_steps=warmup_steps)
@@ -80,6 +85,7 @@ def run_trials(
         progress=progress,
         order=random.Random(seed),
         expected_launch_s=expected_launch_s,
+        side_by_side=SideBySide(both_at_once) if both_at_once is not None else None,
     )
     arms = [
         Arm(
@@ -158,6 +164,7 @@ class _Search:
             )
             confirmation.finalists(finalists)
             confirmation.others(others)
+            confirmation.itself()
             self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
             self.stacking.run()
             self.ended = NO_TIME if self.stacking.short_of_time else None
@@ -271,7 +278,11 @@ class _Search:
             baseline=self.launcher.baseline,
             launches=self.launcher.done,
             ended=self.ended,
-            doubts=[*self.doubts, *self.stacking.doubts],
+            doubts=[
+                *self.doubts,
+                *self.stacking.doubts,
+                *(self.launcher.side_by_side.doubts if self.launcher.side_by_side else []),
+            ],
             interrupted=self.interrupted,
             patch=patch_result(self.evidence, self.patch, self.no_patch),
             ceilings=self.tried_ceilings(),

@@ -59,7 +59,11 @@ class Screening:
 
 
 def plan_screening(
-    expected_s: Sequence[float], baseline_s: float, left_s: float, least: int = 2
+    expected_s: Sequence[float],
+    baseline_s: float,
+    left_s: float,
+    least: int = 2,
+    pairs_up: bool = False,
 ) -> Screening:
     """Screen as many candidates as leave time to confirm.
 
@@ -68,6 +72,8 @@ def plan_screening(
         baseline_s: of the untouched program.
         left_s: of the budget.
         least: fewer are not screened, but confirmed at once.
+        pairs_up: each candidate is looked at once, in a pair side by side, which tells more than
+            two rounds of launches one after the other do.
     """
     count = len(expected_s)
     if count < least:
@@ -79,9 +85,10 @@ def plan_screening(
     two_and_stack = FEWEST_PAIRS * 3 * pair_s + seeds_s
 
     def cost(candidates: int) -> float:
-        return 2 * baseline_s + sum(expected_s[:candidates])
+        baselines = candidates if pairs_up else 2
+        return baselines * baseline_s + sum(expected_s[:candidates])
 
-    for rounds in range(SCREEN_ROUNDS, 0, -1):
+    for rounds in range(1 if pairs_up else SCREEN_ROUNDS, 0, -1):
         if rounds * cost(count) + two_and_stack <= left_s:
             return Screening(candidates=count, rounds=rounds)
     for candidates in range(count, least - 1, -1):
@@ -178,7 +185,7 @@ class Confirmation:
 
 
 def plan_confirmation(
-    expected_s: Sequence[float], baseline_s: float, left_s: float
+    expected_s: Sequence[float], baseline_s: float, left_s: float, pairs_up: bool = False
 ) -> Confirmation:
     """Confirm as many finalists as leave time to measure them together.
 
@@ -186,10 +193,11 @@ def plan_confirmation(
         expected_s: seconds of a launch of each finalist, best first; at least one.
         baseline_s: of the untouched program.
         left_s: of the budget.
+        pairs_up: each finalist has a baseline of its own, instead of two for all in a round.
     """
     stack_s = FEWEST_PAIRS * (baseline_s + max(expected_s, default=0.0))
     for count in range(min(MOST_FINALISTS, len(expected_s)), 1, -1):
-        round_s = 2 * baseline_s + sum(expected_s[:count])
+        round_s = (count if pairs_up else 2) * baseline_s + sum(expected_s[:count])
         # Two finalists without time for both together are still two answers.
         reserve_s = stack_s if count > 2 or FEWEST_PAIRS * round_s + stack_s <= left_s else 0.0
         pairs = _whole((left_s - reserve_s) / round_s)

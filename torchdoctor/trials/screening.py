@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.ladder import next_value
-from torchdoctor.trials.launches import Arm, Launcher, Plan
+from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
     FEWEST_PAIRS,
@@ -135,16 +136,17 @@ class Screen:
         """A look at as many as leave time to confirm; the arms that were looked at."""
         launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
         times = [launcher.expected_s(arm) for arm in candidates]
-        plan = plan_screening(times, baseline_s, launcher.budget.left(), least)
+        left_s = launcher.budget.left()
+        plan = plan_screening(times, baseline_s, left_s, least, launcher.pairs_up)
         arms = candidates[: plan.candidates]
-        round_of = [launcher.baseline, *arms, launcher.baseline]
+        round_of = launcher.round_of(arms)
         most = plan.rounds * len(round_of)
         launcher.plan = Plan(phase="screen", unit="launch", most=most, arms=round_of)
         for _ in range(plan.rounds):
             # Time to confirm somebody is worth more than another look at everybody.
             if not self._can_confirm_after(arms):
                 break
-            launcher.block(arms, "screen")
+            launcher.round(arms, "screen")
             self.tell(arms)
         return arms
 
@@ -176,7 +178,7 @@ class Screen:
             self.arms.append(arm)
             if best not in within:
                 found.append(arm)
-                self.launcher.block([best, arm], "screen")
+                self.launcher.round([arm] if self.launcher.pairs_up else [best, arm], "screen")
             self.tell([best, arm])
         return found
 
@@ -210,11 +212,13 @@ class Screen:
     def _can_confirm_after(self, arms: Sequence[Arm]) -> bool:
         """Whether a round of screening leaves time for the fewest pairs of one finalist."""
         launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
-        times = [launcher.expected_s(arm) for arm in arms if arm.alive]
-        if not times:
+        alive = [arm for arm in arms if arm.alive]
+        if not alive:
             return False
+        times = [launcher.expected_s(arm) for arm in alive]
         confirm_s = FEWEST_PAIRS * (baseline_s + sum(times) / len(times))
-        return 2 * baseline_s + sum(times) + confirm_s <= launcher.budget.left()
+        round_s = sum(map(launcher.expected_s, launcher.round_of(alive)))
+        return round_s + confirm_s <= launcher.budget.left()
 
 
 def _next_to(best: Arm, known: Sequence[Arm], gains: Mapping[str, float], key: str) -> Arm | None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.compare import seconds_per_sample, usable
-from torchdoctor.trials.launches import Arm, Launcher, Plan
+from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.rounds import Round
 
 PHASE = "screen"  # each size is looked at once, between two baselines

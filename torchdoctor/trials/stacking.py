@@ -14,8 +14,9 @@ from typing import Any
 
 from torchdoctor.records.counts import counted
 from torchdoctor.trials import compare
+from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Arm, Fixes, FixFacts, Launcher, Plan, label
+from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.outcome import Judgement, training_is_the_same
 from torchdoctor.trials.patch_trial import reserve_s
 from torchdoctor.trials.samples import Preparation

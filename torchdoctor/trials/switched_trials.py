@@ -12,8 +12,8 @@ from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
 from torchdoctor.recording.window import DEFAULT_PREFETCH, Window
 from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch
+from torchdoctor.trials.arms import Fixes
 from torchdoctor.trials.ceilings import CeilingTrial
-from torchdoctor.trials.launches import Fixes
 
 _CEILING = "ceiling-"
 

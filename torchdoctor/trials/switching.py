@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from torchdoctor.records import AppliedFix, SwitchedLaunch
+from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.ceilings import abandon
-from torchdoctor.trials.launches import Arm, Fixes, Launcher
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
 from torchdoctor.trials.schedule import FEWEST_PAIRS
 

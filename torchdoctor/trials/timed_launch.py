@@ -2,18 +2,78 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torchdoctor.recording.launch import Variables
+from torchdoctor.recording.launch_plan import Fix
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
+from torchdoctor.recording.running_launch import Poll
 from torchdoctor.recording.sandbox import Contents
+from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_large
+from torchdoctor.recording.turns import Start, abba, neighbours, take_turns
 from torchdoctor.recording.window import Window
-from torchdoctor.records import AppliedFix, LaunchTiming, Recording
+from torchdoctor.records import AppliedFix, LaunchTiming, Recording, TurnsTaken
 from torchdoctor.source_patch import SourcePatch, source_patch
 from torchdoctor.trials.patch_trial import PATCH
+from torchdoctor.trials.side_by_side import BlockPairs, BothAtOnce
+
+# A fix may need more than the untouched program: larger batches, samples kept.
+_MEMORY_TO_SPARE = 2.0
+_FEWEST_BLOCKS = 4  # of each side
+
+_Fixes = Sequence[tuple[str, dict[str, Any]]]
+
+
+def expected_launch_s(seen: Observation, window: Window) -> float:
+    """Seconds from the start of a launch of the untouched program to the end of its window."""
+    return seen.start_s + (window.warmup_steps + window.measure_steps) * seen.steps.mean_s
+
+
+def turns_of_trials(
+    recorder: Recorder,
+    seen: Observation,
+    window: Window,
+    steps: int | None = None,
+    wanted: bool = True,
+) -> TurnBlocks | None:
+    """Blocks of pairs side by side, which cost about as much as two launches do.
+
+    Args:
+        recorder: starts the launches.
+        seen: the untouched program.
+        window: of a launch by itself.
+        steps: measured iterations of each side, where the user says so.
+        wanted: by the user.
+
+    Returns:
+        None where launches have to follow each other: several processes train, both are not
+        sure to fit in memory, both would write to the user's files, the files that training reads
+        are to be read from the disk anew, or steps are too long or too few for blocks.
+    """
+    if not wanted or recorder.drops_files or recorder.sandbox.mode == "none":
+        return None
+    if too_large([seen, seen], _MEMORY_TO_SPARE) is not None:
+        return None
+    most_s = 2 * expected_launch_s(seen, window)
+    turns = choose_turns(seen.steps, window, seen.start_s, most_s, steps)
+    return turns if turns is not None and turns.blocks >= _FEWEST_BLOCKS else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    """One launch: its name, and what is switched on or changed in it; see `Recorder.time`."""
+
+    name: str
+    files: Sequence[Fix] = ()
+    contents: Contents | None = None
+    variables: Variables | None = None
+    applied: list[AppliedFix] = field(default_factory=list)  # without the probe's help
 
 
 class TimedLaunch:
@@ -41,7 +101,7 @@ class TimedLaunch:
         self._kind = kind
         self.patch: SourcePatch | None = None  # of `make_patch`
 
-    def make_patch(self, fixes: Sequence[tuple[str, dict[str, Any]]]) -> str | None:
+    def make_patch(self, fixes: _Fixes) -> str | None:
         """Make the patch that launches of PATCH run; a sentence where it cannot be run."""
         self.patch = source_patch(fixes, self._recording, self._modules)
         if self.patch is None:
@@ -50,47 +110,79 @@ class TimedLaunch:
             return "the patched source can be run in the overlay sandbox alone"
         return None
 
-    def __call__(
-        self, fixes: Sequence[tuple[str, dict[str, Any]]], *, seed_offset: int = 0
-    ) -> LaunchTiming:
+    def __call__(self, fixes: _Fixes, *, seed_offset: int = 0) -> LaunchTiming:
         """Launch once with these fixes, or `[(PATCH, {})]`; a failure is a value."""
-        if [fix for fix, _ in fixes] == [PATCH]:
-            timing = self._launch(
-                PATCH, [], seed_offset, self.patch.contents() if self.patch else None
-            )
-            return replace(timing, fixes=[AppliedFix(fix=PATCH, state="applied")])
-        files = [(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes]
-        name = self._kind + ("+".join(fix for fix, _ in fixes) or "baseline")
-        return self._launch(name, files, seed_offset, None, self._variables(fixes))
+        how = self._how(fixes)
+        timing = self._recorder.time(
+            how.name,
+            self._seen.found.boundary,
+            self._window,
+            how.files,
+            self._timeout_s(expected_launch_s(self._seen, self._window)),
+            seed_offset,
+            self._seen.steps.trainers,
+            how.contents,
+            how.variables,
+        )
+        return replace(timing, fixes=how.applied) if how.applied else timing
 
-    def _variables(self, fixes: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str | None]:
+    def both_at_once(self, turns: TurnBlocks) -> BothAtOnce:
+        """What trials call for a pair side by side, in blocks of `turns`."""
+
+        def both(
+            one: _Fixes, other: _Fixes, order: random.Random, most_s: float
+        ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
+            until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
+            # The first to warm up waits longer for its first block, so that goes by lot too.
+            sides = [one, other]
+            order.shuffle(sides)
+            starts = self._turning(sides[0], turns), self._turning(sides[1], turns)
+            taken = take_turns(starts, abba(turns.blocks, order), turns.most_turn_s, until_s)
+            mine, its = taken if sides[0] is one else taken[::-1]
+            return mine, its, neighbours(mine, its)
+
+        return both
+
+    def _turning(self, fixes: _Fixes, turns: TurnBlocks) -> Start:
+        how, timeout_s = self._how(fixes), self._timeout_s(turns.pair_s)
+
+        def start(poll: Poll) -> TurnsTaken:
+            taken = self._recorder.take_turns(
+                how.name,
+                self._seen.found.boundary,
+                turns,
+                timeout_s,
+                poll,
+                how.files,
+                how.contents,
+                how.variables,
+            )
+            if not how.applied:
+                return taken
+            return replace(taken, timing=replace(taken.timing, fixes=how.applied))
+
+        return start
+
+    def _how(self, fixes: _Fixes) -> _How:
+        if [fix for fix, _ in fixes] == [PATCH]:
+            contents = self.patch.contents() if self.patch else None
+            return _How(
+                name=PATCH, contents=contents, applied=[AppliedFix(fix=PATCH, state="applied")]
+            )
+        return _How(
+            name=self._kind + ("+".join(fix for fix, _ in fixes) or "baseline"),
+            files=[(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes],
+            variables=self._variables(fixes),
+        )
+
+    def _timeout_s(self, expected_s: float) -> float:
+        """Compilation may take a minute; a fix that makes training 4x slower has lost anyway."""
+        return max(min(4 * expected_s + 120.0, self._left() + expected_s), expected_s + 10.0)
+
+    def _variables(self, fixes: _Fixes) -> dict[str, str | None]:
         """Of the environment, by the fixes that work through it."""
         found: dict[str, str | None] = {}
         for fix, values in fixes:
             if hasattr(self._modules[fix], "environment"):
                 found |= self._modules[fix].environment(values)
         return found
-
-    def _launch(
-        self,
-        name: str,
-        fixes: Sequence[tuple[str, Path, dict[str, Any]]],
-        seed_offset: int,
-        contents: Contents | None,
-        variables: dict[str, str | None] | None = None,
-    ) -> LaunchTiming:
-        steps = self._window.warmup_steps + self._window.measure_steps
-        expected = self._seen.start_s + steps * self._seen.steps.mean_s
-        # Compilation may take a minute; a fix that makes training 4x slower has lost anyway.
-        timeout = max(min(4 * expected + 120.0, self._left() + expected), expected + 10.0)
-        return self._recorder.time(
-            name,
-            self._seen.found.boundary,
-            self._window,
-            fixes,
-            timeout,
-            seed_offset,
-            self._seen.steps.trainers,
-            contents,
-            variables,
-        )

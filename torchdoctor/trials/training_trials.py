@@ -20,9 +20,10 @@ from torchdoctor.records import (
     StepStatistics,
     TrainingTrial,
 )
+from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
-from torchdoctor.trials.launches import Arm, Launch, Launcher, Stopped
+from torchdoctor.trials.launches import Launch, Launcher, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
 from torchdoctor.trials.schedule import NO_TIME, Budget, BudgetEnded

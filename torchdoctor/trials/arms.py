@@ -1,0 +1,75 @@
+"""The arms of a trial: the untouched program, a candidate, or several fixes together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchdoctor.records import Candidate, LaunchTiming
+from torchdoctor.reports.figures import fix_with_settings
+from torchdoctor.trials.compare import usable
+from torchdoctor.trials.ladder import Ladder
+from torchdoctor.trials.numerics import RISKS
+from torchdoctor.trials.rounds import Slot
+from torchdoctor.trials.samples import Preparation
+
+Fixes = list[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixFacts:
+    """What the trials must know of a fix."""
+
+    keeps_results: str = "within rounding"  # KEEPS_RESULTS of its module
+    setup_s: float = 0.0  # one-time cost to expect before it was ever launched
+    includes: frozenset[str] = frozenset()  # fixes that it applies as well
+    switches: bool = False  # on and off in a running program (`WHEN`)
+    ladder: Ladder | None = None  # a setting of which more values may be tried
+    how: Preparation = field(default_factory=Preparation)  # where its samples come from
+    doubted: bool = False  # `doubt`: recommended only where it was seen to train the same
+
+    @property
+    def risk(self) -> int:
+        """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
+        return RISKS[self.keeps_results]
+
+
+@dataclass(kw_only=True)
+class Arm:
+    """The untouched program, a candidate, or several fixes together."""
+
+    key: str
+    fixes: Fixes = field(default_factory=list)
+    facts: FixFacts = field(default_factory=FixFacts)
+    candidate: Candidate | None = None
+    slots: list[Slot] = field(default_factory=list)  # with the program's own seed
+    cost_s: float = 0.0
+    failed: str | None = None
+    refused: str | None = None
+    remarks: list[str] = field(default_factory=list)  # of its row: what it does to other sets
+    superseded: bool = False  # another set took its place, however its own figure reads
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may be launched again."""
+        return self.failed is None and self.refused is None
+
+    @property
+    def timings(self) -> list[LaunchTiming]:
+        """Its launches that can be used."""
+        return [slot.timing for slot in self.slots if usable(slot.timing)]
+
+    def with_settings(self, key: str, settings: dict[str, Any]) -> Arm:
+        """A candidate that was never launched: this one, its first fix with other settings."""
+        assert self.candidate is not None
+        return Arm(
+            key=key,
+            fixes=[(self.fixes[0][0], settings), *self.fixes[1:]],
+            facts=self.facts,
+            candidate=replace(self.candidate, settings=settings),
+        )
+
+
+def label(fixes: Fixes) -> str:
+    """ "loader-workers (num_workers=4) + set-to-none"."""
+    return " + ".join(fix_with_settings(fix, settings) for fix, settings in fixes)
