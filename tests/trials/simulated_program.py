@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchdoctor.records import (
@@ -16,6 +16,7 @@ from torchdoctor.records import (
     LaunchTiming,
     StepStatistics,
     SwitchedLaunch,
+    TurnsTaken,
 )
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.run_trials import run_trials
@@ -179,6 +180,54 @@ class SimulatedSwitching:
     ) -> SwitchedLaunch:
         applied = [self.program._applied(arm) for arm in arms]
         return SwitchedLaunch(ended=ended, blocks=blocks, arms=applied, failed_in=failed_in)
+
+
+@dataclass
+class SimulatedPairs:
+    """Two launches of a simulated program side by side: what drifts and spikes meets both.
+
+    Attributes:
+        alone: fixes whose launch fails beside another one; "all": every pair, for want of a port.
+        blocks: of each side.
+    """
+
+    program: Simulated
+    alone: tuple[str, ...] = ()
+    blocks: int = 8
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+
+    def __call__(
+        self,
+        one: list[tuple[str, dict[str, Any]]],
+        other: list[tuple[str, dict[str, Any]]],
+        order: random.Random,
+        most_s: float,
+    ) -> tuple[TurnsTaken, TurnsTaken, list[tuple[LaunchTiming, LaunchTiming]]]:
+        """Both launched; blocks of a pair share the drift, each launch has its offset."""
+        program = self.program
+        names = [" + ".join(_label(*fix) for fix in side) for side in (one, other)]
+        self.pairs.append((names[0], names[1]))
+        wanted = {fix for side in (one, other) for fix, _ in side}
+        fails = "all" in self.alone or wanted & set(self.alone)
+        noise, program.noise = program.noise, (program.noise[0], 0.0, 0.0)
+        program.drift = 0.0  # what happens meanwhile happens to both
+        try:
+            both = [program(one), program(other)]
+        finally:
+            program.noise = noise
+        if fails:
+            both[1] = LaunchTiming(ended="failed", reason="Address already in use")
+        if fails or not all(timing.ended == "measured" for timing in both):
+            ended = [t if t.ended != "measured" else LaunchTiming(ended="failed") for t in both]
+            return TurnsTaken(timing=ended[0]), TurnsTaken(timing=ended[1]), []
+        sides = [[self._block(timing) for _ in range(self.blocks)] for timing in both]
+        taken = [TurnsTaken(timing=timing) for timing in both]
+        return taken[0], taken[1], list(zip(*sides, strict=True))
+
+    def _block(self, whole: LaunchTiming) -> LaunchTiming:
+        noise = math.exp(self.program.random.gauss(0.0, 0.01))
+        steps = [step * noise for step in whole.step_s]
+        return replace(whole, step_s=steps, window_s=sum(steps), losses=[], fingerprints=[])
 
 
 def _label(fix: str, settings: dict[str, Any]) -> str:

@@ -1,0 +1,105 @@
+"""Trials whose pairs run side by side: what they see, and who cannot run beside itself."""
+
+from __future__ import annotations
+
+import pytest
+from simulated_program import Simulated, SimulatedPairs, try_all
+
+SHARED = (0.01, 0.15, 0.1)  # noise of a machine that others use: launches differ by 15 %
+
+
+def row(results, fix):
+    return next(one for one in results.trials if one.fix == fix)
+
+
+def recommended(results):
+    return [one.fix for one in results.recommendation.fixes]
+
+
+def found(seed: int, beside: bool) -> list[str]:
+    program = Simulated(gains={"fused": 1.12}, noise=SHARED, seed=seed)
+    pairs = SimulatedPairs(program) if beside else None
+    names = ["a", "fused", "b", "c"]
+    return recommended(try_all(program, names, 240.0, both_at_once=pairs))
+
+
+def test_a_shared_machine_hides_no_gain_of_a_tenth():
+    alone = sum(found(seed, False) == ["fused"] for seed in range(30))
+    beside = sum(found(seed, True) == ["fused"] for seed in range(30))
+    assert alone <= 15  # one launch after the other: mostly lost in the noise
+    assert beside >= 27
+
+
+def test_fixes_that_do_nothing_are_not_recommended():
+    false = 0
+    for seed in range(150):
+        program = Simulated(noise=SHARED, seed=seed)
+        names = ["a", "b", "c", "d", "e", "f"]
+        results = try_all(program, names, 300.0, both_at_once=SimulatedPairs(program))
+        false += bool(results.recommendation.fixes)
+    assert false <= 12
+
+
+def test_the_best_set_is_found_in_pairs_and_so_is_the_a_a_candidate():
+    program = Simulated(gains={"workers": 2.0, "fused": 1.2}, noise=SHARED)
+    pairs = SimulatedPairs(program)
+    results = try_all(program, ["workers", "fused", "a"], both_at_once=pairs)
+    assert recommended(results) == ["workers", "fused"]
+    assert results.recommendation.speedup.estimate == pytest.approx(2.4, rel=0.04)
+    assert results.recommendation.pairs == 6
+    # Everything was compared side by side, the untouched program with itself too.
+    assert len(program.launched) == 2 * len(pairs.pairs) == results.launches
+    assert ("", "") in pairs.pairs
+    assert 0.97 < results.noise_floor.low < results.noise_floor.high < 1.03
+    assert row(results, "workers").numerics == "identical"
+
+
+def test_what_cannot_run_beside_itself_is_launched_alone():
+    """A fixed port, a lock file: every pair fails, no launch by itself does."""
+    program = Simulated(gains={"fused": 1.3})
+    pairs = SimulatedPairs(program, alone=("all",))
+    results = try_all(program, ["fused", "a"], both_at_once=pairs)
+    assert recommended(results) == ["fused"]
+    assert any("could not run side by side with itself" in one for one in results.doubts)
+    assert len(pairs.pairs) <= 2  # it is not tried again and again
+
+
+def test_a_fix_that_fails_alone_too_has_failed_and_the_others_go_on_in_pairs():
+    program = Simulated(gains={"fused": 1.3}, ends={"broken": "out-of-memory"})
+    pairs = SimulatedPairs(program)
+    results = try_all(program, ["broken", "fused", "a"], both_at_once=pairs)
+    assert row(results, "broken").verdict == "failed"
+    assert recommended(results) == ["fused"]
+    assert not any("side by side" in one for one in results.doubts)
+    assert [one for one, _ in program.launched].count("broken") == 2  # beside, and by itself
+
+
+def test_a_fix_that_has_no_room_beside_another_is_measured_by_itself():
+    """Twice in memory is too much for it alone: everybody else stays in pairs until it is fine."""
+    program = Simulated(gains={"large": 1.5})
+    results = try_all(program, ["large", "a"], both_at_once=SimulatedPairs(program, ("large",)))
+    assert recommended(results) == ["large"]
+    assert results.recommendation.speedup.estimate == pytest.approx(1.5, rel=0.03)
+
+
+def test_a_fix_that_refuses_is_told_from_one_that_fails():
+    program = Simulated(states={"picky": "refused"})
+    results = try_all(program, ["picky", "a"], both_at_once=SimulatedPairs(program))
+    assert row(results, "picky").verdict == "refused"
+    assert row(results, "picky").reason == "picky says why"
+    assert [one for one, _ in program.launched].count("picky") == 1
+
+
+@pytest.mark.parametrize("budget_s", [12.0, 30.0, 45.0, 80.0, 150.0])
+def test_the_budget_holds(budget_s):
+    program = Simulated(gains={"fused": 1.3})
+    results = try_all(program, ["fused", "a", "b"], budget_s, both_at_once=SimulatedPairs(program))
+    assert program.now <= budget_s
+    if budget_s >= 80:
+        assert recommended(results) == ["fused"]
+
+
+def test_ctrl_c_keeps_what_was_measured():
+    program = Simulated(gains={"fused": 1.3}, interrupt_at=9)
+    results = try_all(program, ["fused", "a"], both_at_once=SimulatedPairs(program))
+    assert results.interrupted and sum(one.pairs for one in results.trials) >= 3
