@@ -169,6 +169,7 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
         shares=recording.shares,
         peak_memory_bytes=memory,
         launches_s=launches,
+        measured=trials.measured if trials is not None else None,
     )
 
 

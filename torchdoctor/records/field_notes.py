@@ -97,6 +97,8 @@ NOTES: dict[str, dict[str, str]] = {
         "shares": "Where the time of a step goes.",
         "peak_memory_bytes": "Memory at its highest: of the GPU where one trains, else of the process tree.",
         "launches_s": "Time per sample (per step where the batch is not known) of each launch.",
+        "measured": "How its launches were compared with those of fixes: side by side (both run, "
+        "in alternate blocks), in turns (one launch after the other); null: they were not.",
     },
     "StepTime": {
         "median": "Median, in seconds.",

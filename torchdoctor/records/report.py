@@ -220,6 +220,7 @@ class Baseline:
     shares: Shares = field(default_factory=Shares)
     peak_memory_bytes: int | None = None
     launches_s: list[float] = field(default_factory=list)  # deciding time of each, per sample
+    measured: str | None = None  # "side by side", "in turns"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -207,7 +207,8 @@ def together(report: Report) -> str:
     versus = f"{share}, against" if share else " against"
     parts = [f"{speedup(recommended.speedup)}{versus} the untouched program"]
     if recommended.pairs:
-        parts.append(f"{recommended.pairs} pairs of launches")
+        beside = " side by side" * (report.baseline.measured == "side by side")
+        parts.append(f"{recommended.pairs} pairs of launches{beside}")
     if recommended.numerics:
         parts.append(f"training: {TRAINING.get(recommended.numerics, recommended.numerics)}")
     if recommended.peak_memory_bytes is not None:

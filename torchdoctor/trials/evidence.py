@@ -147,6 +147,11 @@ class Evidence:
         """What an arm that takes a branch's cost away gave within one launch."""
         return None if arm.refused else compare.interval(self.paired(arm, "switch"))
 
+    def measured_how(self) -> str | None:
+        """ "side by side" or "in turns": how launches were compared; None: none were."""
+        shapes = {one.shape for one in self._launcher.rounds if one.slots}
+        return None if not shapes else "side by side" if "turns" in shapes else "in turns"
+
     def can_judge(self, arm: Arm) -> bool:
         """False for a fix that may change the batch where batches have no known size."""
         return arm.facts.risk < 3 or not (self.per_step or not _has_samples(arm))

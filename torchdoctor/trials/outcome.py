@@ -35,6 +35,7 @@ class TrialResults:
         noise_floor: the A/A candidate's interval; None below two rounds.
         recommendation: its fixes without edits.
         launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
+        measured: "side by side" or "in turns", None where no pairs were launched.
         decided_by: "mean" or "median" of the steps.
         launches: how many were started and ended.
         ceilings: what taking costs away gave at most; no candidates.
@@ -45,6 +46,7 @@ class TrialResults:
     recommendation: Recommendation
     baselines: list[LaunchTiming] = field(default_factory=list)
     launches_s: list[float] = field(default_factory=list)
+    measured: str | None = None
     decided_by: str = "median"
     per_step: bool = False
     doubts: list[str] = field(default_factory=list)
@@ -299,6 +301,7 @@ def results(
         recommendation=recommendation(judgement, baseline),
         baselines=evidence.baselines,
         launches_s=[s for t in evidence.baselines if (s := seconds(t)) is not None],
+        measured=evidence.measured_how(),
         decided_by=by,
         per_step=evidence.per_step,
         doubts=doubts,
