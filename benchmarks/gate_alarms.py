@@ -99,7 +99,7 @@ def one_gate(slowdown: float, budget: str, traceml: str | None) -> dict[str, Any
             text=True,
             check=False,
         )
-        found: dict[str, Any] = {"slowdown": slowdown, "exit": result.returncode}
+        found: dict[str, Any] = {"slowdown": slowdown, "exit": result.returncode, "budget": budget}
         found |= {"seconds": round(time.monotonic() - began, 1), "load": os.getloadavg()[0]}
         if result.returncode in (0, 1, 6) and (folder / "gate.json").exists():
             report = json.loads((folder / "gate.json").read_text())

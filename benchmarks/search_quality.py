@@ -52,8 +52,9 @@ from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget, BudgetEnded
+from torchdoctor.trials.side_by_side import SideBySide
 from torchdoctor.trials.switched_trials import SwitchedTrials
-from torchdoctor.trials.timed_launch import TimedLaunch
+from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
 TIMES = 10  # the budget of the exhaustive search
@@ -108,6 +109,16 @@ class Workload:
             self.recorder, self.seen, self.window, self.modules, budget.left, self.recording
         )
 
+    def launcher(self, budget: Budget, seed: int) -> Launcher:
+        """Rounds of launches, side by side where they can be."""
+        launch, turns = self.launch(budget), turns_of_trials(self.recorder, self.seen, self.window)
+        return Launcher(
+            launch,
+            budget,
+            order=random.Random(seed),
+            side_by_side=SideBySide(launch.both_at_once(turns)) if turns else None,
+        )
+
     def candidates(self) -> list[Candidate]:
         """Those of a run."""
         diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())
@@ -125,14 +136,16 @@ class Workload:
             for ident, module in self.modules.items()
         }
         loaders = self.recording.main.loaders
+        launch, turns = self.launch(budget), turns_of_trials(self.recorder, self.seen, self.window)
         return run_trials(
-            self.launch(budget),
+            launch,
             tried,
             facts,
             budget=budget,
             steps=self.seen.steps,
             warmup_steps=self.window.warmup_steps,
             seed=seed,
+            both_at_once=launch.both_at_once(turns) if turns else None,
             switching=SwitchedTrials.choose(
                 self.recorder, self.seen, self.window, loaders, self.modules, budget.left
             ),
@@ -141,11 +154,11 @@ class Workload:
     def exhaustive(self, tried: list[Candidate], budget_s: float, seed: int) -> Fixes:
         """Every candidate in rounds until the time is used, then the best of them together."""
         budget = Budget(budget_s)
-        launcher = Launcher(self.launch(budget), budget, order=random.Random(seed))
+        launcher = self.launcher(budget, seed)
         arms = [_arm(f"all-{n}", one) for n, one in enumerate(tried)]
         try:
             while budget.left() > _TOGETHER * budget_s and any(arm.alive for arm in arms):
-                launcher.block(arms, "screen")
+                launcher.round(arms, "screen")
         except BudgetEnded:
             pass
         gains = {arm.key: _gain(launcher, arm) for arm in arms}
@@ -159,7 +172,7 @@ class Workload:
             before = Arm(key=f"without-{arm.key}", fixes=together)
             try:
                 for _ in range(3 if together else 0):
-                    launcher.block([grown, before], "stack")
+                    launcher.round([grown, before], "stack")
             except BudgetEnded:
                 break
             if not together or _gain(launcher, grown) > _gain(launcher, before):
@@ -169,10 +182,10 @@ class Workload:
     def side_by_side(self, several: dict[str, Fixes], seed: int) -> dict[str, Interval | None]:
         """Fresh rounds of these and the untouched program; speed-ups against it."""
         budget = Budget(None)
-        launcher = Launcher(self.launch(budget), budget, order=random.Random(seed))
+        launcher = self.launcher(budget, seed)
         arms = [Arm(key=name, fixes=fixes) for name, fixes in several.items() if fixes]
         for _ in range(_SIDE_BY_SIDE if arms else 0):
-            launcher.block(arms, "confirm")
+            launcher.round(arms, "confirm")
         return {arm.key: compare.interval(_differences(launcher, arm)) for arm in arms}
 
 

@@ -25,7 +25,8 @@ from torchdoctor.trials.side_by_side import BlockPairs, BothAtOnce
 
 # A fix may need more than the untouched program: larger batches, samples kept.
 _MEMORY_TO_SPARE = 2.0
-_FEWEST_BLOCKS = 4  # of each side
+_FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
+_DEARER = 1.5  # times two launches that follow each other
 
 _Fixes = Sequence[tuple[str, dict[str, Any]]]
 
@@ -54,7 +55,7 @@ def turns_of_trials(
     Returns:
         None where launches have to follow each other: several processes train, both are not
         sure to fit in memory, both would write to the user's files, the files that training reads
-        are to be read from the disk anew, or steps are too long or too few for blocks.
+        are to be read from the disk anew, or steps are too long, too few, or of too long a cycle.
     """
     if not wanted or recorder.drops_files or recorder.sandbox.mode == "none":
         return None
@@ -62,7 +63,14 @@ def turns_of_trials(
         return None
     most_s = 2 * expected_launch_s(seen, window)
     turns = choose_turns(seen.steps, window, seen.start_s, most_s, steps)
-    return turns if turns is not None and turns.blocks >= _FEWEST_BLOCKS else None
+    if turns is None or turns.pair_s > _DEARER * most_s:
+        return None
+    # An epoch's end may cost a fix what it costs nobody else (workers that start again).
+    cycle = seen.steps.cycle_steps or 1
+    whole = turns.block_steps % cycle == 0
+    if not whole and window.measure_steps % cycle == 0:
+        return None
+    return turns if turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1) else None
 
 
 @dataclass(frozen=True, kw_only=True)
