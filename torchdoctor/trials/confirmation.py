@@ -13,9 +13,12 @@ from torchdoctor.trials.patch_trial import reserve_s
 from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
     FEWEST_PAIRS,
+    SEED_LAUNCHES,
     WORTH,
     hopeless,
+    no_gain,
     plan_confirmation,
+    without_dearest,
 )
 
 _A_A_SHARE = 0.1  # of the budget left
@@ -27,7 +30,8 @@ class Confirmation:
     Args:
         launcher: runs the pairs, within the budget.
         evidence: what they say.
-        faster: who is faster by what is known now.
+        faster: who is faster by what is known now, and trains the same as far as that is known.
+        same: whether an arm trains the same; launches other seeds where only they tell.
         tell: of the arms that were measured last, for the progress line.
         reserves: whether some time is kept for the patch.
     """
@@ -38,11 +42,12 @@ class Confirmation:
         evidence: Evidence,
         *,
         faster: Callable[[], Sequence[Arm]],
+        same: Callable[[Arm], bool],
         tell: Callable[[Sequence[Arm]], None],
         reserves: bool,
     ) -> None:
         self.launcher, self.evidence = launcher, evidence
-        self.faster, self.tell, self.reserves = faster, tell, reserves
+        self.faster, self.same, self.tell, self.reserves = faster, same, tell, reserves
 
     def finalists(self, finalists: list[Arm]) -> None:
         """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins.
@@ -53,6 +58,7 @@ class Confirmation:
         while finalists := [arm for arm in finalists if launcher.affords(baseline, arm)]:
             baseline_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
             kept_s = reserve_s(baseline_s, left_s) if self.reserves else 0.0  # for the patch
+            kept_s += self._seeds_s(finalists[0])
             expected_s = [launcher.expected_s(arm) for arm in finalists]
             plan = plan_confirmation(expected_s, baseline_s, left_s - kept_s, launcher.pairs_up)
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
@@ -61,17 +67,55 @@ class Confirmation:
                 self._pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
                 self._go_on_with(chosen[0], kept_s, others_wait=bool(finalists))
             else:
-                arms = launcher.round_of(chosen)
-                most = plan.pairs * len(arms)
-                launcher.plan = Plan(phase="confirm", unit="launch", most=most, arms=arms)
-                for _ in range(plan.pairs):
-                    launcher.round(chosen, "confirm")
+                self._rounds(chosen, plan.pairs, kept_s)
                 for arm in chosen:
                     if self.evidence.measured(arm).beyond_bound:
                         self._go_on_with(arm, kept_s, others_wait=bool(finalists))
             self.tell(chosen)
             if self.faster():
                 return
+            if not finalists:
+                self._decide_leader(chosen, kept_s)
+
+    def _rounds(self, chosen: Sequence[Arm], most: int, kept_s: float) -> None:
+        """Several finalists at once; no more rounds than leave time for all of them together."""
+        launcher, baseline = self.launcher, self.launcher.baseline
+        arms = launcher.round_of(chosen)
+        launcher.plan = Plan(phase="confirm", unit="launch", most=most * len(arms), arms=arms)
+        for done in range(most):
+            round_s = sum(map(launcher.expected_s, arms))
+            set_s = FEWEST_PAIRS * (baseline_s := launcher.expected_s(baseline))
+            set_s += FEWEST_PAIRS * max(map(launcher.expected_s, chosen), default=baseline_s)
+            left_s = launcher.budget.left()
+            fits_now = set_s + kept_s <= left_s < round_s + set_s + kept_s
+            if done >= FEWEST_PAIRS and fits_now and len(self.faster()) > 1:
+                break
+            launcher.round(chosen, "confirm")
+
+    def _decide_leader(self, chosen: Sequence[Arm], kept_s: float) -> None:
+        """Nobody has won, nobody else waits: on with the best one, as long as it may win."""
+        launcher, baseline = self.launcher, self.launcher.baseline
+        alive = [arm for arm in chosen if arm.alive]
+        leader = max(alive, key=lambda arm: self.evidence.measured(arm).gain, default=None)
+        while leader is not None and leader.alive and not self.faster():
+            seen = self.evidence.paired(leader, "confirm")
+            pair_s = launcher.expected_s(baseline) + launcher.expected_s(leader)
+            enough = len(seen) < 2 or len(seen) >= 2 * CONFIRM_PAIRS
+            if enough or fmean(seen) < math.log1p(WORTH) or not self.same(leader):
+                return
+            if launcher.budget.left() - kept_s < 2 * pair_s:
+                return
+            self._plan_pairs(leader, 2)
+            launcher.abba(leader, "confirm", 2)
+
+    def _seeds_s(self, arm: Arm) -> float:
+        """Seconds of launches with other seeds, where only they will tell whether training changed:
+        random numbers are drawn elsewhere (loader workers)."""
+        if len(self.launcher.seeds) >= SEED_LAUNCHES or arm.facts.risk >= 3:
+            return 0.0
+        elsewhere = arm.facts.how.elsewhere and arm.facts.how.draws_random is not False
+        likely = elsewhere if not arm.timings else self.evidence.numerics(arm).needs_seeds
+        return SEED_LAUNCHES * self.launcher.expected_s(self.launcher.baseline) if likely else 0.0
 
     def others(self, others: list[Arm]) -> None:
         """Nobody has won, and time is left: those that screening could not tell from a gain.
@@ -80,11 +124,12 @@ class Confirmation:
         first with those that two pairs call faster: of many, some do by chance.
         """
         launcher = self.launcher
-        arms = [arm for arm in others if not self.evidence.numerics(arm).harmful]
+        arms = [arm for arm in others if self._may_win(arm)]
         while arms and not launcher.affords(
-            *[launcher.baseline, launcher.baseline] * 2, *[launcher.baseline, *arms] * 2
+            *[side for arm in arms for side in (launcher.baseline, arm)] * 2,
+            *[launcher.baseline, arms[0]] * 2,
         ):
-            arms = arms[:-1]
+            arms = without_dearest(arms, launcher.expected_s)
         if not arms or self.faster():
             return
         self._plan_pairs(arms[0], 2 * len(arms) + CONFIRM_PAIRS - 2)
@@ -97,6 +142,15 @@ class Confirmation:
             known = any(len(self.evidence.paired(one, "confirm")) > 2 for one in self.faster())
             if arm.alive and not known and not hopeless(seen, CONFIRM_PAIRS):
                 self._pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
+
+    def _may_win(self, arm: Arm) -> bool:
+        """Not of a fix that was measured afresh with a better setting and did not fail."""
+        paired = [
+            one
+            for one in self.evidence.arms_of(arm.fixes[0][0], "confirm")
+            if one.alive and not self.evidence.numerics(one).harmful
+        ]
+        return arm.alive and not paired and not self.evidence.numerics(arm).harmful
 
     def itself(self) -> None:
         """The A/A candidate of pairs side by side, in a tenth of the time that is left."""
@@ -121,9 +175,9 @@ class Confirmation:
             seen = self.evidence.paired(arm, "confirm")
             pair_s = launcher.expected_s(baseline) + launcher.expected_s(arm)
             wanted = CONFIRM_PAIRS * (2 if self.evidence.measured(arm).beyond_bound else 1)
-            free_s = launcher.budget.left() - (kept_s if self.faster() else 0.0)
+            free_s = launcher.budget.left() - (kept_s if self.faster() else self._seeds_s(arm))
             more = int(min(wanted - len(seen), free_s / pair_s))
-            if not seen or fmean(seen) < math.log1p(WORTH) or more < 1:
+            if not seen or fmean(seen) < math.log1p(WORTH) or more < 1 or not self.same(arm):
                 return
             more = more if more < 2 else more - more % 2
             self._plan_pairs(arm, more)
@@ -150,5 +204,13 @@ class Confirmation:
             self.launcher.abba(arm, "confirm", min(2, pairs - done))
             if not arm.alive:
                 return
-            if others_wait and hopeless(self.evidence.paired(arm, "confirm"), pairs):
+            seen = self.evidence.paired(arm, "confirm")
+            if others_wait and (hopeless(seen, pairs) or no_gain(seen)):
                 return
+            if fmean(seen or [0.0]) > math.log1p(WORTH) and not self.same(arm):
+                return  # however fast
+            launcher = self.launcher
+            two_s = 2 * (launcher.expected_s(launcher.baseline) + launcher.expected_s(arm))
+            seeds_s = self._seeds_s(arm)
+            if seeds_s and launcher.budget.left() < two_s + seeds_s:
+                return  # faster, and nobody would know whether it trains the same

@@ -86,7 +86,7 @@ class Judgement:
         self.measured = [evidence.measured(arm) for arm in arms]
         confirmed = [one for one in self.measured if one.phase == "confirm" and one.arm.alive]
         self.confirmed = len(confirmed)
-        adjusted = compare.holm([compare.p_value(one.differences) for one in confirmed])
+        adjusted = compare.holm([_p_of_looks(one.differences) for one in confirmed])
         corrected = {one.arm.key: p for one, p in zip(confirmed, adjusted, strict=True)}
         delta = compare.delta(self.noise_floor)
         self.verdicts = {
@@ -127,6 +127,12 @@ class Judgement:
         """The most that its fixes can gain by what they work on, where it came out above that."""
         bound = bound_of(one, self.measured)
         return bound if exceeds(one.gain, bound) else None
+
+
+def _p_of_looks(differences: Sequence[float]) -> float:
+    """p of pairs that were looked at, two by two, beyond those planned: each look is a chance."""
+    looks = 1 + max(len(differences) - CONFIRM_PAIRS, 0) / 2
+    return min(1.0, looks * compare.p_value(differences))
 
 
 def excludes_one(interval: Interval) -> bool:

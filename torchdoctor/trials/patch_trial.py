@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from torchdoctor.records import Interval, PatchTrial
 from torchdoctor.records.counts import counted
@@ -25,9 +26,14 @@ def reserve_s(baseline_s: float, left_s: float) -> float:
     return pairs_s if math.isfinite(left_s) and left_s >= _RESERVED_OF * pairs_s else 0.0
 
 
-def patch_arm(like: Arm) -> Arm:
-    """The patched program without any fix; `like`: the fixes that it makes permanent."""
-    return Arm(key=PATCH, fixes=[(PATCH, {})], facts=like.facts)
+def patch_arm(like: Arm, setup_s: float) -> Arm:
+    """The patched program without any fix.
+
+    Args:
+        like: the fixes that it makes permanent.
+        setup_s: what starting them takes by now: what was compiled lies in the cache.
+    """
+    return Arm(key=PATCH, fixes=[(PATCH, {})], facts=replace(like.facts, setup_s=setup_s))
 
 
 def measure_patch(launcher: Launcher, arm: Arm, like: Arm) -> None:

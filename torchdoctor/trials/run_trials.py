@@ -33,6 +33,11 @@ from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.trials.stacking import Stacking
 from torchdoctor.trials.switching import Switching
 
+_NO_SEEDS = (
+    "The budget left no time for launches with other seeds, which would tell whether training "
+    "changed."
+)
+
 
 def run_trials(
     launch: Launch,
@@ -158,14 +163,17 @@ class _Search:
             confirmation = Confirmation(
                 self.launcher,
                 self.evidence,
-                faster=lambda: [one.arm for one in self.judge().faster()],
+                faster=self.winners,
+                same=self.trains_the_same,
                 tell=self.name_best,
                 reserves=self.make_patch is not None,
             )
-            confirmation.finalists(finalists)
-            confirmation.others(others)
+            self.stacking.promised(finalists)
+            if not self.winners():
+                confirmation.finalists(finalists)
+                confirmation.others(others)
             confirmation.itself()
-            self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
+            self.winners()
             self.stacking.run()
             self.ended = NO_TIME if self.stacking.short_of_time else None
             self.patched()
@@ -209,6 +217,18 @@ class _Search:
                 left_out += [arm for arm in sizes if arm not in best]
         return [arm for arm in self.arms if arm not in left_out]
 
+    def winners(self) -> list[Arm]:
+        """Those that are faster by what is known now, and train the same."""
+        self.settle_training([one.arm for one in self.judge().faster()], confirmed=True)
+        return [one.arm for one in self.judge().recommendable()]
+
+    def trains_the_same(self, arm: Arm) -> bool:
+        """Or may still turn out to: the launches that would tell did not fit in yet."""
+        self.settle_training([arm], confirmed=True)
+        one = self.evidence.measured(arm)
+        open_question = one.numerics.needs_seeds and len(self.launcher.seeds) < SEED_LAUNCHES
+        return open_question or training_is_the_same(one, self.allow_changes)
+
     def settle_training(self, arms: list[Arm], *, confirmed: bool) -> list[Arm]:
         """Without those that changed training; other seeds are launched where only they tell."""
         launcher, baseline = self.launcher, self.launcher.baseline
@@ -222,11 +242,8 @@ class _Search:
             if launcher.affords(*[baseline] * SEED_LAUNCHES, *pairs):
                 for offset in range(launched + 1, SEED_LAUNCHES + 1):
                     launcher.run(baseline, "seeds", seed_offset=offset)
-            elif confirmed:
-                self.doubts.append(
-                    "The budget left no time for launches with other seeds, which would tell "
-                    "whether training changed."
-                )
+            elif confirmed and _NO_SEEDS not in self.doubts:
+                self.doubts.append(_NO_SEEDS)
         open_or_same = []
         for arm in arms:
             one = self.evidence.measured(arm)
@@ -239,7 +256,9 @@ class _Search:
         """The patch that makes the recommended fixes permanent, as a trial of its own."""
         best = self.compose_patch()
         if best is not None and self.no_patch is None:
-            self.patch = patch_arm(best)
+            launcher = self.launcher
+            more_s = launcher.expected_s(best) - launcher.expected_s(launcher.baseline)
+            self.patch = patch_arm(best, max(more_s, 0.0))
             try:
                 measure_patch(self.launcher, self.patch, best)
             except BudgetEnded:

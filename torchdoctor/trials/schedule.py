@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import TypeVar
 
-from torchdoctor.trials.compare import pooled_deviation, t_quantile
+from torchdoctor.trials.compare import half_width, pooled_deviation, t_quantile
 
 CONFIRM_PAIRS = 6  # fresh pairs for each finalist, where the budget allows
 FEWEST_PAIRS = 4  # fewer do not confirm
@@ -18,6 +19,9 @@ WORTH = 0.01  # a smaller gain is not recommended
 MOST_FINALISTS = 6
 NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it
 HOPELESS = 0.1  # slower than this after some pairs: the next candidate is worth more
+
+
+_Item = TypeVar("_Item")
 
 
 class BudgetEnded(Exception):  # noqa: N818 - a turn of events, not an error
@@ -150,7 +154,11 @@ def choose_finalists(screened: Sequence[Screened]) -> Finalists:
         within: pooled_deviation([one.differences for one in screened if one.within == within])
         for within in (False, True)
     }
-    others = [one for one in ranked if one not in worth and _may_gain(one, *noise[one.within])]
+    # Other settings of a fix come after all other fixes, should the best one fail.
+    others = [one for one in ranked if one not in worth]
+    seconds = [one for one in screened if one.differences and one not in ranked]
+    others += sorted(seconds, key=lambda one: one.gain, reverse=True)
+    others = [one for one in others if _may_gain(one, *noise[one.within])]
     return Finalists(worth=[one.key for one in worth], others=[one.key for one in others])
 
 
@@ -174,6 +182,19 @@ def hopeless(differences: Sequence[float], planned: int) -> bool:
         return False
     # Every pair against it, or a mean so low that the others would have to be as far above.
     return max(differences) < 0 or fmean(differences) < -math.log1p(HOPELESS)
+
+
+def no_gain(differences: Sequence[float]) -> bool:
+    """Whether even the upper end of the interval is no gain worth an edit: a tie."""
+    if len(differences) < 2:
+        return False
+    return fmean(differences) + half_width(differences, 0.8) < math.log1p(WORTH)
+
+
+def without_dearest(items: Sequence[_Item], seconds: Callable[[_Item], float]) -> list[_Item]:
+    """All but the one that takes longest; of several the last, which promises least."""
+    dearest = max(range(len(items)), key=lambda number: (seconds(items[number]), number))
+    return [one for number, one in enumerate(items) if number != dearest]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,11 @@ from torchdoctor.trials.schedule import (
     Screened,
     choose_finalists,
     plan_screening,
+    without_dearest,
 )
 from torchdoctor.trials.switching import PHASE, Switching, screen_within
 
+_DEAR = 2.0  # times the cheapest launch
 _MOST_REFINED = 3  # values beyond those that a fix names
 _PLAIN = 1.3  # a speed-up seen in blocks that goes before all that was not looked at
 
@@ -72,9 +74,12 @@ class Screen:
         by_key = {arm.key: arm for arm in self.arms}
         worth, others = ([by_key[key] for key in keys] for keys in (chosen.worth, chosen.others))
         unseen = [arm for arm in rest if arm not in arms]
-        if arms:
-            return worth, [*others, *unseen]
-        return self._merged(worth, unseen), others
+        if not arms:
+            return self._merged(worth, unseen), others
+        # What was too dear for a look waits for those that were seen to gain.
+        cheapest_s = min(map(self.launcher.expected_s, rest))
+        dear = [x for x in unseen if self.launcher.expected_s(x) >= _DEAR * cheapest_s]
+        return self._merged(worth, dear), [*others, *(arm for arm in unseen if arm not in dear)]
 
     def _merged(self, worth: list[Arm], unseen: list[Arm]) -> list[Arm]:
         """No time for a look at some: these keep their order, most promising first.
@@ -135,10 +140,15 @@ class Screen:
     def _by_launches(self, candidates: list[Arm], least: int) -> list[Arm]:
         """A look at as many as leave time to confirm; the arms that were looked at."""
         launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
-        times = [launcher.expected_s(arm) for arm in candidates]
-        left_s = launcher.budget.left()
-        plan = plan_screening(times, baseline_s, left_s, least, launcher.pairs_up)
-        arms = candidates[: plan.candidates]
+        left_s, arms = launcher.budget.left(), list(candidates)
+        while True:
+            times = [launcher.expected_s(arm) for arm in arms]
+            plan = plan_screening(times, baseline_s, left_s, least, launcher.pairs_up)
+            # One that compiles must not take the place of all that stand behind it.
+            if plan.candidates == len(arms) or max(times) < _DEAR * min(times):
+                break
+            arms = without_dearest(arms, launcher.expected_s)
+        arms = arms[: plan.candidates]
         round_of = launcher.round_of(arms)
         most = plan.rounds * len(round_of)
         launcher.plan = Plan(phase="screen", unit="launch", most=most, arms=round_of)
@@ -165,12 +175,17 @@ class Screen:
                 if arm.alive and self.evidence.ranked(arm, phase)[0]
             }
             known = [arm for arm in [*launched, *found, *within] if arm.key in gains]
-            best = max(known, key=lambda arm: gains[arm.key], default=None)
-            if best is None or gains[best.key] < math.log1p(WORTH):
+            known.sort(key=lambda arm: gains[arm.key], reverse=True)
+            leading = {arm.fixes[0][0]: arm for arm in reversed(known)}  # the best of each fix
+            following = [
+                (best, arm)
+                for best in known
+                if best is leading[best.fixes[0][0]] and gains[best.key] >= math.log1p(WORTH)
+                if (arm := _next_to(best, known, gains, f"refined-{number}")) is not None
+            ]
+            if not following or not self._leaves_the_rest_after(following[0]):
                 break
-            arm = _next_to(best, known, gains, f"refined-{number}")
-            if arm is None or not self._leaves_the_rest_after([best, arm]):
-                break
+            best, arm = following[0]
             if best in within:
                 if not self._is_seen_in_blocks(arm):
                     break

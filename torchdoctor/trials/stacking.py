@@ -22,6 +22,7 @@ from torchdoctor.trials.patch_trial import reserve_s
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.trials.schedule import (
     FEWEST_PAIRS,
+    HOPELESS,
     MOST_FINALISTS,
     WORTH,
     hopeless,
@@ -103,6 +104,46 @@ class Stacking:
         found = self._judge().recommendable()
         return found[0].arm if found else None
 
+    def promised(self, finalists: Sequence[Arm]) -> None:
+        """What looked like gains, all at once, where there is no time to confirm each of them.
+
+        The set is judged by fresh pairs of its own, as any other; what it does not need is left out
+        afterwards, in the time that this saved.
+        """
+        launcher, baseline = self.launcher, self.launcher.baseline
+        seen = [one for one in map(self.evidence.measured, finalists) if one.differences]
+        seen.sort(key=lambda one: one.gain, reverse=True)
+        members = adding([one.arm for one in seen if one.gain >= math.log1p(WORTH)])
+        if len(members) < 2:
+            return
+        plain_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
+        pair_s = plain_s + max(map(launcher.expected_s, members))
+        round_s = sum(map(launcher.expected_s, launcher.round_of(members)))
+        kept_s = reserve_s(plain_s, left_s) if self._reserves else 0.0
+        if FEWEST_PAIRS * (round_s + pair_s) + kept_s <= left_s:
+            return
+        while len(members) > 1 and not self._promises(self._together(members), kept_s):
+            # What may have changed training goes first, then what gained least.
+            members.remove(max(reversed(members), key=lambda arm: arm.facts.risk))
+
+    def _promises(self, together: Arm, kept_s: float) -> bool:
+        """Pairs of one set, the rest of them once two say that it trains the same."""
+        launcher = self.launcher
+        plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(together)
+        plan = plan_confirmation([each_s], plain_s, launcher.budget.left() - kept_s)
+        if plan.pairs < FEWEST_PAIRS:
+            return True  # nothing was measured, and nothing smaller would be
+        pair = [launcher.baseline, together]
+        launcher.plan = Plan(phase=STACK, unit="pair", most=plan.pairs, arms=pair)
+        for done in range(0, plan.pairs, 2):
+            launcher.abba(together, STACK, min(2, plan.pairs - done))
+            self._settle([together])
+            one = self.evidence.measured(together)
+            same = training_is_the_same(one, self._judge().allow_training_changes)
+            if not (together.alive and same) or hopeless(one.differences, plan.pairs):
+                return False
+        return True
+
     def _all_confirmed(self) -> None:
         """All confirmed fixes together against the untouched program; fewer if that fails."""
         members = adding([one.arm for one in self._judge().recommendable()])
@@ -116,6 +157,7 @@ class Stacking:
 
     def _grown(self, best: Arm) -> Arm:
         """With each candidate that looked like a gain, as long as the set is faster with it."""
+        tested = 0
         for arm in self._promising(best):
             grown = self._together([best, arm])
             found = self._pairs(grown, best, ADD)
@@ -125,7 +167,10 @@ class Stacking:
                 continue
             self._settle([grown])
             one = self.evidence.measured(grown)
-            gains = compare.verdict(found) == "faster" and fmean(found) >= math.log1p(WORTH)
+            tested += 1  # each one more is one more chance to gain by accident
+            adjusted = min(1.0, tested * compare.p_value(found))
+            faster = compare.verdict(found, adjusted_p=adjusted) == "faster"
+            gains = faster and fmean(found) >= math.log1p(WORTH)
             same = training_is_the_same(one, self._judge().allow_training_changes)
             arm.remarks.append(f"on top of {label(best.fixes)}: {_shown(found)}")
             if gains and grown.alive and same:
@@ -147,11 +192,23 @@ class Stacking:
         ]
         leaning.sort(key=lambda one: one.gain, reverse=True)
         used = {fix for fix, _ in best.fixes} | best.facts.includes
-        for one in leaning[:MOST_FINALISTS]:
-            names = {fix for fix, _ in one.arm.fixes}
-            if not names & used:
+        unseen = [arm for arm in self.candidates if self._is_open(arm, judged)]
+        yielded = 0
+        for arm in [*(one.arm for one in leaning), *unseen]:
+            names = {fix for fix, _ in arm.fixes}
+            if not names & used and yielded < MOST_FINALISTS:
                 used |= names  # of one fix, the setting that looked best
-                yield one.arm
+                yielded += 1
+                yield arm
+
+    def _is_open(self, arm: Arm, judged: Judgement) -> bool:
+        """Whether next to nothing is known of it: it was not looked at, or once and unluckily."""
+        one = judged.of(arm)
+        lucky = one.gain >= math.log1p(WORTH)
+        once = len(one.differences) < 2 and one.gain > -math.log1p(HOPELESS)
+        unknown = not one.differences or (once and not lucky)
+        allowed = arm.facts.risk < 3 or judged.allow_training_changes
+        return arm.alive and unknown and allowed and not one.numerics.harmful
 
     def _lessened(self, best: Arm) -> Arm:
         """Without each member that the set is as fast without, the least of them first."""

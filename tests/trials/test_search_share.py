@@ -1,0 +1,190 @@
+"""How much of the gain that there is a search recommends, in the time that it has."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from simulated_program import QUIET, TYPICAL, Simulated, SimulatedPairs, SimulatedSwitching, try_all
+
+from torchdoctor.trials.arms import FixFacts
+from torchdoctor.trials.ladder import Ladder
+from torchdoctor.trials.samples import Preparation
+
+NAMES = [
+    "workers n=2",
+    "compile",
+    "workers n=1",
+    "threads n=1",
+    "fused",
+    "channels-last",
+    "workers n=4",
+    "allocator",
+    "none",
+    "tf32",
+]
+GAINS = {
+    "workers n=2": 1.6,
+    "workers n=1": 1.4,
+    "workers n=4": 1.5,
+    "threads n=1": 1.10,
+    "fused": 1.12,
+    "channels-last": 1.05,
+    "compile": 1.2,
+    "allocator": 1.03,
+    "tf32": 0.98,
+}
+MOST = math.log(1.6 * 1.10 * 1.12 * 1.05 * 1.2 * 1.03)
+SWITCHED = {name: FixFacts(switches=True) for name in ("threads", "channels-last", "none", "tf32")}
+FACTS = {
+    **SWITCHED,
+    "workers": FixFacts(switches=True, ladder=Ladder(setting="n", least=1, most=4, today=0)),
+    "compile": FixFacts(setup_s=40.0),
+    "fused": FixFacts(),
+    "allocator": FixFacts(),
+}
+
+
+class Compiles(Simulated):
+    """The first launch of a set compiles, those after it find most of the result."""
+
+    def __call__(self, fixes, *, seed_offset=0):
+        names = frozenset(fix for fix, _ in fixes)
+        seen = self.__dict__.setdefault("compiled", set())
+        self.setup_s = {"compile": 4.0 if names in seen else 25.0}
+        seen.add(names)
+        return super().__call__(fixes, seed_offset=seed_offset)
+
+
+def recommended(results):
+    return [(fix.fix, fix.settings) for fix in results.recommendation.fixes]
+
+
+def row(results, fix):
+    return next(one for one in results.trials if one.fix == fix)
+
+
+def share(budget_s: float, noise, beside: bool, seed: int) -> float:
+    """Of the best speed-up's logarithm."""
+    program = Compiles(gains=GAINS, noise=noise, seed=seed, launch_s=6.0)
+    results = try_all(
+        program,
+        NAMES,
+        budget_s,
+        facts=FACTS,
+        seed=seed,
+        switching=SimulatedSwitching(program),
+        patch=lambda fixes: None,
+        both_at_once=SimulatedPairs(program) if beside else None,
+    )
+    assert program.now <= budget_s
+    found = 0.0
+    for fix, settings in recommended(results):
+        label = " ".join([fix, *(f"{name}={value}" for name, value in settings.items())])
+        found += math.log(GAINS.get(label, GAINS.get(fix, 1.0)))
+    return found / MOST
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(("budget_s", "least"), [(40.0, 0.45), (140.0, 0.7), (270.0, 0.9)])
+def test_more_time_gives_more_of_what_there_is(budget_s: float, least: float, beside: bool) -> None:
+    """Many fixes that gain, of which there is no time to confirm each."""
+    noises = (QUIET, TYPICAL)
+    shares = [share(budget_s, noise, beside, seed) for noise in noises for seed in range(3)]
+    assert sum(shares) / len(shares) >= least
+
+
+def test_another_setting_takes_the_place_of_one_that_fails() -> None:
+    facts = {name: FixFacts(switches=True) for name in ("workers", "threads", "channels-last")}
+    program = Simulated(
+        gains={"workers n=4": 1.6, "workers n=2": 1.5}, ends={"workers n=4": "failed"}
+    )
+    names = ["workers n=4", "workers n=2", "threads n=1", "channels-last"]
+    switching = SimulatedSwitching(program)
+    results = try_all(program, names, 140.0, facts=facts, switching=switching)
+    assert recommended(results) == [("workers", {"n": 2})]
+
+
+@pytest.mark.parametrize("budget_s", [90.0, 110.0, 130.0])
+def test_one_that_compiles_does_not_hide_the_cheap_ones_behind_it(budget_s: float) -> None:
+    program = Simulated(gains={"a": 1.5, "compile": 1.02}, setup_s={"compile": 40.0})
+    facts = {"compile": FixFacts(setup_s=40.0)}
+    results = try_all(program, ["compile", "n1", "n2", "a", "n3"], budget_s, facts=facts)
+    assert recommended(results) == [("a", {})]
+
+
+def noisy_losses(fixes, seed):
+    """Workers draw other random numbers, as another seed does."""
+    drawn = random.Random(seed + 100 * any(fix == "workers" for fix, _ in fixes))
+    return [2.0 - 0.01 * i + drawn.gauss(0.0, 0.05) for i in range(60)]
+
+
+@pytest.mark.parametrize("budget_s", [40.0, 50.0, 70.0, 85.0, 90.0, 120.0])
+def test_there_is_time_for_the_seeds_that_tell_whether_training_changed(budget_s: float) -> None:
+    how = Preparation(elsewhere=True, draws_random=True)
+    facts = {name: FixFacts(switches=True) for name in ("threads", "channels-last")}
+    facts["workers"] = FixFacts(switches=True, how=how)
+    program = Simulated(gains={"workers": 1.8}, seed=3, losses=noisy_losses)
+    names = ["workers n=2", "workers n=1", "threads n=1", "channels-last"]
+    switching = SimulatedSwitching(program)
+    results = try_all(program, names, budget_s, facts=facts, switching=switching)
+    assert [fix for fix, _ in recommended(results)] == ["workers"]
+
+
+def test_a_fast_fix_that_changes_training_leaves_the_time_to_the_next() -> None:
+    def losses(fixes, seed):
+        faster = 3 if any(fix == "amp" for fix, _ in fixes) else 1
+        return [2.0 - 0.01 * i * (faster if i else 1) for i in range(60)]
+
+    facts = {name: FixFacts(switches=True) for name in ("threads", "channels-last")}
+    facts["amp"] = FixFacts(switches=True, keeps_results="lower precision")
+    program = Simulated(gains={"amp": 1.6, "threads n=1": 1.3}, launch_s=6.0, losses=losses)
+    names, switching = ["amp", "threads n=1", "channels-last"], SimulatedSwitching(program)
+    results = try_all(program, names, 140.0, facts=facts, switching=switching)
+    assert recommended(results) == [("threads", {"n": 1})]
+    assert row(results, "amp").pairs <= 2
+
+
+class UnluckyOnce(Simulated):
+    """Somebody else's load falls on the first launch with `a`."""
+
+    def __call__(self, fixes, *, seed_offset=0):
+        self.gains["a"] = 0.98 if not any(name == "a" for name, _ in self.launched) else 1.5
+        return super().__call__(fixes, seed_offset=seed_offset)
+
+
+@pytest.mark.parametrize("budget_s", [200.0, 270.0])
+def test_one_unlucky_look_does_not_hide_a_gain_beside_another_winner(budget_s: float) -> None:
+    program = UnluckyOnce(gains={"x": 1.08}, seed=2)
+    names = ["x", "a", "n1", "n2", "n3", "n4", "n5", "n6"]
+    results = try_all(program, names, budget_s, seed=2)
+    assert ("a", {}) in recommended(results)
+
+
+def test_the_settings_of_a_lesser_fix_are_searched_too() -> None:
+    gains = {"amp": 2.0, "workers n=2": 1.5, "workers n=4": 1.9, "workers n=8": 1.95}
+    ladder = Ladder(setting="n", least=1, most=16, today=0)
+    program = Simulated(gains=gains)
+    facts = {"workers": FixFacts(ladder=ladder)}
+    results = try_all(program, ["amp", "workers n=1", "workers n=2"], facts=facts)
+    tried = {one.settings.get("n") for one in results.trials if one.fix == "workers"}
+    assert {4, 8} <= tried
+
+
+def test_the_patch_of_what_compiles_is_measured_with_a_warm_cache() -> None:
+    program = Compiles(gains={"compile": 1.6})
+    facts = {"compile": FixFacts(setup_s=40.0)}
+    names = ["compile", "n1"]
+    results = try_all(program, names, 240.0, facts=facts, patch=lambda fixes: None)
+    assert recommended(results) == [("compile", {})] and results.patch.pairs >= 2
+
+
+def test_a_tie_does_not_hold_up_the_next() -> None:
+    """Of few pairs that show no gain, the others get the time."""
+    found = 0
+    for seed in range(10):
+        program = Simulated(gains={"b": 1.5}, noise=(0.002, 0.001, 0.0), seed=seed)
+        results = try_all(program, ["a", "b", "c"], 55.0, seed=seed)
+        found += recommended(results) == [("b", {})]
+    assert found >= 7
