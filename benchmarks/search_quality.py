@@ -4,11 +4,11 @@
     python benchmarks/search_quality.py nulls OUT.jsonl [--budget 3m] [--least 40]
     python benchmarks/search_quality.py table OUT.jsonl
 
-`run`, for each sample workload: the search as `torchdoctor run` does it, within the budget; an
-exhaustive search that is given ten times as much (every candidate in every setting in rounds of
-fresh launches, then the best together, one after another, as long as that gains); and both results
-side by side in fresh pairs, which alone say what share of the best speed-up (in logarithms) the
-search reached. `nulls`: candidates that change nothing, eight at a time on each workload in turn,
+`run`, for each sample workload: `torchdoctor run` with this budget for everything; an exhaustive
+search that is given ten times as much (every candidate in every setting in rounds of fresh
+launches, then the best together, one after another, as long as that gains); and both results side
+by side in fresh pairs, which alone say what share of the best speed-up (in logarithms) the search
+reached. `nulls`: candidates that change nothing, eight at a time on each workload in turn,
 until so many were searched: how many were confirmed.
 
 Each workload appends a line of JSON to OUT; what is there already is not run again, so that it can
@@ -21,12 +21,13 @@ import argparse
 import json
 import math
 import random
+import subprocess
 import sys
 import tempfile
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -45,10 +46,14 @@ from torchdoctor.recording.shares import shares, with_inline_preparation
 from torchdoctor.recording.window import choose_window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Candidate, Interval, Recording
+from torchdoctor.records.program import ANALYSED
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
+from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.fix_facts import fix_facts
 from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.numerics import trains_in_low_precision
+from torchdoctor.trials.outcome import TrialResults, training_is_the_same
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget, BudgetEnded
@@ -86,12 +91,16 @@ class Workload:
         recorder = Recorder(workload, folder / "run", sandbox, 0, None, 600.0)
         try:
             seen = recorder.observe(None, 8.0, 30.0)
-            trace = recorder.profile(seen.found.boundary, 10, 300.0).trace
+            profiled = recorder.profile(seen.found.boundary, 10, 300.0)
+            trace, processes = profiled.trace, seen.processes
+            if profiled.analysed is not None:
+                there = {name: getattr(profiled.analysed, name) for name in ANALYSED}
+                processes = [replace(processes[0], **there), *processes[1:]]
             recording = Recording(
                 workload=workload,
                 environment=environment(None),
                 steps=seen.steps,
-                processes=seen.processes,
+                processes=processes,
                 sensors=seen.sensors,
                 trace=trace,
                 shares=shares(seen.steps, trace),
@@ -125,22 +134,14 @@ class Workload:
         return candidates(self.recording, diagnosis, catalogue.fixes())[0]
 
     def search(self, tried: list[Candidate], budget_s: float, seed: int) -> TrialResults:
-        """As `torchdoctor run` searches."""
+        """These candidates alone, as a run searches."""
         budget = Budget(budget_s)
-        facts = {
-            ident: FixFacts(
-                keeps_results=getattr(module, "KEEPS_RESULTS", "exactly"),
-                setup_s=getattr(module, "SETUP_S", 0.0),
-                switches=getattr(module, "WHEN", "launch") == "between steps",
-            )
-            for ident, module in self.modules.items()
-        }
         loaders = self.recording.main.loaders
         launch, turns = self.launch(budget), turns_of_trials(self.recorder, self.seen, self.window)
         return run_trials(
             launch,
             tried,
-            facts,
+            {ident: self._null_facts(module) for ident, module in self.modules.items()},
             budget=budget,
             steps=self.seen.steps,
             warmup_steps=self.window.warmup_steps,
@@ -151,18 +152,27 @@ class Workload:
             ),
         )
 
+    def _null_facts(self, module: Any) -> FixFacts:
+        switches = getattr(module, "WHEN", "launch") == "between steps"
+        return FixFacts(keeps_results=module.KEEPS_RESULTS, switches=switches)
+
+    def _facts(self, ident: str) -> FixFacts:
+        return fix_facts(self.modules[ident], self.recording)
+
     def exhaustive(self, tried: list[Candidate], budget_s: float, seed: int) -> Fixes:
         """Every candidate in rounds until the time is used, then the best of them together."""
         budget = Budget(budget_s)
         launcher = self.launcher(budget, seed)
-        arms = [_arm(f"all-{n}", one) for n, one in enumerate(tried)]
+        arms = [_arm(f"all-{n}", one, self._facts(one.fix)) for n, one in enumerate(tried)]
         try:
             while budget.left() > _TOGETHER * budget_s and any(arm.alive for arm in arms):
                 launcher.round(arms, "screen")
         except BudgetEnded:
             pass
         gains = {arm.key: _gain(launcher, arm) for arm in arms}
-        ranked = sorted((a for a in arms if a.alive), key=lambda a: -gains[a.key])
+        evidence = Evidence(launcher, self.seen.steps, trains_in_low_precision(self.recording))
+        same = [a for a in arms if training_is_the_same(evidence.measured(a), False)]
+        ranked = sorted((a for a in same if a.alive), key=lambda a: -gains[a.key])
         together: Fixes = []
         for arm in ranked:
             names = {fix for fix, _ in together}
@@ -189,8 +199,9 @@ class Workload:
         return {arm.key: compare.interval(_differences(launcher, arm)) for arm in arms}
 
 
-def _arm(key: str, one: Candidate) -> Arm:
-    return Arm(key=key, fixes=[(one.fix, dict(one.settings)), *one.also.items()])
+def _arm(key: str, one: Candidate, facts: FixFacts) -> Arm:
+    fixes = [(one.fix, dict(one.settings)), *one.also.items()]
+    return Arm(key=key, fixes=fixes, facts=facts, candidate=one)
 
 
 def _differences(launcher: Launcher, arm: Arm) -> list[float]:
@@ -204,6 +215,17 @@ def _gain(launcher: Launcher, arm: Arm) -> float:
     return fmean(found) if found else -math.inf
 
 
+def run_as_a_user(script: Path, folder: Path, budget_s: float, seed: int) -> Fixes:
+    """What `torchdoctor run` recommends."""
+    report = folder / f"search-{seed}.json"
+    options = ["--quiet", "--budget", f"{budget_s:g}s", "--seed", str(seed), "--json", str(report)]
+    command = [sys.executable, "-m", "torchdoctor.cli", "run", *options]
+    command += ["--output", str(folder / f"search-{seed}"), str(script)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = json.loads(report.read_text())["recommendation"]["fixes"]
+    return [(one["fix"], one["settings"]) for one in found]
+
+
 def run_one(script: Path, budget_s: float, number: int) -> dict[str, Any]:
     """One workload by both ways."""
     with (
@@ -211,8 +233,7 @@ def run_one(script: Path, budget_s: float, number: int) -> dict[str, Any]:
         Workload.observed(script, Path(name), budget_s) as one,
     ):
         tried = one.candidates()
-        found = one.search(tried, budget_s, number)
-        ours: Fixes = [(fix.fix, fix.settings) for fix in found.recommendation.fixes]
+        ours = run_as_a_user(script, Path(name), budget_s, number)
         best = one.exhaustive(tried, TIMES * budget_s, number)
         both = one.side_by_side({"search": ours, "exhaustive": best}, number)
     return {
@@ -243,7 +264,8 @@ def run_nulls(script: Path, budget_s: float, number: int) -> dict[str, Any]:
                 one.modules[f"null-{index}"] = module
                 tried.append(Candidate(fix=f"null-{index}"))
             found = one.search(tried, budget_s, number)
-    confirmed = [x.fix for x in found.trials if x.verdict == "faster" and " + " not in x.fix]
+    fresh = [x for x in found.trials if "screened only" not in (x.reason or "")]
+    confirmed = [x.fix for x in fresh if x.verdict == "faster" and " + " not in x.fix]
     return {
         "kind": "nulls",
         "workload": script.stem,

@@ -72,6 +72,7 @@ class LaunchResult:
     escaped_writes: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     sensors: SensorColumns | None = None
+    began_s: float | None = None  # time.monotonic(), which on Linux is the probe's clock too
 
 
 def launch(
@@ -198,6 +199,7 @@ class _Watch:
             escaped_writes=self._escaped(before),
             doubts=doubts,
             sensors=columns,
+            began_s=begin,
         )
 
     def _start(self, output_file: Path) -> Started:

@@ -10,7 +10,7 @@ from torchdoctor.recording.launch import LaunchResult
 from torchdoctor.recording.launch_ending import how_it_ended
 from torchdoctor.recording.observation_watch import FEW_STEPS, FEWEST_STEPS
 from torchdoctor.recording.step_finding import NoSteps, StepsFound
-from torchdoctor.recording.steps import step_durations
+from torchdoctor.recording.steps import boundary_rows, step_durations
 from torchdoctor.records import ProcessFacts, ProgramFailure, Workload
 
 _LONGER = (
@@ -87,7 +87,12 @@ def _last_words(result: LaunchResult, workload: Workload) -> str:
 def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:
     """Seconds from the launch's start to the first iteration: what every launch pays again."""
     total = float(step_durations(trainer, found).sum())
-    return max(result.wall_s - total, 0.0)
+    most = max(result.wall_s - total, 0.0)
+    if result.began_s is None:
+        return most
+    # Not what follows the last iteration: an evaluation, a checkpoint, the end of the process.
+    first = float(trainer.t_ns[boundary_rows(trainer, found.boundary)[0]]) / 1e9 - result.began_s
+    return first if 0.0 <= first <= most else most
 
 
 def trainers_first(
