@@ -194,6 +194,11 @@ def reach(interval: Interval) -> float:
     return math.expm1(max(abs(math.log(interval.low)), abs(math.log(interval.high))))
 
 
+def excludes_one(interval: Interval) -> bool:
+    """Whether the interval says that there is a difference."""
+    return interval.low > 1 or interval.high < 1
+
+
 def verdict(
     differences: Sequence[float], delta: float = SMALLEST_DELTA, adjusted_p: float | None = None
 ) -> str:

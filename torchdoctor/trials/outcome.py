@@ -18,10 +18,18 @@ from torchdoctor.records import (
     TriedCeiling,
 )
 from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm, label
-from torchdoctor.trials.bounds import beyond_belief, bound_of, doubt
+from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.bounds import beyond_belief, bound_of
 from torchdoctor.trials.evidence import Evidence, Measured, exceeds
-from torchdoctor.trials.schedule import CONFIRM_PAIRS, FEWEST_PAIRS, NO_TIME, WORTH, hopeless
+from torchdoctor.trials.schedule import (
+    CONFIRM_PAIRS,
+    FEWEST_PAIRS,
+    NO_TIME,
+    WORTH,
+    hopeless,
+    p_of_looks,
+)
+from torchdoctor.trials.trial_doubts import doubts_of
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
 
@@ -86,7 +94,7 @@ class Judgement:
         self.measured = [evidence.measured(arm) for arm in arms]
         confirmed = [one for one in self.measured if one.phase == "confirm" and one.arm.alive]
         self.confirmed = len(confirmed)
-        adjusted = compare.holm([_p_of_looks(one.differences) for one in confirmed])
+        adjusted = compare.holm([p_of_looks(one.differences) for one in confirmed])
         corrected = {one.arm.key: p for one, p in zip(confirmed, adjusted, strict=True)}
         delta = compare.delta(self.noise_floor)
         self.verdicts = {
@@ -107,7 +115,7 @@ class Judgement:
     def faster(self) -> list[Measured]:
         """Faster on fresh pairs by an amount worth an edit, most gain first."""
         least, noise = math.log1p(WORTH), self.noise_floor
-        if noise is not None and excludes_one(noise):
+        if noise is not None and compare.excludes_one(noise):
             least = max(least, abs(math.log(noise.estimate)))
         found = [
             one
@@ -127,17 +135,6 @@ class Judgement:
         """The most that its fixes can gain by what they work on, where it came out above that."""
         bound = bound_of(one, self.measured)
         return bound if exceeds(one.gain, bound) else None
-
-
-def _p_of_looks(differences: Sequence[float]) -> float:
-    """p of pairs that were looked at, two by two, beyond those planned: each look is a chance."""
-    looks = 1 + max(len(differences) - CONFIRM_PAIRS, 0) / 2
-    return min(1.0, looks * compare.p_value(differences))
-
-
-def excludes_one(interval: Interval) -> bool:
-    """Whether the interval says that there is a difference."""
-    return interval.low > 1 or interval.high < 1
 
 
 def trial(
@@ -255,31 +252,6 @@ def recommendation(judgement: Judgement, baseline: Arm) -> Recommendation:
     )
 
 
-def _doubts_of(judgement: Judgement) -> list[str]:
-    """What weakens the verdicts and the recommendation, one sentence each."""
-    doubts, noise = [], judgement.noise_floor
-    if noise is not None and excludes_one(noise):
-        doubts.append(
-            f"The untouched program against itself came out at {noise.estimate:.3f}x "
-            f"[{noise.low:.3f}, {noise.high:.3f}], which should hold 1: the machine was too noisy "
-            f"to trust differences below {100 * compare.reach(noise):.1f} %."
-        )
-    best = next(iter(judgement.recommendable()), None)
-    if best is not None and best.numerics.classification == "not-comparable":
-        doubts.append(
-            f"Whether {label(best.arm.fixes)} changes training could not be checked: "
-            f"{best.numerics.reason}"
-        )
-    if best is not None and len(best.differences) < FEWEST_PAIRS:
-        doubts.append(
-            f"{label(best.arm.fixes)} is recommended from {len(best.differences)} pairs alone, for "
-            "want of time: measure it again with more (--budget)."
-        )
-    unlikely = [*judgement.faster(), *judgement.not_believed]
-    doubts += [said for one in unlikely if (said := doubt(one)) is not None]
-    return doubts
-
-
 def results(
     evidence: Evidence,
     judgement: Judgement,
@@ -295,7 +267,7 @@ def results(
     """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
     seconds = evidence.seconds(by)
-    doubts += _doubts_of(judgement)
+    doubts += doubts_of(judgement)
     rows = []
     for one in judgement.measured:
         verdict = judgement.verdicts[one.arm.key]

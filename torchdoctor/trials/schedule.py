@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeVar
 
-from torchdoctor.trials.compare import half_width, pooled_deviation, t_quantile
+from torchdoctor.trials.compare import half_width, p_value, pooled_deviation, t_quantile
 
 CONFIRM_PAIRS = 6  # fresh pairs for each finalist, where the budget allows
 FEWEST_PAIRS = 4  # fewer do not confirm
@@ -182,6 +182,12 @@ def hopeless(differences: Sequence[float], planned: int) -> bool:
         return False
     # Every pair against it, or a mean so low that the others would have to be as far above.
     return max(differences) < 0 or fmean(differences) < -math.log1p(HOPELESS)
+
+
+def p_of_looks(differences: Sequence[float]) -> float:
+    """p of pairs that were looked at, two by two, beyond those planned: each look is a chance."""
+    looks = 1 + max(len(differences) - CONFIRM_PAIRS, 0) / 2
+    return min(1.0, looks * p_value(differences))
 
 
 def no_gain(differences: Sequence[float]) -> bool:
