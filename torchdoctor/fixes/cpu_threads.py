@@ -70,10 +70,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     """All usable cores, what loader workers leave, half, one; without today's number."""
     from torchdoctor.records.lookup import training_loaders
 
-    environment = recording.environment
-    cpus = environment.whole_cpus
-    # Two hyper-threads share the units that an operator keeps busy.
-    cores = max(min(cpus, environment.cpu_cores or 1), 1)
+    cores = _cores(recording)
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
     numbers = [cores]
     if workers:
@@ -81,6 +78,18 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     numbers += [max(cores // 2, 1), 1]
     today = recording.main.flags.num_threads
     return [{"num_threads": n} for n in dict.fromkeys(numbers) if n != today]
+
+
+def ladder(recording: Recording) -> dict[str, Any]:
+    """Small operators are often fastest on some of many cores."""
+    today = recording.main.flags.num_threads
+    return {"setting": "num_threads", "least": 1, "most": _cores(recording), "today": today}
+
+
+def _cores(recording: Recording) -> int:
+    environment = recording.environment
+    # Two hyper-threads share the units that an operator keeps busy.
+    return max(min(environment.whole_cpus, environment.cpu_cores or 1), 1)
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
