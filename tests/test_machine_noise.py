@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.machine_noise import Noise, _goes_on, noise_lines
+from torchdoctor.machine_noise import Noise, _goes_on, measure_noise, noise_lines
+from torchdoctor.recording.record import Recorder
+from torchdoctor.records import LaunchTiming
 from torchdoctor.trials.compare import interval
 
 ROOT = Path(__file__).parent.parent
@@ -72,3 +74,17 @@ def test_it_is_measured_here() -> None:
     assert "Traceback" not in result.stderr
     if result.returncode == 0:
         assert "From launch to launch it differs by" in result.stdout
+
+
+def test_ctrl_c_in_a_launch_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as a launch that failed, and the next one was started."""
+    started = []
+
+    def stopped(*_: object, **__: object) -> LaunchTiming:
+        started.append(1)
+        return LaunchTiming(ended="interrupted")
+
+    monkeypatch.setattr(Recorder, "time", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        measure_noise(30.0, lambda text: None)
+    assert len(started) == 1

@@ -109,6 +109,8 @@ def measure_noise(budget_s: float, progress: Callable[[str], None]) -> Noise:
                 start = time.monotonic()
                 timing = recorder.time("noise", Boundary(kind="optimizer"), _STEPS, [], 120.0)
                 longest_s = max(longest_s, time.monotonic() - start)
+                if timing.ended == "interrupted":
+                    raise KeyboardInterrupt
                 seconds = seconds_per_sample(timing, "median", per_step=True)
                 if not usable(timing) or seconds is None:
                     failed += 1

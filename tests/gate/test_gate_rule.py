@@ -217,5 +217,5 @@ def test_the_ratio_is_the_quotient_of_the_columns() -> None:
         boundary=Boundary(kind="optimizer"), how_found="", steps=30, warmup_steps=10,
         median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
     )  # fmt: skip
-    for row in metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", (steps, steps))[:2]:
+    for row in metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(steps, steps)])[:2]:
         assert row.new / row.reference == pytest.approx(row.ratio.estimate, rel=1e-9)

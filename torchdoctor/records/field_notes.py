@@ -97,6 +97,9 @@ NOTES: dict[str, dict[str, str]] = {
         "shares": "Where the time of a step goes.",
         "peak_memory_bytes": "Memory at its highest: of the GPU where one trains, else of the process tree.",
         "launches_s": "Time per sample (per step where the batch is not known) of each launch.",
+        "launches_by": "What launches_s holds of a launch's steps: their median, or where some take "
+        "far longer their mean; null: no launch was timed.",
+        "launches_per": "What launches_s is per; null: no launch was timed.",
     },
     "StepTime": {
         "median": "Median, in seconds.",
