@@ -238,3 +238,16 @@ def test_a_pass_that_proves_little_is_a_warning_everywhere() -> None:
     assert formats.annotation(seen).startswith("::notice")
     assert "Warning" not in formats.markdown(seen) and "but" not in formats.mark(seen)
     assert "1 pair of launches" in " ".join(formats.terminal(replace(seen, pairs=1)).split())
+
+
+def test_junit_counts_no_failure_that_it_does_not_hold() -> None:
+    """Undecided with more memory it said failures="1", and no case had one."""
+    report = sample("inconclusive")
+    grown = replace(report.metrics[1], tolerance=0.1, verdict="worse")
+    suite = ElementTree.fromstring(
+        formats.junit(replace(report, metrics=[report.metrics[0], grown]))
+    )
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure")) == 0
+    assert int(suite.attrib["skipped"]) == len(suite.findall("testcase/skipped")) == 2
+    said = suite.find("testcase/skipped").attrib["message"]
+    assert said == "100% <slow> | and more", "a line break was dropped, and two words became one"

@@ -12,12 +12,13 @@ from pathlib import Path
 from statistics import fmean
 
 from torchdoctor import __version__
-from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look
-from torchdoctor.gate.figures import metrics, sentence
+from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look, state
+from torchdoctor.gate.figures import metrics
 from torchdoctor.gate.launches import PairLauncher, Side
 from torchdoctor.gate.more_time import decides, too_few_pairs
 from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.pairs import Estimator, estimator
+from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.gate.versions import Reference
@@ -202,7 +203,15 @@ class GateRun:
         name, found = f"{self._ref} ({commit[:10]})", pairs.differences(how)
         p = p_value(found) if len(found) > 1 else None
         tolerance = self._settings.tolerances["step_time"]
-        further = decides(found, tolerance, rows[0].verdict, self._spent_s, self._pair_s)
+        # Where it is the mean step alone that is slower, more pairs would not decide.
+        typical = state(verdict, rows[0].ratio, tolerance)
+        basis = Basis(
+            why=self._why,
+            p=p,
+            decides=decides(found, tolerance, typical, self._spent_s, self._pair_s),
+            typical=how.by == "median",
+            mean=pairs.mean_ratio(how),
+        )
         return GateReport(
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
@@ -210,11 +219,12 @@ class GateRun:
             environment=Environment(),
             reference=name,
             verdict=verdict,
-            sentence=sentence(rows, verdict, name, why=self._why, p=p, decides=further),
+            sentence=sentence(rows, verdict, name, basis),
             metrics=rows,
             pairs=len(found),
             per="step" if pairs.per_step else "sample",
             p_value=p,
+            mean_ratio=basis.mean,
             blind_spot=blind_spot(found),
             measured="side by side" if launcher.turns is not None else "in turns",
             doubts=list(dict.fromkeys(self._doubts)),

@@ -12,9 +12,10 @@ from statistics import geometric_mean
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.decision import against_stored, state
-from torchdoctor.gate.figures import memory, peaks, rate, sentence, waiting
+from torchdoctor.gate.figures import memory, peaks, rate, waiting
 from torchdoctor.gate.observing import look_at_new
 from torchdoctor.gate.pairs import is_per_step
+from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.recording.observation import Observation
@@ -203,7 +204,7 @@ def stored_report(
         environment=Environment(),
         reference=name,
         verdict=verdict,
-        sentence=sentence(rows, verdict, name, decides=fails_from),
+        sentence=sentence(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
         metrics=rows,
         blind_spot=max(compared.ratio.high - 1.0, 0.0),
         measured="stored",

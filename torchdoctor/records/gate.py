@@ -42,6 +42,8 @@ class GateReport:
     pairs: int = 0
     per: str = "sample"  # what a time is per: "sample" or "step"
     p_value: float | None = None
+    # New / reference of the mean step with its interval, where typical steps decide.
+    mean_ratio: Interval | None = None
     blind_spot: float | None = None  # the largest slow-down that is not ruled out, as a share
     measured: str = "in turns"  # "side by side" | "in turns" | "stored"
     doubts: list[str] = field(default_factory=list)

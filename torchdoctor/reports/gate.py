@@ -20,8 +20,8 @@ def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
     return [
         (
             one.name.replace("_", " "),
-            _figure(one.reference, one),
-            _figure(one.new, one),
+            figure(one.reference, one),
+            figure(one.new, one),
             _ratio(one.ratio),
             "-" if one.tolerance is None else percent(one.tolerance),
             one.verdict,
@@ -30,7 +30,8 @@ def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
     ]
 
 
-def _figure(value: float | None, one: GateMetric) -> str:
+def figure(value: float | None, one: GateMetric) -> str:
+    """A value of a row with its unit: "10.0 ms a sample", "1.2 GB", "12 %"; "-" for None."""
     if value is None:
         return "-"
     if one.unit.startswith("s/"):
@@ -125,8 +126,8 @@ def _cell(text: str) -> str:
 def junit(report: GateReport) -> str:
     """JUnit XML: one test case for each metric with a tolerance."""
     judged = [one for one in report.metrics if one.tolerance is not None]
-    worse = [one for one in judged if one.verdict == "worse"]
     undecided = report.verdict == "inconclusive"
+    worse = [one for one in judged if one.verdict == "worse" and not undecided]
     suite = ElementTree.Element(
         "testsuite",
         name="torchdoctor gate",
@@ -156,8 +157,8 @@ def junit(report: GateReport) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
-    return "".join(c for c in clean(text) if c.isprintable())
+    """On one line, without the control characters that XML cannot hold."""
+    return "".join(c for c in " ".join(clean(text).split()) if c.isprintable())
 
 
 def annotation(report: GateReport) -> str:
