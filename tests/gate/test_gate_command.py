@@ -17,6 +17,7 @@ from repository import TRAIN, git
 
 from torchdoctor.errors import UsageError
 from torchdoctor.gate.decision import state
+from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.tolerances import tolerances
 from torchdoctor.gate.versions import Reference
 from torchdoctor.records import (
@@ -52,6 +53,7 @@ def test_the_same_program_passes(project: Path) -> None:
                   "--steps", "30", "--budget", "4m", "train.py")  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     assert "PASS" in result.stdout
+    assert "both sides are the same program" in " ".join(result.stdout.split())
 
 
 @pytest.mark.slow
@@ -168,7 +170,7 @@ def test_the_reference_is_the_commit_with_todays_untracked_files(project: Path) 
         assert names == {
             "settings.py": b"PAUSE_S = 0.010\n", "new.py": None, "train.py": TRAIN.encode()
         }  # fmt: skip
-        moved = old.elsewhere()
+        moved = elsewhere(old).workload
         assert Path(moved.cwd, "data.txt").read_text() == "1 2 3"
         assert Path(moved.cwd, "settings.py").read_text() == "PAUSE_S = 0.010\n"
         assert moved.cwd.endswith("/training")

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from torchdoctor import __version__
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look, state
+from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.figures import metrics
 from torchdoctor.gate.launches import PairLauncher, Side
 from torchdoctor.gate.more_time import decides, too_few_pairs
@@ -24,7 +25,7 @@ from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.gate.versions import Reference
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder, writing
-from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.recording.sandbox import Contents, Sandbox
 from torchdoctor.recording.turn_blocks import choose_turns, too_large, why_in_turns
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import Environment, ProgressEvent, Workload, WorkloadRecord
@@ -96,9 +97,10 @@ class GateRun:
     def _recorders(
         self, folder: Path, sandbox: Sandbox, reference: Reference
     ) -> tuple[Recorder, Recorder]:
+        """Of the working tree, and of the reference."""
         stdin = keep_stdin(folder)
 
-        def recorder(name: str, workload: Workload, contents: dict[str, bytes | None]) -> Recorder:
+        def recorder(name: str, workload: Workload, contents: Contents) -> Recorder:
             inner = folder / name
             with writing(folder):
                 inner.mkdir()
@@ -113,13 +115,22 @@ class GateRun:
             )
 
         new = recorder("new", self._workload, {})
+        if not reference.differing():
+            self._doubts.append(
+                f"No tracked file differs between {self._ref} and the working tree: both sides are "
+                "the same program."
+            )
         if sandbox.mode == "overlay":
             return new, recorder("reference", self._workload, reference.contents())
         self._doubts.append(
             f"Without the overlay sandbox the reference ran in {reference.folder}, with links to "
             "your untracked files."
         )
-        return new, recorder("reference", reference.elsewhere(), {})
+        moved = elsewhere(reference)
+        self._doubts += moved.doubts
+        old = recorder("reference", moved.workload, {})
+        old.variables = moved.variables
+        return new, old
 
     def _window(self, sides: tuple[Side, Side]) -> Window:
         """One window for both: the slower version's steps, and what either's workers hold ready."""

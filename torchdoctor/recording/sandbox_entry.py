@@ -215,17 +215,36 @@ class Root:
         os.chdir("/")
 
 
-def replace_contents(contents: dict[str, str | None]) -> None:
+def _remove(path: str) -> None:
+    """A file, a link, or a folder with all that is in it."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        if os.path.lexists(path):
+            os.unlink(path)
+        return
+    for name in os.listdir(path):
+        _remove(os.path.join(path, name))
+    os.rmdir(path)
+
+
+def replace_contents(contents: dict[str, str | None], links: list[str]) -> None:
     """Other contents for files (base64; None: no such file), seen by this launch alone.
 
     The layers take the writes. In the new root: a link there must not lead out of it.
+    `links`: paths whose text is the target of a symbolic link.
     """
+    # First what is gone: a file may have become a folder, or stand where a link to one stood.
     for path, encoded in contents.items():
         if encoded is None:
-            if os.path.lexists(path):
-                os.unlink(path)
+            _remove(path)
+    for path, encoded in contents.items():
+        if encoded is None:
             continue
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if path in links or os.path.islink(path) or os.path.isdir(path):
+            _remove(path)
+        if path in links:
+            os.symlink(encoded, path)
+            continue
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         except OSError:  # a file of an id that is not mapped in here cannot be copied up
@@ -315,7 +334,7 @@ def main() -> None:
         root = Root(settings, say)
         root.build(settings["steps"])
         root.enter()
-        replace_contents(settings.get("contents") or {})
+        replace_contents(settings.get("contents") or {}, settings.get("links") or [])
     except OSError as error:
         say(event="failed", errno=error.errno, reason=str(error))
         os._exit(SETUP_FAILED)
