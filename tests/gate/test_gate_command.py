@@ -18,7 +18,7 @@ from repository import TRAIN, git
 from torchdoctor.errors import UsageError
 from torchdoctor.gate.decision import state
 from torchdoctor.gate.elsewhere import elsewhere
-from torchdoctor.gate.tolerances import tolerances
+from torchdoctor.gate.tolerances import program_folder, tolerances
 from torchdoctor.gate.versions import Reference
 from torchdoctor.records import (
     Environment,
@@ -144,7 +144,16 @@ def test_tolerances_come_from_pyproject_and_the_command_line(tmp_path: Path) -> 
             tolerances(str(inner), f"peak_memory={value}")
     with pytest.raises(UsageError, match="METRIC=SHARE"):
         tolerances(str(inner), "5%")
-    for text in ("[tool.torchdoctor]\nspeed = 1\n", "[tool.torchdoctor]\ntolerance = 3\n", "[x\n"):
+    for value in ("5", "1", "1.5"):
+        with pytest.raises(UsageError, match=r"write it like 5% or 0\.05"):
+            tolerances(str(inner), f"step_time={value}")
+    assert tolerances(str(inner), "step_time=150%")["step_time"] == 1.5
+    with pytest.raises(UsageError, match="samples_per_s is the step time, inverted"):
+        tolerances(str(inner), "samples_per_s=10%")
+    for text in (
+        "[tool.torchdoctor]\nspeed = 1\n", "[tool.torchdoctor]\ntolerance = 3\n", "[x\n",
+        "[tool]\ntorchdoctor = 3\n", "tool = 3\n",
+    ):  # fmt: skip
         project.write_text(text)
         with pytest.raises(UsageError, match=r"pyproject\.toml"):
             tolerances(str(inner), None)
@@ -253,3 +262,17 @@ def test_junit_counts_no_failure_that_it_does_not_hold() -> None:
     assert int(suite.attrib["skipped"]) == len(suite.findall("testcase/skipped")) == 2
     said = suite.find("testcase/skipped").attrib["message"]
     assert said == "100% <slow> | and more", "a line break was dropped, and two words became one"
+
+
+def test_pyproject_is_looked_for_from_the_programs_folder(tmp_path: Path) -> None:
+    """A program of another folder was judged by the tolerances of the one it was started in."""
+    inner, other = tmp_path / "project" / "training", tmp_path / "other"
+    inner.mkdir(parents=True)
+    other.mkdir()
+    for folder, share in ((inner.parent, "5%"), (other, "9%")):
+        text = f'[tool.torchdoctor.tolerance]\nstep_time = "{share}"\n'
+        (folder / "pyproject.toml").write_text(text)
+    started = Workload(command=["python", "-m", "x"], cwd=str(other))
+    assert tolerances(program_folder(started), None)["step_time"] == 0.09
+    started = replace(started, script=str(inner / "train.py"))
+    assert tolerances(program_folder(started), None)["step_time"] == 0.05

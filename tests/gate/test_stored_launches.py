@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from torchdoctor.errors import Inconclusive
+from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.stored import launched, stored_report
+from torchdoctor.gate.stored import launched, read_stored, stored_report
+from torchdoctor.record_files import write_report
 from torchdoctor.recording.observation import Observation
 from torchdoctor.records import (
     Baseline,
@@ -149,3 +151,11 @@ def test_ctrl_c_in_a_launch_ends_the_gate(clocked: Any) -> None:
     """It was left out like one that failed, and the gate went on with the others."""
     with pytest.raises(KeyboardInterrupt):
         run(clocked(Clock(10.0, LaunchTiming(ended="interrupted"))), 600.0)
+
+
+def test_a_baseline_with_a_time_of_nothing_is_a_usage_error(tmp_path: Path) -> None:
+    """Its logarithm was a defect of ours, exit code 70."""
+    for wrong in (0.0, -0.01):
+        write_report(report([0.01, wrong, 0.01]), tmp_path / "report.json")
+        with pytest.raises(UsageError, match="time is not above 0"):
+            read_stored(tmp_path / "report.json")

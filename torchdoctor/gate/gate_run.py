@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from torchdoctor import __version__
+from torchdoctor.errors import Inconclusive
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look, state
 from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.figures import metrics
@@ -87,6 +88,8 @@ class GateRun:
             except KeyboardInterrupt:
                 interrupted = True
                 self._why = "It was interrupted: only what was measured until then."
+            except Inconclusive as error:
+                self._why = str(error)
             self._doubts += [*launcher.doubts, *launch_doubts((new, old), sandbox)]
             found = environment_of(self._workload, seen.sides[1].seen, sandbox)
             report = self._report(seen, launcher, how, verdict, reference.commit)

@@ -259,6 +259,8 @@ def read_stored(path: Path) -> Report:
     report = read_report(path)
     if report.baseline.step_time_s is None:
         raise UsageError(f"{path} holds no step time: make it with torchdoctor run.")
+    if any(not s > 0.0 for s in report.baseline.launches_s):
+        raise UsageError(f"{path} holds a launch whose time is not above 0: make it again.")
     return report
 
 

@@ -111,8 +111,9 @@ def markdown(report: GateReport) -> str:
     lines = [f"### torchdoctor gate: {mark(report)}", ""]
     warned = "> **Warning:** " if warning(report) else ""
     lines += [f"{warned}{_cell(report.sentence)}", ""]
-    lines += ["| metric | reference | new | new / reference | tolerance | |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    if report.metrics:
+        lines += ["| metric | reference | new | new / reference | tolerance | |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows(report)]
     lines += ["", _basis(report)]
     lines += [f"- {_cell(doubt)}" for doubt in report.doubts]
@@ -124,19 +125,23 @@ def _cell(text: str) -> str:
 
 
 def junit(report: GateReport) -> str:
-    """JUnit XML: one test case for each metric with a tolerance."""
+    """JUnit XML: one test case for each metric with a tolerance, or one that says why not."""
     judged = [one for one in report.metrics if one.tolerance is not None]
     undecided = report.verdict == "inconclusive"
     worse = [one for one in judged if one.verdict == "worse" and not undecided]
     suite = ElementTree.Element(
         "testsuite",
         name="torchdoctor gate",
-        tests=str(len(judged)),
+        tests=str(len(judged) or 1),
         failures=str(len(worse)),
         errors="0",
-        skipped=str(len(judged) if undecided else 0),
+        skipped=str((len(judged) or 1) if undecided else 0),
         timestamp=report.created,
     )
+    if not judged:
+        case = ElementTree.SubElement(suite, "testcase", classname="torchdoctor.gate", name="gate")
+        if undecided:
+            ElementTree.SubElement(case, "skipped", message=_printable(report.sentence))
     for one, row in zip(report.metrics, rows(report), strict=True):
         if one.tolerance is None:
             continue
@@ -165,10 +170,10 @@ def annotation(report: GateReport) -> str:
     """One workflow command of GitHub Actions."""
     passed = "warning" if warning(report) else "notice"
     kind = {"slower": "error", "inconclusive": "warning"}.get(report.verdict, passed)
-    text = (
-        clean(f"{mark(report)}: {report.sentence}")
-        .replace("%", "%25")
-        .replace("\r", "%0D")
-        .replace("\n", "%0A")
-    )
-    return f"::{kind} title=torchdoctor gate::{text}"
+    return workflow_command(kind, f"{mark(report)}: {report.sentence}")
+
+
+def workflow_command(kind: str, text: str) -> str:
+    """An annotation of GitHub Actions: "error", "warning" or "notice"."""
+    escaped = clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{kind} title=torchdoctor gate::{escaped}"
