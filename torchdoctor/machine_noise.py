@@ -170,8 +170,8 @@ def _of_the_gate(noise: Noise) -> str:
     return (
         f"torchdoctor gate fails below p = {FAIL_FINAL:g}, from {FEWEST_PAIRS} pairs on, so it "
         f"sees less: from {', '.join(seen)}, were its launches in turns. All these are estimates: "
-        f"the standard deviation of {len(noise.step_s)} launches lies between {low:.1%} and {high:.1%} "
-        "(95 % interval), and the figures with it."
+        f"the standard deviation of {len(noise.step_s)} launches lies between {low:.1%} and "
+        f"{high:.1%} (95 % interval), and the figures with it."
     )
 
 

@@ -49,7 +49,8 @@ def gate(folder: Path, outcome: str, **more: str) -> subprocess.CompletedProcess
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")}
     behind = more.pop("behind", "")
     command = [sys.executable, "front.py", "gate", "--quiet", "--against", "HEAD",
-               "--json", "o.json", "--markdown", "o.md", "--junit", "o.xml", "train.py"]  # fmt: skip
+               "--json", "o.json", "--markdown", "o.md", "--junit", "o.xml",
+               "train.py"]  # fmt: skip
     if behind:
         command = ["bash", "-c", f'set -o pipefail; "$@" {behind}', "bash", *command]
     return subprocess.run(
