@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from torchdoctor.errors import Inconclusive, ProgramFailed
 from torchdoctor.gate.figures import waiting
+from torchdoctor.gate.launches import PairLauncher, Side
 from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.surroundings import launch_doubts
@@ -18,6 +20,7 @@ from torchdoctor.recording.turn_blocks import choose_turns, why_in_turns
 from torchdoctor.recording.window import Window
 from torchdoctor.records import (
     Boundary,
+    LaunchTiming,
     ProcessFacts,
     ProgramFailure,
     SensorStatistics,
@@ -151,3 +154,30 @@ def test_where_no_blocks_can_be_the_reason_is_said() -> None:
         slower = replace(STEPS, **change)
         assert choose_turns(slower, window, 2.0, 60.0) is None
         assert said in why_in_turns(slower)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "error"),
+    [
+        ("failed", "measured", ProgramFailed),
+        ("out-of-memory", "measured", ProgramFailed),
+        ("timed-out", "measured", Inconclusive),
+        ("measured", "failed", Inconclusive),
+        ("failed", "failed", Inconclusive),
+    ],
+)
+def test_a_version_that_fails_three_times(new: str, old: str, error: type[Exception]) -> None:
+    """The working tree's crash behind the observed steps was "not decided", which may pass."""
+
+    def side(name: str, ended: str) -> Side:
+        timing = LaunchTiming(ended=ended, reason="It crashed.", step_s=[0.1], samples=4.0)
+        recorder = SimpleNamespace(time=lambda *_: timing)
+        return Side(name=name, recorder=recorder, seen=SEEN)  # type: ignore[arg-type]
+
+    window = Window(warmup_steps=10, measure_steps=30, max_window_s=5.0)
+    sides = side("reference", old), side("new", new)
+    launcher = PairLauncher(sides, window, None, random.Random(0), lambda what: None)
+    with pytest.raises(error, match="could not be measured 3 times: It crashed"):
+        for _ in range(3):
+            launcher.measure(0.0)
+    assert launcher.pairs.blocks == []

@@ -54,7 +54,7 @@ def look_at_new(recorder: Recorder, settings: GateSettings) -> Observation:
     """
     seen = look_at(recorder, settings)
     if seen.failure is not None:
-        raise program_failed(seen.failure, "so it was not compared")
+        raise program_failed(seen.failure, "it was not compared")
     return seen
 
 

@@ -14,7 +14,8 @@ class GateMetric:
 
     name: str  # step_time | samples_per_s | peak_memory | data_loader_share
     # step_time, samples_per_s: geometric mean over the pairs, so that new / reference is `ratio`;
-    # peak_memory: median over the launches; data_loader_share: of one observing launch.
+    # peak_memory: median over the launches; data_loader_share: of one observing launch, with a
+    # tolerance the mean of two.
     reference: float | None = None
     new: float | None = None
     unit: str = ""

@@ -31,7 +31,7 @@ NOTES: dict[str, dict[str, str]] = {
         "name": "step_time, samples_per_s, peak_memory or data_loader_share.",
         "reference": "Of the reference: step_time and samples_per_s are geometric means over the "
         "pairs, so that new / reference is the ratio; peak_memory is the median over its "
-        "launches; data_loader_share is of one observing launch.",
+        "launches; data_loader_share is of one observing launch, with a tolerance the mean of two.",
         "new": "The same of the new version.",
         "unit": "Of both.",
         "ratio": "New / reference with its 95 % interval; null: not paired.",
