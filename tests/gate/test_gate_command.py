@@ -276,3 +276,13 @@ def test_pyproject_is_looked_for_from_the_programs_folder(tmp_path: Path) -> Non
     assert tolerances(program_folder(started), None)["step_time"] == 0.09
     started = replace(started, script=str(inner / "train.py"))
     assert tolerances(program_folder(started), None)["step_time"] == 0.05
+
+
+def test_the_mean_step_stands_beside_the_typical_one() -> None:
+    mean = Interval(estimate=1.037, low=0.929, high=1.158)
+    report = replace(sample("not slower"), mean_ratio=mean)
+    for text in (formats.terminal(report), formats.markdown(report)):
+        assert "Of the mean step, every block counted, it is 1.037 (0.929-1.158)." in " ".join(
+            text.split()
+        )
+    assert "Of the mean step" not in formats.terminal(sample("not slower"))

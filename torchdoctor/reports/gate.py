@@ -99,11 +99,13 @@ def _basis(report: GateReport) -> str:
     text = f"{how}: {counted(report.pairs, 'pair')} of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
-    return (
-        text
-        + f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
+    text += (
+        f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
         "is their quotient."
     )
+    if report.mean_ratio is not None:
+        text += f" Of the mean step, every block counted, it is {_ratio(report.mean_ratio)}."
+    return text
 
 
 def markdown(report: GateReport) -> str:
