@@ -130,7 +130,7 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     (project / "new.py").write_text("# not in the commit\n")
     before = state(project)
     code, log, outputs, summary = run_action(
-        project, tmp_path, command="train.py --epochs 3", against="HEAD", budget="90s"
+        project, tmp_path, command="train.py --epochs 3", against="HEAD", budget="5m"
     )
     assert code == 1, log
     assert outputs["verdict"] == "slower"
