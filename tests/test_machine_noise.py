@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.machine_noise import Noise, _goes_on, noise_lines
-from torchdoctor.trials.compare import interval
+from torchdoctor.machine_noise import Noise, _goes_on, measure_noise, noise_lines
+from torchdoctor.recording.record import Recorder
+from torchdoctor.records import LaunchTiming
+from torchdoctor.trials.compare import interval, visible
 
 ROOT = Path(__file__).parent.parent
 
@@ -55,6 +58,26 @@ def test_the_answer_names_differences_and_times() -> None:
     assert "more than a day for 2%" in " ".join(noise_lines(noise(3.0))[0:8])
 
 
+def test_the_gates_own_bound_and_the_uncertainty_are_said() -> None:
+    """What it said was for p < 0.05 and 4 pairs; a gate that fails needs p < 0.01 and 5."""
+    measured = noise(0.03, launches=6)
+    text = " ".join(" ".join(noise_lines(measured)).split())
+    seen = visible(math.sqrt(2.0) * measured.deviation, 5, 0.01)
+    assert f"fails below p = 0.01, from 5 pairs on, so it sees less: from {seen:.1%} with 5" in text
+    assert seen > measured.visible(5)
+    low, high = measured.deviation_interval
+    assert f"of 6 launches lies between {low:.1%} and {high:.1%}" in text
+
+
+def test_the_interval_of_a_deviation_holds_the_true_one() -> None:
+    chance, held = random.Random(4), 0
+    for _ in range(1000):
+        steps = [math.exp(chance.gauss(0.0, 0.03)) for _ in range(6)]
+        low, high = Noise(step_s=steps, launch_s=4.0).deviation_interval
+        held += low <= 0.03 <= high
+    assert 0.93 <= held / 1000 <= 0.97
+
+
 def test_a_slow_machine_still_gets_its_four_launches() -> None:
     assert _goes_on(0, 1000.0, 0.0, 60.0)  # the first in any case
     assert _goes_on(3, 100.0, 35.0, 60.0)  # beyond the budget
@@ -72,3 +95,17 @@ def test_it_is_measured_here() -> None:
     assert "Traceback" not in result.stderr
     if result.returncode == 0:
         assert "From launch to launch it differs by" in result.stdout
+
+
+def test_ctrl_c_in_a_launch_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counted as a launch that failed, and the next one was started."""
+    started = []
+
+    def stopped(*_: object, **__: object) -> LaunchTiming:
+        started.append(1)
+        return LaunchTiming(ended="interrupted")
+
+    monkeypatch.setattr(Recorder, "time", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        measure_noise(30.0, lambda text: None)
+    assert len(started) == 1

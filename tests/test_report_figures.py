@@ -31,6 +31,8 @@ def report(baselines: list[list[float]]) -> Report:
         recommendation=Recommendation(),
         baselines=timings,
         launches_s=[sum(s) / len(s) / 32 for s in baselines],
+        decided_by="mean",
+        per_step=True,
     )
     return assemble(
         recording=recording(OBSERVED),
@@ -64,6 +66,9 @@ def test_samples_per_second_is_the_batch_over_the_step_time(
     assert found.step_time_s.deciding == pytest.approx(deciding)
     assert found.samples_per_s == pytest.approx(32 / deciding)
     assert len(found.launches_s) == len(baselines)
+    # A gate against this report compares the same of its own launches.
+    expected = ("mean", "step") if baselines else (None, None)
+    assert (found.launches_by, found.launches_per) == expected
 
 
 @pytest.mark.parametrize(

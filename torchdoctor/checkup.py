@@ -15,6 +15,7 @@ from torchdoctor.diagnosis_by_experiment import by_experiment
 from torchdoctor.errors import ProgramFailed, UsageError
 from torchdoctor.record_files import write_recording, write_report
 from torchdoctor.recording.environment import environment
+from torchdoctor.recording.escaped_writes import escape_doubt
 from torchdoctor.recording.observation import Observation, Profiled
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
@@ -312,12 +313,7 @@ class _Checkup:
 
     def _assemble(self) -> Report:
         doubts = [*self._doubts, *self._recorder.doubts]
-        if self._recorder.escaped:
-            named = ", ".join(self._recorder.escaped[:5])
-            doubts.append(
-                f"{len(self._recorder.escaped)} writes reached your files in spite of the "
-                f"'{self._sandbox.mode}' sandbox: {named}."
-            )
+        doubts += escape_doubt(self._recorder.escaped, self._sandbox.mode)
         if self._sandbox.doubt:
             doubts.append(self._sandbox.doubt)
         on_gpu = self._recording.has_gpu or self._recording.shares.gpu is not None

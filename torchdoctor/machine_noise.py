@@ -12,13 +12,20 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from torchdoctor.errors import Inconclusive
+from torchdoctor.gate.decision import FAIL_FINAL, FEWEST_PAIRS
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.window import Window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Boundary
 from torchdoctor.reports.figures import seconds as time_words
-from torchdoctor.trials.compare import seconds_per_sample, usable, visible
+from torchdoctor.trials.compare import (
+    CONFIDENCE,
+    chi_squared_quantile,
+    seconds_per_sample,
+    usable,
+    visible,
+)
 
 FEWEST_LAUNCHES = 4
 _PAIRS = (4, 6, 12, 24)
@@ -64,9 +71,21 @@ class Noise:
         """Standard deviation between launches, of the logarithm (0.02: 2 %)."""
         return stdev(math.log(s) for s in self.step_s)
 
-    def visible(self, pairs: int) -> float:
-        """The smallest speed-up that so many pairs show four times in five, as a ratio - 1."""
-        return visible(math.sqrt(2.0) * self.deviation, pairs)
+    @property
+    def deviation_interval(self) -> tuple[float, float]:
+        """95 % interval of the deviation: a few launches hardly know it."""
+        freedom = len(self.step_s) - 1
+        low, high = (chi_squared_quantile(share, freedom) for share in (0.975, 0.025))
+        return self.deviation * math.sqrt(freedom / low), self.deviation * math.sqrt(freedom / high)
+
+    def visible(self, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> float:
+        """The smallest speed-up that so many pairs show four times in five, as a ratio - 1.
+
+        Args:
+            pairs: of launches.
+            alpha: two-sided p below which it shows.
+        """
+        return visible(math.sqrt(2.0) * self.deviation, pairs, alpha)
 
     def pairs_within(self, seconds: float) -> int:
         """Pairs of launches of this program that fit into so much time."""
@@ -109,6 +128,8 @@ def measure_noise(budget_s: float, progress: Callable[[str], None]) -> Noise:
                 start = time.monotonic()
                 timing = recorder.time("noise", Boundary(kind="optimizer"), _STEPS, [], 120.0)
                 longest_s = max(longest_s, time.monotonic() - start)
+                if timing.ended == "interrupted":
+                    raise KeyboardInterrupt
                 seconds = seconds_per_sample(timing, "median", per_step=True)
                 if not usable(timing) or seconds is None:
                     failed += 1
@@ -137,7 +158,21 @@ def noise_lines(noise: Noise) -> Sequence[str]:
     for pairs in _PAIRS:
         cost_s = 2 * pairs * noise.launch_s
         lines.append(f"  {noise.visible(pairs):6.1%}  with {pairs:2} pairs (about {cost_s:.0f} s)")
-    return lines
+    return [*lines, "", *textwrap.wrap(_of_the_gate(noise), _WIDTH)]
+
+
+def _of_the_gate(noise: Noise) -> str:
+    """The gate asks for more before it fails, and what it was computed from is uncertain itself."""
+    seen = [
+        f"{noise.visible(n, FAIL_FINAL):.1%} with {n} pairs" for n in (FEWEST_PAIRS, *_PAIRS[2:])
+    ]
+    low, high = noise.deviation_interval
+    return (
+        f"torchdoctor gate fails below p = {FAIL_FINAL:g}, from {FEWEST_PAIRS} pairs on, so it "
+        f"sees less: from {', '.join(seen)}, were its launches in turns. All these are estimates: "
+        f"the standard deviation of {len(noise.step_s)} launches lies between {low:.1%} and "
+        f"{high:.1%} (95 % interval), and the figures with it."
+    )
 
 
 def _answer(noise: Noise) -> str:

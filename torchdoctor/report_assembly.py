@@ -154,6 +154,7 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
     samples = steps.samples_per_step
     memory = recording.main.peak_gpu_memory_bytes or recording.main.peak_memory_bytes
     launches: list[float] = []
+    by, per = None, None
     if trials is not None and trials.baselines:
         time = StepTime.of(s for one in trials.baselines for s in one.step_s)
         counted = [one for one in trials.baselines if one.samples and one.step_s]
@@ -163,6 +164,7 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
         peaks = [x.peak_memory_bytes for x in trials.baselines if x.peak_memory_bytes is not None]
         memory = max(peaks, default=memory)
         launches = list(trials.launches_s)
+        by, per = trials.decided_by, "step" if trials.per_step else "sample"
     return Baseline(
         step_time_s=time,
         samples_per_s=samples / time.deciding if samples and time.deciding > 0 else None,
@@ -170,6 +172,8 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
         peak_memory_bytes=memory,
         launches_s=launches,
         measured=trials.measured if trials is not None else None,
+        launches_by=by,
+        launches_per=per,
     )
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 import yaml
-from repository import state
+from repository import git, state
 
 ROOT = Path(__file__).parent.parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -39,7 +39,15 @@ def test_the_recipes_use_what_the_action_and_the_command_have() -> None:
         [sys.executable, "-m", "torchdoctor.cli", "gate", "--help"],
         capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"},
     ).stdout  # fmt: skip
+    comment = next(step for step in steps if "gh pr comment" in step.get("run", ""))
+    assert "github.event_name == 'pull_request'" in comment["if"]
+    assert "head.repo.full_name == github.repository" in comment["if"]
+    assert comment["continue-on-error"] is True
     for job in gitlab.values():
+        assert job["rules"] == [{"if": '$CI_PIPELINE_SOURCE == "merge_request_event"'}]
+        assert job["allow_failure"] == {"exit_codes": [6]}
+        installs = [line for line in job["script"] if "pip install" in line]
+        assert any("git+https" in line for line in installs), "it is on no package index"
         [command] = [line for line in job["script"] if line.startswith("torchdoctor")]
         assert all(option in help_text for option in re.findall(r"--\w+", command))
         assert job["artifacts"]["reports"]["junit"] in command
@@ -66,18 +74,24 @@ def test_both_hold_to_their_schemas(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stdout + result.stderr
 
 
-def run_action(folder: Path, tmp_path: Path, **inputs: str) -> tuple[int, str, dict[str, str], str]:
-    """The action's measuring step as GitHub runs it: exit code, log, outputs and summary."""
+def run_action(
+    folder: Path, tmp_path: Path, event: dict[str, str] | None = None, **inputs: str
+) -> tuple[int, str, dict[str, str], str]:
+    """The action's measuring step as GitHub runs it: exit code, log, outputs and summary.
+
+    `event`: variables that are not of an input, and what GitHub itself sets.
+    """
     tools = tmp_path / "tools"
     tools.mkdir(exist_ok=True)
-    for name, module in (("torchdoctor", "-m torchdoctor.cli"), ("python", "")):
-        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
-        (tools / name).chmod(0o755)
+    (tools / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (tools / "python").chmod(0o755)
     [step] = [x for x in ACTION["runs"]["steps"] if x.get("id") == "gate"]
     variables = {}
     for name, value in step["env"].items():
-        [wanted] = re.findall(r"inputs\.([\w-]+)", value)
-        variables[name] = inputs.get(wanted, ACTION["inputs"][wanted].get("default", ""))
+        if wanted := re.findall(r"inputs\.([\w-]+)", value):
+            variables[name] = inputs.get(wanted[0], ACTION["inputs"][wanted[0]].get("default", ""))
+        else:
+            variables[name] = (event or {}).get(name, "")
     script, output, summary = (tmp_path / x for x in ("step.sh", "output", "summary.md"))
     script.write_text(step["run"])
     output.write_text("")
@@ -95,6 +109,7 @@ def run_action(folder: Path, tmp_path: Path, **inputs: str) -> tuple[int, str, d
             "GITHUB_OUTPUT": str(output),
             "GITHUB_STEP_SUMMARY": str(summary),
             "RUNNER_TEMP": str(tmp_path / "temp"),
+            **(event or {}),
         },
         capture_output=True,
         text=True,
@@ -115,7 +130,7 @@ def test_the_action_fails_on_a_slowdown_and_hands_out_its_files(
     (project / "new.py").write_text("# not in the commit\n")
     before = state(project)
     code, log, outputs, summary = run_action(
-        project, tmp_path, command="train.py --epochs 3", against="HEAD", budget="90s"
+        project, tmp_path, command="train.py --epochs 3", against="HEAD", budget="5m"
     )
     assert code == 1, log
     assert outputs["verdict"] == "slower"
@@ -145,3 +160,90 @@ def test_the_action_says_what_was_wrong(project: Path, tmp_path: Path) -> None:
     )
     assert (code, outputs) == (2, {})
     assert "'fast' of step_time=fast is no tolerance" in log
+
+
+FAKE = """#!/bin/sh
+if [ "$1 $2" = "-m torchdoctor" ]; then
+  shift 3
+  printf '%s\\n' "$0" "$@" > {said}
+  exit 6
+fi
+exec {python} "$@"
+"""
+
+
+def asked(
+    folder: Path, tmp_path: Path, event: dict[str, str] | None = None, **inputs: str
+) -> list[str]:
+    """What the action runs torchdoctor with: the Python, then the arguments."""
+    said, tools = tmp_path / "said", tmp_path / "fake"
+    said.unlink(missing_ok=True)
+    tools.mkdir(exist_ok=True)
+    for name in ("python", "other"):
+        (tools / name).write_text(FAKE.format(said=said, python=sys.executable))
+        (tools / name).chmod(0o755)
+    event = {"PATH": f"{tools}:{os.environ['PATH']}", **(event or {})}
+    code, log, outputs, _ = run_action(folder, tmp_path, event, **inputs)
+    assert (code, outputs) == (6, {}), log
+    return said.read_text().splitlines()
+
+
+def words_after(arguments: list[str], option: str) -> str:
+    return arguments[arguments.index(option) + 1]
+
+
+def test_a_command_keeps_its_lines_and_quotes(project: Path, tmp_path: Path) -> None:
+    """Only its first line was run, and quotes became parts of the words."""
+    command = "train.py --name 'two words'\n  --steps 200 \\\n --path \"a b\"\n"
+    found = asked(project, tmp_path, command=command, against="HEAD")
+    expected = ["train.py", "--name", "two words", "--steps", "200", "--path", "a b"]
+    assert found[found.index("--") + 1 :] == expected
+    code, log, outputs, _ = run_action(project, tmp_path, command="train.py 'open", against="HEAD")
+    assert (code, outputs) == (2, {})
+    assert "::error title=torchdoctor gate::The input command cannot be read" in log
+
+
+def test_further_inputs_reach_the_command(project: Path, tmp_path: Path) -> None:
+    other = str(tmp_path / "fake" / "other")
+    inputs = {"baseline": "stored.json", "in-turns": "true", "python": other}
+    found = asked(project, tmp_path, command="train.py", **inputs)
+    assert found[0] == words_after(found, "--python") == other
+    assert words_after(found, "--baseline") == "stored.json"
+    assert "--in-turns" in found and "--against" not in found
+    found = asked(project, tmp_path, command="torchrun train.py", python=other)
+    assert "--python" not in found and found[0] == other
+    assert words_after(found, "--against") == "HEAD~1"
+    assert "--in-turns" not in found
+
+
+def test_a_pull_request_is_compared_with_what_it_is_merged_into(
+    project: Path, tmp_path: Path
+) -> None:
+    """The event's base may be older than the merge commit's, so others' changes were judged too."""
+    root = project.parent
+
+    def commit(name: str) -> str:
+        (root / name).write_text(name)
+        git(root, "add", "-A")
+        git(root, "commit", "-qm", name)
+        return git(root, "rev-parse", "HEAD").strip()
+
+    old_base = git(root, "rev-parse", "HEAD").strip()
+    git(root, "checkout", "-qb", "branch")
+    head = commit("of the branch")
+    git(root, "checkout", "-q", "main")
+    new_base = commit("of somebody else")
+    git(root, "checkout", "-q", "--detach", "main")
+    git(root, "merge", "-q", "--no-ff", "-m", "merge", "branch")
+    merged = git(root, "rev-parse", "HEAD").strip()
+    event = {"GATE_BASE": old_base, "GITHUB_SHA": merged}
+    against = words_after(asked(project, tmp_path, event, command="train.py"), "--against")
+    assert git(root, "rev-parse", against).strip() == new_base
+    # Who checks out the branch itself is compared with where it began.
+    git(root, "checkout", "-q", head)
+    event = {"GATE_BASE": new_base, "GITHUB_SHA": merged}
+    against = words_after(asked(project, tmp_path, event, command="train.py"), "--against")
+    assert against == old_base
+    event = {"GATE_BASE": "0" * 40, "GITHUB_SHA": merged}
+    code, log, _, _ = run_action(project, tmp_path, event, command="train.py")
+    assert code == 2 and "check out with fetch-depth 0" in log

@@ -217,5 +217,36 @@ def test_the_ratio_is_the_quotient_of_the_columns() -> None:
         boundary=Boundary(kind="optimizer"), how_found="", steps=30, warmup_steps=10,
         median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
     )  # fmt: skip
-    for row in metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", (steps, steps))[:2]:
+    for row in metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(steps, steps)])[:2]:
         assert row.new / row.reference == pytest.approx(row.ratio.estimate, rel=1e-9)
+
+
+def test_means_see_what_a_few_steps_do() -> None:
+    """One step in a hundred saves a checkpoint: medians and middle halves do not see it."""
+    source, pairs = random.Random(3), Pairs()
+    for _ in range(7):
+        blocks = []
+        for block in range(12):
+            old, new = ([0.1 * source.uniform(0.98, 1.02) for _ in range(20)] for _ in range(2))
+            if block % 5 == 0:
+                new[7] += 1.2
+            blocks.append(
+                tuple(
+                    LaunchTiming(ended="measured", step_s=x, samples=40.0, window_s=sum(x))
+                    for x in (old, new)
+                )
+            )
+        pairs.blocks.append(blocks)
+        pairs.reference.append(blocks[0][0])
+        pairs.new.append(blocks[0][1])
+    steps = StepStatistics(
+        boundary=Boundary(kind="optimizer"), how_found="", steps=30, warmup_steps=10,
+        median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
+    )  # fmt: skip
+    mean = pairs.mean_ratio(Estimator())
+    assert mean is not None and 1.08 < mean.low < mean.estimate < 1.2
+    row, *_ = metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(steps, steps)])
+    assert row.ratio.high < 1.01 and row.verdict == "perhaps slower"
+    assert pairs.mean_ratio(Estimator(by="mean", trimmed=0.0)) is None, "it decides itself"
+    even = Pairs(blocks=[[(launch(0.1), launch(0.1))]] * 5)
+    assert even.mean_ratio(Estimator()).high == pytest.approx(1.0)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from torchdoctor.gate.decision import FAIL_FINAL, pairs_for, state
-from torchdoctor.gate.figures import sentence
 from torchdoctor.gate.gate_run import GateRun
 from torchdoctor.gate.more_time import decides, too_few_pairs
 from torchdoctor.gate.pairs import Estimator
+from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.records import Interval, Workload
 from torchdoctor.records.gate import GateMetric
@@ -66,7 +67,7 @@ def test_what_would_decide_is_computed_from_the_spread() -> None:
     assert needed is not None and 10 < needed < 20
     assert f"About {needed} pairs would prove a difference of this size (33 %)" in said
     assert "8 were measured" in said and "(--budget " in said
-    whole = sentence([row], "not slower", "HEAD~1 (01234)", p=0.019, decides=said)
+    whole = sentence([row], "not slower", "HEAD~1 (01234)", Basis(p=0.019, decides=said))
     assert "times the step time (95 % interval 1.065 to 1.666) of HEAD~1" in whole
     assert "not proven (p = 0.019, and a gate fails below 0.01)" in whole
     assert whole.endswith(said)
@@ -139,3 +140,56 @@ def test_one_slow_first_pair_does_not_give_the_time_up(monkeypatch: pytest.Monke
     assert clock.measured == 2 and clock.now <= 60.0 and "after 2 pairs" in why
     verdict, why, clock = decided(monkeypatch, [], 30.0)
     assert clock.measured == 0 and "about 85 s" in why
+
+
+def test_work_of_a_few_steps_is_not_ruled_out_by_the_typical_one() -> None:
+    """A checkpoint every 100 steps took 12 % more, and "more than 0.8 % is ruled out" passed."""
+    typical = Interval(estimate=1.001, low=0.994, high=1.008)
+    mean = Interval(estimate=1.12, low=1.08, high=1.16)
+    row = replace(time_row(0.994, 1.008), verdict=state("not slower", typical, 0.02, mean))
+    assert row.verdict == "perhaps slower"
+    said = sentence([row], "not slower", "main", Basis(typical=True, mean=mean))
+    assert said.startswith("No slow-down of the typical step against main is proven: 1.0")
+    assert "All steps together" in said and "1.120 times as long (95 % interval 1.080" in said
+    assert "ruled out" not in said
+    # Within the tolerance, or perhaps by chance, it is no warning; and the pass says of what it is.
+    for low, high in ((1.001, 1.019), (0.9, 1.5)):
+        unclear = Interval(estimate=math.sqrt(low * high), low=low, high=high)
+        assert state("not slower", typical, 0.02, unclear) == "ok"
+        said = sentence([time_row(0.994, 1.008)], "not slower", "main", Basis(typical=True))
+        assert "A slow-down of the typical step of more than 0.8 % is ruled out." in said
+
+
+def test_what_is_worse_is_named_with_its_figures() -> None:
+    """ "Worse than main in peak memory: 1.001 times the step time" named the wrong figure."""
+    memory = GateMetric(
+        name="peak_memory", reference=1e9, new=1.3e9, unit="bytes", tolerance=0.1, verdict="worse"
+    )
+    said = sentence([time_row(0.994, 1.008), memory], "slower", "main")
+    assert said == (
+        "Worse than main in peak memory: peak memory 1.0 GB -> 1.3 GB, allowed 10 % more."
+    )
+    ratio = Interval(estimate=1.2, low=1.15, high=1.25)
+    slow = replace(time_row(1.15, 1.25), verdict="worse", ratio=ratio, reference=0.01, new=0.012)
+    rate = GateMetric(name="samples_per_s", unit="samples/s", verdict="worse")
+    said = sentence([slow, rate, memory], "slower", "main")
+    assert said.startswith("Worse than main in step time, peak memory: step time 10.0 ms a sample")
+    assert "1.200 times as long (95 % interval 1.150 to 1.250), allowed 2 % more; peak" in said
+    share = GateMetric(
+        name="data_loader_share", reference=0.1, new=0.4, unit="share", tolerance=0.05,
+        verdict="worse",
+    )  # fmt: skip
+    assert "allowed 5 points of the step more" in sentence([slow, share], "slower", "main")
+
+
+def test_no_sentence_ends_in_a_colon_where_the_interval_says_nothing() -> None:
+    endless = Interval(estimate=2.0, low=0.05, high=80.0)
+    worse = replace(time_row(0.05, 80.0), ratio=endless, verdict="worse")
+    passed = time_row(0.05, 80.0)
+    for said in (
+        sentence([worse], "slower", "main"),
+        sentence([passed], "not slower", "main"),
+        sentence([replace(passed, tolerance=100.0, verdict="ok")], "not slower", "main"),
+        sentence([passed], "inconclusive", "main"),
+    ):
+        assert ": ." not in said and ":." not in said and not said.endswith(": ")

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchdoctor.commands.arguments import SEEDS, parse_duration
+from torchdoctor.commands.gate_results import (
+    Files,
+    failures_annotated,
+    first_sentences,
+    hand_out,
+    write_files,
+)
 from torchdoctor.commands.written_files import check_written
-from torchdoctor.errors import UsageError
+from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut, UsageError
+
+if TYPE_CHECKING:
+    from torchdoctor.gate.settings import GateSettings
+    from torchdoctor.records import Workload
+    from torchdoctor.records.gate import GateReport
 
 HELP = (
     "Fail when training got slower: two versions measured side by side on this machine.\n\n"
@@ -54,44 +65,66 @@ def gate(
     quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
 ) -> None:
     """Measure both, apply the rule, exit with its answer."""
+    with failures_annotated():
+        from torchdoctor.gate.settings import GateSettings
+        from torchdoctor.gate.tolerances import program_folder, tolerances
+        from torchdoctor.recording.workload import workload_of
+
+        command, later = _options_behind(command)
+        against = later.get("--against", against)
+        baseline = Path(later["--baseline"]) if "--baseline" in later else baseline
+        if (against is None) == (baseline is None):
+            raise UsageError("Say what to compare with: --against REF, or --baseline report.json.")
+        check_written(
+            {"gate result": json, "Markdown": markdown, "JUnit file": junit},
+            read=[] if baseline is None else [baseline],
+        )
+        workload = workload_of(command, python=python)
+        settings = GateSettings(
+            tolerances=tolerances(program_folder(workload), tolerance),
+            budget_s=parse_duration(budget),
+            timeout_s=parse_duration(timeout),
+            output=output,
+            steps=steps,
+            warmup=warmup,
+            step_on=step_on,
+            seed=seed,
+            sandbox=not no_sandbox,
+            side_by_side=not in_turns,
+        )
+        files = Files(json=json, markdown=markdown, junit=junit)
+        report = _measured(workload, against, baseline, settings, files, quiet)
+        hand_out(report, files)
+    raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
+
+
+def _measured(
+    workload: Workload,
+    against: str | None,
+    baseline: Path | None,
+    settings: GateSettings,
+    files: Files,
+    quiet: bool,
+) -> GateReport:
+    """The result; where nothing could be measured, the files say why before the error goes on."""
     from torchdoctor.gate.gate_run import GateRun
-    from torchdoctor.gate.settings import GateSettings
     from torchdoctor.gate.stored import gate_against_report, read_stored
-    from torchdoctor.gate.tolerances import tolerances
-    from torchdoctor.recording.workload import workload_of
+    from torchdoctor.gate.undecided import undecided
     from torchdoctor.reports.progress import Progress
 
-    command, later = _options_behind(command)
-    against = later.get("--against", against)
-    baseline = Path(later["--baseline"]) if "--baseline" in later else baseline
-    if (against is None) == (baseline is None):
-        raise UsageError("Say what to compare with: --against REF, or --baseline report.json.")
-    check_written(
-        {"gate result": json, "Markdown": markdown, "JUnit file": junit},
-        read=[] if baseline is None else [baseline],
-    )
-    workload = workload_of(command, python=python)
-    settings = GateSettings(
-        tolerances=tolerances(workload.cwd, tolerance),
-        budget_s=parse_duration(budget),
-        timeout_s=parse_duration(timeout),
-        output=output,
-        steps=steps,
-        warmup=warmup,
-        step_on=step_on,
-        seed=seed,
-        sandbox=not no_sandbox,
-        side_by_side=not in_turns,
-    )
     stored = read_stored(baseline) if baseline is not None else None
-    with Progress(quiet=quiet) as progress:
-        if stored is not None:
-            report = gate_against_report(workload, stored, str(baseline), settings, progress.update)
-        else:
+    try:
+        with Progress(quiet=quiet) as progress:
+            if stored is not None:
+                return gate_against_report(
+                    workload, stored, str(baseline), settings, progress.update
+                )
             assert against is not None
-            report = GateRun(workload, against, settings, progress.update).run()
-    _hand_out(report, json, markdown, junit)
-    raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
+            return GateRun(workload, against, settings, progress.update).run()
+    except (Inconclusive, ProgramFailed, NoStepFound, TimedOut) as error:
+        named = str(baseline) if against is None else against
+        write_files(undecided(workload, named, first_sentences(error)), files)
+        raise
 
 
 def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -105,23 +138,3 @@ def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
         found[command[-2]] = command[-1]
         command = command[:-2]
     return command, found
-
-
-def _hand_out(report: object, json: Path | None, markdown: Path | None, junit: Path | None) -> None:
-    from torchdoctor.record_files import write_gate_report, write_text
-    from torchdoctor.records.gate import GateReport
-    from torchdoctor.reports import gate as formats
-
-    assert isinstance(report, GateReport)
-    typer.echo(formats.terminal(report), nl=False)
-    if json is not None:
-        write_gate_report(report, json)
-    if markdown is not None:
-        write_text(formats.markdown(report), markdown)
-    if junit is not None:
-        write_text(formats.junit(report), junit)
-    if os.environ.get("GITHUB_ACTIONS") == "true":
-        typer.echo(formats.annotation(report))
-        if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-            with Path(summary).open("a", encoding="utf-8") as file:
-                file.write(formats.markdown(report))

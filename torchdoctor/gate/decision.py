@@ -60,22 +60,38 @@ def is_blind(blind: float | None, tolerance: float | None) -> bool:
     return blind is not None and blind > (1.0 + _NARROW) * (tolerance or 0.0) + 1e-3
 
 
-def state(verdict: str, ratio: Interval | None, tolerance: float | None) -> str:
+def means_say_slower(mean: Interval | None, tolerance: float | None) -> bool:
+    """Whether all steps together took longer than is accepted, where typical ones decide.
+
+    Args:
+        mean: new / reference of the mean step with its interval; None: it decides, or is unknown.
+        tolerance: accepted slow-down, as a share.
+    """
+    return mean is not None and mean.low > 1.0 + (tolerance or 0.0)
+
+
+def state(
+    verdict: str, ratio: Interval | None, tolerance: float | None, mean: Interval | None = None
+) -> str:
     """The word for the step time's row: "ok" only where the pairs could have seen the tolerance.
 
     Args:
         verdict: of the rule.
         ratio: new / reference with its interval; None: fewer than two pairs.
         tolerance: accepted slow-down, as a share.
+        mean: of the mean step, where typical steps decide.
 
     Returns:
         "worse", "ok", "not measured"; of a pass that proves little "perhaps slower" (no change lies
-        outside the interval, and more than is accepted within it) or "not seen well enough".
+        outside the interval, and more than is accepted within it; or the mean step is slower) or
+        "not seen well enough".
     """
     if verdict == "slower":
         return "worse"
     if verdict != "not slower":
         return "not measured"
+    if means_say_slower(mean, tolerance):
+        return "perhaps slower"
     if ratio is None:
         return "ok"
     if ratio.low > 1.0 and ratio.high > 1.0 + (tolerance or 0.0):

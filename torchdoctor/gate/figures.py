@@ -1,11 +1,11 @@
-"""Launches of both versions -> the rows of the gate's table, and its sentence. Pure."""
+"""Launches of both versions -> the rows of the gate's table. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean, median
 
-from torchdoctor.gate.decision import FAIL_FINAL, grown, state
+from torchdoctor.gate.decision import grown, state
 from torchdoctor.gate.pairs import Estimator, Pairs
 from torchdoctor.records import Interval, LaunchTiming, StepStatistics
 from torchdoctor.records.gate import GateMetric
@@ -13,7 +13,6 @@ from torchdoctor.trials.compare import as_interval, half_width, usable
 
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
 DEFAULT_TOLERANCES = {"step_time": 0.02, "samples_per_s": 0.02, "peak_memory": 0.10}
-_SAYS_NOTHING = 20.0  # an upper end like this, of two or three pairs, is no figure
 METRICS = ("step_time", "samples_per_s", "peak_memory", "data_loader_share")
 
 
@@ -22,7 +21,7 @@ def metrics(
     how: Estimator,
     tolerances: Mapping[str, float],
     verdict: str,
-    observed: tuple[StepStatistics, StepStatistics],
+    observed: Sequence[tuple[StepStatistics, StepStatistics]],
 ) -> list[GateMetric]:
     """One row for each metric.
 
@@ -31,7 +30,7 @@ def metrics(
         how: what makes one time of the blocks of a pair.
         tolerances: accepted growth by metric.
         verdict: of the rule on the pairs' differences.
-        observed: statistics of the observing launches (reference, new).
+        observed: statistics of observing launches (reference, new), once for each order.
     """
     times = pairs.times(how)
     # Geometric means over the pairs, so that their quotient is the ratio that decides.
@@ -40,7 +39,7 @@ def metrics(
     if len(differences) > 1:
         ratio = as_interval(fmean(differences), half_width(differences))
     accepted = tolerances.get("step_time")
-    said = state(verdict, ratio, accepted)
+    said = state(verdict, ratio, accepted, pairs.mean_ratio(how))
     rows = [
         GateMetric(
             name="step_time",
@@ -92,82 +91,33 @@ def memory(
 
 
 def waiting(
-    observed: tuple[StepStatistics, StepStatistics], tolerances: Mapping[str, float]
+    observed: Sequence[tuple[StepStatistics, StepStatistics]], tolerances: Mapping[str, float]
 ) -> GateMetric:
-    """The row of the time spent waiting for data, of one launch (reference, new) each."""
-    before, now = (x.data_wait_s / x.mean_s if x.mean_s > 0 else 0.0 for x in observed)
+    """The row of the time spent waiting for data: worse only where it grew in each order.
+
+    Args:
+        observed: of launches (reference, new), once for each order; one order judges nothing, as
+            who is launched first reads from a cold disk.
+        tolerances: accepted growth by metric.
+    """
+    shares = [(_wait_share(before), _wait_share(now)) for before, now in observed]
     tolerance = tolerances.get("data_loader_share")
-    worse = tolerance is not None and now - before > tolerance
+    verdict = "ok"
+    if tolerance is not None:
+        grew = all(now - before > tolerance for before, now in shares)
+        verdict = "not measured" if len(shares) < 2 else "worse" if grew else "ok"
     return GateMetric(
         name="data_loader_share",
-        reference=before,
-        new=now,
+        reference=fmean(before for before, _ in shares),
+        new=fmean(now for _, now in shares),
         unit="share",
         tolerance=tolerance,
-        verdict="worse" if worse else "ok",
+        verdict=verdict,
     )
 
 
-def sentence(
-    rows: Sequence[GateMetric],
-    verdict: str,
-    reference: str,
-    *,
-    why: str = "",
-    p: float | None = None,
-    decides: str = "",
-) -> str:
-    """The verdict in words.
-
-    Args:
-        rows: of the table, step time first.
-        verdict: of the gate.
-        reference: what to call it.
-        why: an undecided gate is undecided; a sentence.
-        p: two-sided, of no difference.
-        decides: what would decide a pass that proves little; a sentence.
-    """
-    time = rows[0]
-    figure, unseen = "", 0.0
-    if time.ratio is not None and time.ratio.high < _SAYS_NOTHING:
-        figure = (
-            f"{time.ratio.estimate:.3f} times the step time "
-            f"(95 % interval {time.ratio.low:.3f} to {time.ratio.high:.3f})"
-        )
-    if time.ratio is not None:
-        unseen = max(time.ratio.high - 1.0, 0.0)
-    if verdict == "inconclusive":
-        reason = f": {why}" if why else "."
-        return f"Not decided against {reference}{reason}" + (
-            f" So far: {figure}." if figure else ""
-        )
-    worse = [row.name for row in rows if row.verdict == "worse"]
-    if worse:
-        named = ", ".join(name.replace("_", " ") for name in worse)
-        return f"Worse than {reference} in {named}: {figure}."
-    if time.verdict == "perhaps slower":
-        bound = "" if p is None else f" (p = {p:.2g}, and a gate fails below {FAIL_FINAL:g})"
-        return " ".join(
-            filter(None, [f"{figure} of {reference}, which is not proven{bound}.", decides])
-        )
-    if time.verdict == "not seen well enough":
-        return " ".join(
-            filter(
-                None,
-                [
-                    f"No slow-down against {reference} is proven, but one of up to "
-                    f"{_percent(unseen)} would not have been seen in this time: {figure}.",
-                    decides,
-                ],
-            )
-        )
-    known = f"A slow-down of more than {_percent(unseen)}" if unseen else "Any slow-down"
-    known = f" {known} is ruled out." if figure else ""
-    return f"Not slower than {reference} beyond the tolerance: {figure}.{known}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.{0 if share > 0.1 else 1}f} %"
+def _wait_share(steps: StepStatistics) -> float:
+    return steps.data_wait_s / steps.mean_s if steps.mean_s > 0 else 0.0
 
 
 def _geometric(values: Sequence[float]) -> float | None:

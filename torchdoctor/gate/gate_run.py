@@ -12,25 +12,27 @@ from pathlib import Path
 from statistics import fmean
 
 from torchdoctor import __version__
-from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
-from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look
-from torchdoctor.gate.figures import metrics, sentence
+from torchdoctor.errors import Inconclusive
+from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look, state
+from torchdoctor.gate.elsewhere import elsewhere
+from torchdoctor.gate.figures import metrics
 from torchdoctor.gate.launches import PairLauncher, Side
 from torchdoctor.gate.more_time import decides, too_few_pairs
+from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.pairs import Estimator, estimator
+from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
+from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.gate.versions import Reference
-from torchdoctor.recording.environment import environment
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder, writing
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.turn_blocks import choose_turns, too_large
+from torchdoctor.recording.sandbox import Contents, Sandbox
+from torchdoctor.recording.turn_blocks import choose_turns, too_large, why_in_turns
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import Environment, ProgressEvent, Workload, WorkloadRecord
 from torchdoctor.records.gate import GateReport
 from torchdoctor.trials.compare import p_value
 
-_OBSERVE_S = 5.0
 _SHARED = 0.8  # of the time left, among the pairs that are needed
 
 
@@ -76,18 +78,21 @@ class GateRun:
             new, old = self._recorders(folder, sandbox, reference)
             for recorder in (new, old):
                 closing.callback(recorder.close)
-            sides = self._observed(new, old)
-            launcher = self._launcher(sides)
-            how = estimator([(x.seen.steps, x.seen.sensors.other_load_cpus) for x in sides])
+            seen = observe_both(new, old, self._ref, settings, self._say)
+            self._doubts += seen.doubts
+            launcher = self._launcher(seen.sides)
+            how = estimator([(x.seen.steps, x.seen.sensors.other_load_cpus) for x in seen.sides])
             verdict, interrupted = "inconclusive", False
             try:
                 verdict = self._decide(launcher, how)
             except KeyboardInterrupt:
                 interrupted = True
                 self._why = "It was interrupted: only what was measured until then."
-            self._doubts += [*launcher.doubts, *(d for x in sides for d in x.recorder.doubts)]
-            found = environment(self._workload.python)
-            report = self._report(sides, launcher, how, verdict, reference.commit)
+            except Inconclusive as error:
+                self._why = str(error)
+            self._doubts += [*launcher.doubts, *launch_doubts((new, old), sandbox)]
+            found = environment_of(self._workload, seen.sides[1].seen, sandbox)
+            report = self._report(seen, launcher, how, verdict, reference.commit)
             return replace(
                 report, environment=found, interrupted=interrupted, run_folder=str(folder)
             )
@@ -95,9 +100,10 @@ class GateRun:
     def _recorders(
         self, folder: Path, sandbox: Sandbox, reference: Reference
     ) -> tuple[Recorder, Recorder]:
+        """Of the working tree, and of the reference."""
         stdin = keep_stdin(folder)
 
-        def recorder(name: str, workload: Workload, contents: dict[str, bytes | None]) -> Recorder:
+        def recorder(name: str, workload: Workload, contents: Contents) -> Recorder:
             inner = folder / name
             with writing(folder):
                 inner.mkdir()
@@ -112,36 +118,28 @@ class GateRun:
             )
 
         new = recorder("new", self._workload, {})
+        if not reference.differing():
+            self._doubts.append(
+                f"No tracked file differs between {self._ref} and the working tree: both sides are "
+                "the same program."
+            )
         if sandbox.mode == "overlay":
             return new, recorder("reference", self._workload, reference.contents())
         self._doubts.append(
             f"Without the overlay sandbox the reference ran in {reference.folder}, with links to "
             "your untracked files."
         )
-        return new, recorder("reference", reference.elsewhere(), {})
-
-    def _observed(self, new: Recorder, old: Recorder) -> tuple[Side, Side]:
-        """(reference, new); the working tree's own failure is the user's to see."""
-        step_on, most = self._settings.step_on, max(0.15 * self._settings.budget_s, _OBSERVE_S)
-        self._say("observe", "the working tree")
-        budget_s = self._settings.budget_s
-        seen = new.observe(step_on, _OBSERVE_S, most, budget_s)
-        today = Side(name="new", recorder=new, seen=seen)
-        self._say("observe", self._ref)
-        try:
-            seen = old.observe(step_on, _OBSERVE_S, most, budget_s)
-        except (ProgramFailed, NoStepFound, TimedOut) as error:
-            raise Inconclusive(
-                f"The program of {self._ref} cannot be measured: {str(error).splitlines()[0]}"
-            ) from error
-        # What is logged costs time, so both sides log the same.
-        new.logs_phases = old.logs_phases = new.logs_phases or old.logs_phases
-        return Side(name="reference", recorder=old, seen=seen), today
+        moved = elsewhere(reference)
+        self._doubts += moved.doubts
+        old = recorder("reference", moved.workload, {})
+        old.variables = moved.variables
+        return new, old
 
     def _window(self, sides: tuple[Side, Side]) -> Window:
-        """One window for both, chosen from the slower version's steps."""
+        """One window for both: the slower version's steps, and what either's workers hold ready."""
         slower = max((side.seen.steps for side in sides), key=lambda steps: steps.mean_s)
-        window = choose_window(slower, self._left() / 2)
+        loaders = [loader for side in sides for loader in side.seen.processes[0].loaders]
+        window = choose_window(slower, self._left() / 2, loaders)
         return window.overruled(self._settings.steps, self._settings.warmup)
 
     def _launcher(self, sides: tuple[Side, Side]) -> PairLauncher:
@@ -151,7 +149,9 @@ class GateRun:
             start_s = max(side.seen.start_s for side in sides)
             most_s = self._left() / (FEWEST_PAIRS + 2)
             turns = choose_turns(slower, window, start_s, most_s, self._settings.steps)
-            if turns is not None:
+            if turns is None:
+                why = why_in_turns(slower)
+            else:
                 why = too_large([side.seen for side in sides])
         if why is not None:
             turns = None
@@ -204,22 +204,28 @@ class GateRun:
 
     def _report(
         self,
-        sides: tuple[Side, Side],
+        seen: Observed,
         launcher: PairLauncher,
         how: Estimator,
         verdict: str,
         commit: str,
     ) -> GateReport:
-        reference, new = sides
         pairs = launcher.pairs
-        seen = (reference.seen.steps, new.seen.steps)
-        rows = metrics(pairs, how, self._settings.tolerances, verdict, seen)
+        rows = metrics(pairs, how, self._settings.tolerances, verdict, seen.waits)
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
         name, found = f"{self._ref} ({commit[:10]})", pairs.differences(how)
         p = p_value(found) if len(found) > 1 else None
         tolerance = self._settings.tolerances["step_time"]
-        further = decides(found, tolerance, rows[0].verdict, self._spent_s, self._pair_s)
+        # Where it is the mean step alone that is slower, more pairs would not decide.
+        typical = state(verdict, rows[0].ratio, tolerance)
+        basis = Basis(
+            why=self._why,
+            p=p,
+            decides=decides(found, tolerance, typical, self._spent_s, self._pair_s),
+            typical=how.by == "median",
+            mean=pairs.mean_ratio(how),
+        )
         return GateReport(
             torchdoctor_version=__version__,
             created=self._created.isoformat(timespec="seconds"),
@@ -227,11 +233,12 @@ class GateRun:
             environment=Environment(),
             reference=name,
             verdict=verdict,
-            sentence=sentence(rows, verdict, name, why=self._why, p=p, decides=further),
+            sentence=sentence(rows, verdict, name, basis),
             metrics=rows,
             pairs=len(found),
             per="step" if pairs.per_step else "sample",
             p_value=p,
+            mean_ratio=basis.mean,
             blind_spot=blind_spot(found),
             measured="side by side" if launcher.turns is not None else "in turns",
             doubts=list(dict.fromkeys(self._doubts)),

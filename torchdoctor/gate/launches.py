@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torchdoctor.errors import Inconclusive
+from torchdoctor.errors import Inconclusive, ProgramFailed, TorchdoctorError
 from torchdoctor.gate.pairs import Pairs
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
@@ -78,7 +78,8 @@ class PairLauncher:
             until_s: `time.monotonic()` after which launches side by side begin no further blocks.
 
         Raises:
-            Inconclusive: one version failed three times.
+            ProgramFailed: the new version failed three times by itself.
+            Inconclusive: one version could not be measured three times.
             KeyboardInterrupt: also of a launch that was interrupted.
         """
         if self.turns is not None:
@@ -128,10 +129,18 @@ class PairLauncher:
             self.pairs.blocks.append([(reference, new)])
         for side in self.sides:
             if len(side.failures) > _MOST_FAILED:
-                raise Inconclusive(
-                    f"The {side.name} version could not be measured {len(side.failures)} times: "
-                    f"{side.failures[-1]}"
-                )
+                raise self._given_up(side)
+
+    def _given_up(self, side: Side) -> TorchdoctorError:
+        """The reference is not decided; the working tree's own failures are the user's to see."""
+        said = (
+            f"The {side.name} version could not be measured {len(side.failures)} times: "
+            f"{side.failures[-1]}"
+        )
+        ended = {x.ended for x in self.pairs.new if not usable(x)}
+        if side.name == "new" and ended <= {"failed", "out-of-memory"}:
+            return ProgramFailed(said)
+        return Inconclusive(said)
 
     def _launch(self, side: Side) -> LaunchTiming:
         self._say(f"the {side.name} version, pair {len(self.pairs.blocks) + 1}")

@@ -9,9 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
-from torchdoctor.records import LaunchTiming, StepStatistics
-from torchdoctor.trials.compare import TRIMMED, pair_times, seconds_per_sample, usable
+from torchdoctor.records import Interval, LaunchTiming, StepStatistics
+from torchdoctor.trials.compare import (
+    TRIMMED,
+    as_interval,
+    half_width,
+    pair_times,
+    seconds_per_sample,
+    usable,
+)
 from torchdoctor.trials.rounds import Seconds
 
 BlockPair = tuple[LaunchTiming, LaunchTiming]  # reference, new
@@ -83,6 +91,20 @@ class Pairs:
     def differences(self, how: Estimator) -> list[float]:
         """log(new) - log(reference) of each pair; above 0 is slower."""
         return [math.log(new / old) for old, new in self.times(how)]
+
+    def mean_ratio(self, how: Estimator) -> Interval | None:
+        """New / reference of the mean step, every block counted, beside what decides.
+
+        Medians and trimmed means are blind for work that a few steps do: a checkpoint, a log.
+
+        Returns:
+            With its 95 % interval; None where it decides itself, and below two pairs.
+        """
+        every = Estimator(by="mean", trimmed=0.0)
+        differences = self.differences(every)
+        if how == every or len(differences) < 2:
+            return None
+        return as_interval(fmean(differences), half_width(differences))
 
 
 def is_per_step(launches: Sequence[LaunchTiming]) -> bool:

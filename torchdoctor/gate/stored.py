@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,10 +12,12 @@ from statistics import geometric_mean
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.decision import against_stored, state
-from torchdoctor.gate.figures import memory, peaks, rate, sentence, waiting
+from torchdoctor.gate.figures import memory, peaks, rate, waiting
+from torchdoctor.gate.observing import look_at_new
 from torchdoctor.gate.pairs import is_per_step
+from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.recording.environment import environment
+from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
@@ -31,7 +33,8 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.gate import GateMetric, GateReport
-from torchdoctor.trials.compare import seconds_per_sample
+from torchdoctor.trials.compare import has_two_modes, seconds_per_sample, usable
+from torchdoctor.trials.timed_launch import expected_launch_s
 
 FEWEST_STORED, LAUNCHES = 3, 5
 
@@ -78,53 +81,104 @@ def gate_against_report(
             workload, folder, sandbox, settings.seed, keep_stdin(folder), settings.timeout_s
         )
         say("observe", "the program")
-        most = max(0.15 * settings.budget_s, 5.0)
-        seen = recorder.observe(settings.step_on, 5.0, most, settings.budget_s)
-        found = _with_program(environment(workload.python), seen)
-        if reason := not_comparable(workload, found, seen.steps, stored):
+        seen = [look_at_new(recorder, settings)]
+        found = environment_of(workload, seen[0], sandbox)
+        if reason := not_comparable(workload, found, seen[0].steps, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
-        timings = _launched(recorder, seen, settings, say)
+        if settings.tolerances.get("data_loader_share") is not None:
+            # The first launch reads from a cold disk.
+            say("observe", "the program again: the wait for data")
+            seen.append(look_at_new(recorder, settings))
+        ends_s = began + settings.budget_s
+        timings = launched(recorder, seen[0], settings, ends_s, say)
         recorder.close()
-    report = _report(stored, name, settings, seen, timings)
+        doubts = [*seen[0].doubts, *launch_doubts([recorder], sandbox)]
+    report = stored_report(stored, name, settings, seen, timings)
     return replace(
         report,
         created=created.isoformat(timespec="seconds"),
         workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
         environment=found,
-        doubts=[*report.doubts, *recorder.doubts],
+        doubts=list(dict.fromkeys([*report.doubts, *doubts])),
         run_folder=str(folder),
     )
 
 
-def _launched(
+def launched(
     recorder: Recorder,
     seen: Observation,
     settings: GateSettings,
+    ends_s: float,
     say: Callable[[str, str], None],
 ) -> list[LaunchTiming]:
-    window = choose_window(seen.steps, settings.budget_s / 2)
+    """Five timed launches, or as many as there is time for: never fewer than three.
+
+    Args:
+        recorder: launches the program.
+        seen: of its observing launch.
+        settings: what the user asked for.
+        ends_s: `time.monotonic()` at which the time is up.
+        say: told before each.
+
+    Raises:
+        Inconclusive: so many failed that three cannot be measured.
+        KeyboardInterrupt: also of a launch that was interrupted.
+    """
+    loaders = seen.processes[0].loaders
+    window = choose_window(seen.steps, settings.budget_s / 2, loaders)
     window = window.overruled(settings.steps, settings.warmup)
-    timings = []
+    timings: list[LaunchTiming] = []
+    timeout_s = 4 * expected_launch_s(seen, window) + 120.0
+    longest_s, measured = 0.0, 0
     for number in range(LAUNCHES):
+        begun = time.monotonic()
+        if measured >= FEWEST_STORED and begun + longest_s > ends_s:
+            break
         say("measure", f"launch {number + 1} of {LAUNCHES}")
         boundary, trainers = seen.found.boundary, seen.steps.trainers
-        timings.append(recorder.time("new", boundary, window, [], 600.0, 0, trainers))
+        timings.append(recorder.time("new", boundary, window, [], timeout_s, 0, trainers))
+        if timings[-1].ended == "interrupted":
+            raise KeyboardInterrupt
+        longest_s = max(longest_s, time.monotonic() - begun)
+        measured += usable(timings[-1])
+        failed = len(timings) - measured
+        if failed > LAUNCHES - FEWEST_STORED:
+            last = next(x.reason or x.ended for x in reversed(timings) if not usable(x))
+            raise Inconclusive(
+                f"{failed} of {len(timings)} launches could not be measured, and "
+                f"{FEWEST_STORED} of {LAUNCHES} are needed: {last}"
+            )
     return timings
 
 
-def _report(
+def stored_report(
     stored: Report,
     name: str,
     settings: GateSettings,
-    seen: Observation,
+    seen: Sequence[Observation],
     timings: list[LaunchTiming],
 ) -> GateReport:
-    """Verdict, sentence and rows; what was run, and where, is filled in by the caller."""
-    by = "mean" if seen.steps.two_modes else "median"
+    """Verdict, sentence and rows; what was run, and where, is filled in by the caller.
+
+    Args:
+        stored: the report that is compared with.
+        name: what to call it.
+        settings: what the user asked for.
+        seen: observing launches of now.
+        timings: timed launches of now.
+
+    Raises:
+        Inconclusive: the size of a batch is known then or now only.
+    """
+    by = stored_by(stored)
     per_step = is_per_step(timings)
+    then = stored.baseline.launches_per  # None: an older report that does not say
+    if then is not None and (then == "step") != per_step:
+        raise Inconclusive(
+            f"{name} is not comparable: its times are per {then}, those of now are not, because "
+            "the size of a batch is known in one of them only."
+        )
     now = [x for timing in timings if (x := seconds_per_sample(timing, by, per_step))]
-    if len(now) < FEWEST_STORED:
-        raise Inconclusive(f"Only {len(now)} of {LAUNCHES} launches could be measured.")
     before = stored.baseline.launches_s
     tolerance = settings.tolerances["step_time"]
     compared = against_stored(before, now, tolerance)
@@ -150,22 +204,41 @@ def _report(
         environment=Environment(),
         reference=name,
         verdict=verdict,
-        sentence=sentence(rows, verdict, name, decides=fails_from),
+        sentence=sentence(rows, verdict, name, Basis(decides=fails_from, typical=by == "median")),
         metrics=rows,
         blind_spot=max(compared.ratio.high - 1.0, 0.0),
         measured="stored",
         per="step" if per_step else "sample",
-        doubts=[
-            "Compared with launches of another time: what else ran on the machine then and now is "
-            "in the figures. A gate against a commit (--against) measures both side by side."
-        ],
+        doubts=_doubts(by, seen, timings),
     )
+
+
+def stored_by(stored: Report) -> str:
+    """ "mean" or "median": what the stored launches hold of their steps, also of older reports."""
+    if stored.baseline.launches_by is not None:
+        return stored.baseline.launches_by
+    time_s = stored.baseline.step_time_s
+    two_modes = stored.steps is not None and stored.steps.two_modes
+    return "mean" if two_modes or (time_s is not None and time_s.two_modes) else "median"
+
+
+def _doubts(by: str, seen: Sequence[Observation], timings: Sequence[LaunchTiming]) -> list[str]:
+    found = [
+        "Compared with launches of another time: what else ran on the machine then and now is "
+        "in the figures. A gate against a commit (--against) measures both side by side."
+    ]
+    if by == "median" and (seen[0].steps.two_modes or has_two_modes(timings)):
+        found.append(
+            "Some steps take far longer now, and the stored launches hold their median step "
+            "alone: what the long steps take is not in the comparison."
+        )
+    return found
 
 
 def _further_rows(
     stored: Report,
     settings: GateSettings,
-    seen: Observation,
+    seen: Sequence[Observation],
     timings: list[LaunchTiming],
     time_row: GateMetric,
 ) -> list[GateMetric]:
@@ -174,7 +247,8 @@ def _further_rows(
     before = stored.baseline.peak_memory_bytes
     rows.append(memory([float(before)] if before else [], peaks(timings), settings.tolerances))
     if stored.steps is not None:
-        rows.append(waiting((stored.steps, seen.steps), settings.tolerances))
+        observed = [(stored.steps, one.steps) for one in seen]
+        rows.append(waiting(observed, settings.tolerances))
     return rows
 
 
@@ -185,12 +259,9 @@ def read_stored(path: Path) -> Report:
     report = read_report(path)
     if report.baseline.step_time_s is None:
         raise UsageError(f"{path} holds no step time: make it with torchdoctor run.")
+    if any(not s > 0.0 for s in report.baseline.launches_s):
+        raise UsageError(f"{path} holds a launch whose time is not above 0: make it again.")
     return report
-
-
-def _with_program(found: Environment, seen: Observation) -> Environment:
-    program = seen.processes[0]
-    return replace(found, torch=program.torch or found.torch, cuda=program.cuda)
 
 
 def not_comparable(

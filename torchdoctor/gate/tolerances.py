@@ -8,21 +8,27 @@ from typing import Any
 
 from torchdoctor.errors import UsageError
 from torchdoctor.gate.figures import DEFAULT_TOLERANCES, METRICS
+from torchdoctor.records import Workload
 
 _TABLE = "[tool.torchdoctor.tolerance]"
 
 
-def tolerances(cwd: str, given: str | None) -> dict[str, float]:
+def program_folder(workload: Workload) -> str:
+    """Where the program lies: its script's folder, else the one it starts in."""
+    return str(Path(workload.script).parent) if workload.script else workload.cwd
+
+
+def tolerances(folder: str, given: str | None) -> dict[str, float]:
     """Accepted growth by metric, as shares.
 
     Args:
-        cwd: the nearest pyproject.toml from here upwards is read.
+        folder: the nearest pyproject.toml from here upwards is read.
         given: "step_time=5%,peak_memory=10%" of the command line.
 
     Raises:
         UsageError: an unknown metric, or a value that is no share.
     """
-    found = {**DEFAULT_TOLERANCES, **_stored(Path(cwd))}
+    found = {**DEFAULT_TOLERANCES, **_stored(Path(folder))}
     for part in filter(None, (x.strip() for x in (given or "").split(","))):
         name, equal, value = part.partition("=")
         if not equal:
@@ -36,7 +42,11 @@ def _stored(folder: Path) -> dict[str, float]:
     for path in (folder / "pyproject.toml", *(p / "pyproject.toml" for p in folder.parents)):
         if not path.is_file():
             continue
-        table = _toml(path).get("tool", {}).get("torchdoctor", {})
+        table: Any = _toml(path)
+        for name in ("tool", "torchdoctor"):
+            table = table.get(name, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{path}: {_TABLE} cannot be read: '{name}' is no table.")
         unknown = sorted(set(table) - {"tolerance"})
         if unknown:
             raise UsageError(f"{path}: [tool.torchdoctor] has no '{unknown[0]}', only 'tolerance'.")
@@ -61,16 +71,23 @@ def _toml(path: Path) -> dict[str, Any]:
 def _known(name: str, where: str) -> str:
     if name not in METRICS:
         raise UsageError(f"{where} knows no metric '{name}': choose {', '.join(METRICS)}.")
+    if name == "samples_per_s":
+        raise UsageError(
+            f"{where}: samples_per_s is the step time, inverted, and judged by its tolerance: set "
+            "step_time."
+        )
     return name
 
 
 def _share(value: Any, of: str) -> float:
     """0.05 of "5%", "0.05" or 0.05."""
     text = str(value).strip()
+    percents = text.endswith("%")
     try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        share = float(text[:-1]) / 100 if percents else float(text)
     except ValueError:
         share = -1.0
-    if not 0.0 <= share <= 10.0 or isinstance(value, bool):
+    # 5 is as likely 5 % as 500 %.
+    if not 0.0 <= share <= 10.0 or (share >= 1.0 and not percents) or isinstance(value, bool):
         raise UsageError(f"'{value}' of {of} is no tolerance: write it like 5% or 0.05.")
     return share

@@ -13,9 +13,11 @@ import tempfile
 from pathlib import Path
 
 from torchdoctor.errors import UsageError
+from torchdoctor.recording.sandbox import Contents
 from torchdoctor.records import Workload
 
 _MOST_CONTENT_BYTES = 256 << 20
+_ABSENT, _LINK, _SUBMODULE = "000000", "120000", "160000"  # modes in git's trees
 
 
 class Reference:
@@ -33,10 +35,10 @@ class Reference:
         self.workload, self.ref = workload, ref
         if shutil.which("git") is None:
             raise UsageError("--against needs git, which is not installed here.")
-        self.root = Path(self._git("rev-parse", "--show-toplevel", folder=workload.cwd).strip())
+        self.root = Path(self.git("rev-parse", "--show-toplevel", folder=workload.cwd).strip())
         try:
             name = f"{ref}^{{commit}}"
-            self.commit = self._git("rev-parse", "--verify", "--quiet", name).strip()
+            self.commit = self.git("rev-parse", "--verify", "--quiet", name).strip()
         except UsageError:
             raise UsageError(
                 f"There is no commit '{ref}' in {self.root}: name a branch, tag or commit that was "
@@ -54,7 +56,12 @@ class Reference:
         """Remove the scratch folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _git(self, *arguments: str, folder: str | None = None, **extra: str) -> str:
+    def git(self, *arguments: str, folder: str | None = None, **extra: str) -> str:
+        """What git prints, run in the repository; `extra`: variables of the environment.
+
+        Raises:
+            UsageError: git failed.
+        """
         result = subprocess.run(
             ["git", *arguments],
             cwd=folder or self.root,
@@ -70,11 +77,15 @@ class Reference:
             raise UsageError(f"git {arguments[0]} failed in {folder or self.root}: {said[-1]}.")
         return result.stdout
 
+    def git_names(self, *arguments: str) -> list[str]:
+        """The entries of what git prints with `-z`. Raises UsageError as `git`."""
+        return [entry for entry in self.git(*arguments).split("\0") if entry]
+
     def _check_out(self) -> None:
         index = str(self.folder / ".torchdoctor-index")
-        self._git("read-tree", self.commit, GIT_INDEX_FILE=index)
+        self.git("read-tree", self.commit, GIT_INDEX_FILE=index)
         prefix = f"--prefix={self.folder}/"
-        self._git("checkout-index", "--all", "--force", prefix, GIT_INDEX_FILE=index)
+        self.git("checkout-index", "--all", "--force", prefix, GIT_INDEX_FILE=index)
         Path(index).unlink(missing_ok=True)
 
     def _check_script(self) -> None:
@@ -86,65 +97,45 @@ class Reference:
         if not (self.folder / path).exists():
             raise UsageError(f"There is no {path} in {self.ref}: commit it, or name another one.")
 
-    def contents(self) -> dict[str, bytes | None]:
+    def submodules(self) -> list[str]:
+        """Paths of the commit's submodules."""
+        entries = self.git_names("ls-tree", "-r", "-z", self.commit)
+        return [e.partition("\t")[2] for e in entries if e.startswith(f"{_SUBMODULE} ")]
+
+    def differing(self) -> dict[str, tuple[str, str]]:
+        """Paths that differ from the working tree -> their modes in the commit, and today.
+
+        Submodules, which stay as they are today, are left out.
+        """
+        said = self.git_names("diff", "--raw", "--no-renames", "-z", self.commit, "--")
+        modes = [entry[1:].split(" ") for entry in said[::2]]
+        found = {path: (of[0], of[1]) for path, of in zip(said[1::2], modes, strict=True)}
+        return {path: of for path, of in found.items() if not set(of) <= {_SUBMODULE, _ABSENT}}
+
+    def contents(self) -> Contents:
         """What differs from the working tree, by path there: the commit's bytes, None: absent.
 
         Laid over the working tree this is the commit with today's untracked and ignored files,
-        which a program needs for its data.
+        which a program needs for its data, and with today's submodules. The target of a symbolic
+        link is text.
 
         Raises:
             UsageError: the versions differ by more than a launch can be handed.
         """
-        changed = self._git("diff", "--name-only", "--no-renames", "-z", self.commit, "--")
-        found: dict[str, bytes | None] = {}
+        found: dict[str, bytes | str | None] = {}
         size = 0
-        for name in filter(None, changed.split("\0")):
-            there = self.folder / name
-            if there.is_dir():
-                continue  # a submodule
-            if there.is_file():
+        for name, (then, _) in self.differing().items():
+            there, path = self.folder / name, str(self.root / name)
+            if then in (_ABSENT, _SUBMODULE):
+                found[path] = None
+            elif then == _LINK:
+                found[path] = str(there.readlink())
+            else:
                 data = there.read_bytes()
                 size += len(data)
-                found[str(self.root / name)] = data
-            else:
-                found[str(self.root / name)] = None
-        # Untracked today, but part of the commit.
-        for name in filter(None, self._git("ls-files", "--others", "-z").split("\0")):
-            there = self.folder / name
-            if there.is_file():
-                found[str(self.root / name)] = there.read_bytes()
+                found[path] = data
         if size > _MOST_CONTENT_BYTES:
             raise UsageError(
                 f"The working tree and {self.ref} differ by {size >> 20} MB, too much to compare."
             )
         return found
-
-    def elsewhere(self) -> Workload:
-        """The program in the scratch folder, its untracked files linked: without an overlay."""
-        for name in filter(
-            None, self._git("ls-files", "--others", "--directory", "-z").split("\0")
-        ):
-            link = self.folder / name.rstrip("/")
-            if not link.exists():
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(self.root / name.rstrip("/"))
-
-        def moved(path: str) -> str:
-            inside = Path(path).resolve()
-            if not inside.is_relative_to(self.root.resolve()):
-                return path
-            return str(self.folder / inside.relative_to(self.root.resolve()))
-
-        def moved_word(word: str) -> str:
-            # What is named by its whole path must not be the working tree's.
-            there = Path(word)
-            return moved(word) if there.is_absolute() and there.exists() else word
-
-        first, *rest = self.workload.command
-        script = self.workload.script
-        return Workload(
-            command=[first, *map(moved_word, rest)],
-            cwd=moved(self.workload.cwd),
-            python=self.workload.python,
-            script=None if script is None else moved(script),
-        )

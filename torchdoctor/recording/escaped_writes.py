@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,3 +78,17 @@ def named_by_probe(channel: Path) -> tuple[list[str], list[str]]:
             else:
                 paths.add(entry)
     return sorted(paths), sorted(programs)
+
+
+def escape_doubt(escaped: Sequence[str], mode: str) -> list[str]:
+    """One doubt where writes reached the user's files in spite of the sandbox, else none.
+
+    Args:
+        escaped: their paths.
+        mode: of the sandbox.
+    """
+    if not escaped:
+        return []
+    named = ", ".join(escaped[:5])
+    what = "writes" if len(escaped) > 1 else "write"
+    return [f"{len(escaped)} {what} reached your files in spite of the '{mode}' sandbox: {named}."]

@@ -89,6 +89,7 @@ class Recorder:
         self.doubts: list[str] = []
         # Of timed launches, where samples of training and evaluation are not told apart without.
         self.logs_phases = False
+        self.variables: dict[str, str] = {}  # of every launch's environment
         self.drops_files = False  # that training reads, from the page cache before each launch
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
@@ -136,9 +137,8 @@ class Recorder:
         assert isinstance(found, StepsFound)
         trainers = [events[pid] for pid in found.trainers]
         self.logs_phases = any(evaluates_training_loader(log) for log in trainers)
-        ended = result.ended == "exited"
         try:
-            steps = step_statistics(trainers, found, program_ended=ended)
+            steps = step_statistics(trainers, found, program_ended=result.ended == "exited")
         except ValueError:
             if interrupted:
                 raise KeyboardInterrupt from None
@@ -332,7 +332,7 @@ class Recorder:
                 sensors=sensors,
                 compile_cache=self._compile_cache,
                 contents={**self.contents, **(contents or {})},
-                variables=variables,
+                variables={**self.variables, **(variables or {})},
             )
         shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]

@@ -31,7 +31,8 @@ ROOM_BYTES = 2 << 30  # below this a checkpoint or two may fill the disk
 MODES = ("auto", "overlay", "redirect", "none")
 
 
-Contents = Mapping[str, bytes | None]  # by absolute path; None: no such file
+# By absolute path; text is the target of a symbolic link; None: no such file.
+Contents = Mapping[str, bytes | str | None]
 
 
 @dataclass(kw_only=True)
@@ -156,9 +157,10 @@ class Sandbox:
         if self.mode == "overlay":
             settings |= self._layers(folder, real, [cwd, *(interest or [])])
             settings["contents"] = {
-                path: None if data is None else base64.b64encode(data).decode()
+                path: base64.b64encode(data).decode() if isinstance(data, bytes) else data
                 for path, data in (contents or {}).items()
             }
+            settings["links"] = [p for p, data in (contents or {}).items() if isinstance(data, str)]
         return start_entry(settings, environment, folder, stdin, output)
 
     def _layers(self, folder: Path, real: list[Path], interest: list[str]) -> dict[str, Any]:

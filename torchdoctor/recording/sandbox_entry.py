@@ -215,24 +215,36 @@ class Root:
         os.chdir("/")
 
 
-def replace_contents(contents: dict[str, str | None]) -> None:
-    """Other contents for files (base64; None: no such file), seen by this launch alone.
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        for name in os.listdir(path):
+            _remove(os.path.join(path, name))
+        os.rmdir(path)
+    elif os.path.lexists(path):
+        os.unlink(path)
 
-    The layers take the writes. In the new root: a link there must not lead out of it.
-    """
-    for path, encoded in contents.items():
-        if encoded is None:
-            if os.path.lexists(path):
-                os.unlink(path)
-            continue
+
+def replace_contents(contents: dict[str, str | None], links: list[str]) -> None:
+    """Other contents for files (base64, of `links` their target; None: no such file)."""
+    # In the new root, where layers take the writes and no link leads out.
+    there = {path: text for path, text in contents.items() if text is not None}
+    # First what is gone: a file may have become a folder, or stand where a link to one stood.
+    for path in contents.keys() - there.keys():
+        _remove(path)
+    for path, text in there.items():
         os.makedirs(os.path.dirname(path), exist_ok=True)
+        if path in links:
+            _remove(path)
+            os.symlink(text, path)
+            continue
+        writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        except OSError:  # a file of an id that is not mapped in here cannot be copied up
-            os.unlink(path)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            descriptor = os.open(path, writing, 0o644)
+        except OSError:  # a link, a folder, or of an id that is not mapped in here
+            _remove(path)
+            descriptor = os.open(path, writing, 0o644)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(base64.b64decode(encoded))
+            file.write(base64.b64decode(text))
 
 
 def _execute(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
@@ -252,8 +264,6 @@ def _wait(pid: int) -> int:
     while True:
         try:
             ended, status = os.waitpid(-1, 0)
-        except InterruptedError:
-            continue
         except ChildProcessError:
             return SETUP_FAILED << 8
         if ended == pid:
@@ -315,7 +325,7 @@ def main() -> None:
         root = Root(settings, say)
         root.build(settings["steps"])
         root.enter()
-        replace_contents(settings.get("contents") or {})
+        replace_contents(settings.get("contents") or {}, settings.get("links") or [])
     except OSError as error:
         say(event="failed", errno=error.errno, reason=str(error))
         os._exit(SETUP_FAILED)

@@ -115,6 +115,15 @@ def choose_turns(
     )
 
 
+def why_in_turns(slower: StepStatistics) -> str:
+    """Why `choose_turns` gives no blocks, as half a sentence."""
+    if slower.trainers > 1:
+        return "several processes train, whose collectives would have to stop at the same iteration"
+    if slower.program_ended:
+        return "the program ends too soon for blocks of steps"
+    return "its steps come in two kinds, and the cycle of the long ones is too long for a block"
+
+
 def too_large(seen: Sequence[Observation], to_spare: float = _MEMORY_TO_SPARE) -> str | None:
     """Why both versions cannot be in memory at the same time; None: they can.
 

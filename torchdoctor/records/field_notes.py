@@ -99,6 +99,9 @@ NOTES: dict[str, dict[str, str]] = {
         "launches_s": "Time per sample (per step where the batch is not known) of each launch.",
         "measured": "How its launches were compared with those of fixes: side by side (both run, "
         "in alternate blocks), in turns (one launch after the other); null: they were not.",
+        "launches_by": "What launches_s holds of a launch's steps: their median, or where some take "
+        "far longer their mean; null: no launch was timed.",
+        "launches_per": "What launches_s is per; null: no launch was timed.",
     },
     "StepTime": {
         "median": "Median, in seconds.",

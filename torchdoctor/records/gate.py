@@ -14,7 +14,8 @@ class GateMetric:
 
     name: str  # step_time | samples_per_s | peak_memory | data_loader_share
     # step_time, samples_per_s: geometric mean over the pairs, so that new / reference is `ratio`;
-    # peak_memory: median over the launches; data_loader_share: of one observing launch.
+    # peak_memory: median over the launches; data_loader_share: of one observing launch, with a
+    # tolerance the mean of two.
     reference: float | None = None
     new: float | None = None
     unit: str = ""
@@ -42,6 +43,8 @@ class GateReport:
     pairs: int = 0
     per: str = "sample"  # what a time is per: "sample" or "step"
     p_value: float | None = None
+    # New / reference of the mean step with its interval, where typical steps decide.
+    mean_ratio: Interval | None = None
     blind_spot: float | None = None  # the largest slow-down that is not ruled out, as a share
     measured: str = "in turns"  # "side by side" | "in turns" | "stored"
     doubts: list[str] = field(default_factory=list)

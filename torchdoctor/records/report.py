@@ -221,6 +221,8 @@ class Baseline:
     peak_memory_bytes: int | None = None
     launches_s: list[float] = field(default_factory=list)  # deciding time of each, per sample
     measured: str | None = None  # "side by side", "in turns"
+    launches_by: str | None = None  # "median" or "mean" of a launch's steps
+    launches_per: str | None = None  # "sample", or "step" where batches have no size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,16 +21,16 @@ def failure(report: Report) -> str:
         return ""
     line = _telling_line(failed.output_tail)
     said = f" It says: {clean(line[:_LONGEST_LINE])}" if line else ""
-    return f"{_what(failed)}: the report is of the steps before.{said}"
+    return f"{how_it_failed(failed)}: the report is of the steps before.{said}"
 
 
-def program_failed(failed: ProgramFailure) -> ProgramFailed:
+def program_failed(
+    failed: ProgramFailure, what_then: str = "the report is of the steps before"
+) -> ProgramFailed:
     """The error that ends the command once the report is written: the program's own traceback."""
     said = failed.output_tail.strip()
     ending = f"Its own output ends with:\n\n{said}" if said else "It printed nothing."
-    return ProgramFailed(
-        f"{_what(failed)}; the report is of the steps before. {ending}", failed.exit_code
-    )
+    return ProgramFailed(f"{how_it_failed(failed)}; {what_then}. {ending}", failed.exit_code)
 
 
 def _telling_line(output: str) -> str:
@@ -40,7 +40,8 @@ def _telling_line(output: str) -> str:
     return next(reversed(raised or lines), "")
 
 
-def _what(failed: ProgramFailure) -> str:
+def how_it_failed(failed: ProgramFailure) -> str:
+    """After how many steps, and how; no full stop at the end."""
     how = f"exit code {failed.exit_code}"
     if failed.exit_code < 0:
         how = f"killed by signal {-failed.exit_code}"

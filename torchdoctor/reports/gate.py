@@ -20,8 +20,8 @@ def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
     return [
         (
             one.name.replace("_", " "),
-            _figure(one.reference, one),
-            _figure(one.new, one),
+            figure(one.reference, one),
+            figure(one.new, one),
             _ratio(one.ratio),
             "-" if one.tolerance is None else percent(one.tolerance),
             one.verdict,
@@ -30,7 +30,8 @@ def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
     ]
 
 
-def _figure(value: float | None, one: GateMetric) -> str:
+def figure(value: float | None, one: GateMetric) -> str:
+    """A value of a row with its unit: "10.0 ms a sample", "1.2 GB", "12 %"; "-" for None."""
     if value is None:
         return "-"
     if one.unit.startswith("s/"):
@@ -98,11 +99,13 @@ def _basis(report: GateReport) -> str:
     text = f"{how}: {counted(report.pairs, 'pair')} of launches."
     if report.p_value is not None:
         text += f" p = {report.p_value:.2g}."
-    return (
-        text
-        + f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
+    text += (
+        f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
         "is their quotient."
     )
+    if report.mean_ratio is not None:
+        text += f" Of the mean step, every block counted, it is {_ratio(report.mean_ratio)}."
+    return text
 
 
 def markdown(report: GateReport) -> str:
@@ -110,8 +113,9 @@ def markdown(report: GateReport) -> str:
     lines = [f"### torchdoctor gate: {mark(report)}", ""]
     warned = "> **Warning:** " if warning(report) else ""
     lines += [f"{warned}{_cell(report.sentence)}", ""]
-    lines += ["| metric | reference | new | new / reference | tolerance | |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    if report.metrics:
+        lines += ["| metric | reference | new | new / reference | tolerance | |"]
+        lines += ["| --- | --- | --- | --- | --- | --- |"]
     lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows(report)]
     lines += ["", _basis(report)]
     lines += [f"- {_cell(doubt)}" for doubt in report.doubts]
@@ -123,19 +127,23 @@ def _cell(text: str) -> str:
 
 
 def junit(report: GateReport) -> str:
-    """JUnit XML: one test case for each metric with a tolerance."""
+    """JUnit XML: one test case for each metric with a tolerance, or one that says why not."""
     judged = [one for one in report.metrics if one.tolerance is not None]
-    worse = [one for one in judged if one.verdict == "worse"]
     undecided = report.verdict == "inconclusive"
+    worse = [one for one in judged if one.verdict == "worse" and not undecided]
     suite = ElementTree.Element(
         "testsuite",
         name="torchdoctor gate",
-        tests=str(len(judged)),
+        tests=str(len(judged) or 1),
         failures=str(len(worse)),
         errors="0",
-        skipped=str(len(judged) if undecided else 0),
+        skipped=str((len(judged) or 1) if undecided else 0),
         timestamp=report.created,
     )
+    if not judged:
+        case = ElementTree.SubElement(suite, "testcase", classname="torchdoctor.gate", name="gate")
+        if undecided:
+            ElementTree.SubElement(case, "skipped", message=_printable(report.sentence))
     for one, row in zip(report.metrics, rows(report), strict=True):
         if one.tolerance is None:
             continue
@@ -156,18 +164,18 @@ def junit(report: GateReport) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without the control characters that XML cannot hold."""
-    return "".join(c for c in clean(text) if c.isprintable())
+    """On one line, without the control characters that XML cannot hold."""
+    return "".join(c for c in " ".join(clean(text).split()) if c.isprintable())
 
 
 def annotation(report: GateReport) -> str:
     """One workflow command of GitHub Actions."""
     passed = "warning" if warning(report) else "notice"
     kind = {"slower": "error", "inconclusive": "warning"}.get(report.verdict, passed)
-    text = (
-        clean(f"{mark(report)}: {report.sentence}")
-        .replace("%", "%25")
-        .replace("\r", "%0D")
-        .replace("\n", "%0A")
-    )
-    return f"::{kind} title=torchdoctor gate::{text}"
+    return workflow_command(kind, f"{mark(report)}: {report.sentence}")
+
+
+def workflow_command(kind: str, text: str) -> str:
+    """An annotation of GitHub Actions: "error", "warning" or "notice"."""
+    escaped = clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return f"::{kind} title=torchdoctor gate::{escaped}"

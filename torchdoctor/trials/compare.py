@@ -95,6 +95,13 @@ def t_quantile(probability: float, degrees: float) -> float:
     return float(stdtrit(degrees, probability))
 
 
+def chi_squared_quantile(probability: float, degrees: float) -> float:
+    """Quantile of the chi-squared distribution."""
+    from scipy.special import chdtri
+
+    return float(chdtri(degrees, 1.0 - probability))
+
+
 def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> float:
     """The smallest difference that so many pairs show four times in five, as a ratio - 1.
 

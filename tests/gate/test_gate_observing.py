@@ -1,0 +1,183 @@
+"""What the launches before the first pair decide: a crash, Ctrl-C, unlike batches. No processes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchdoctor.errors import Inconclusive, ProgramFailed
+from torchdoctor.gate.figures import waiting
+from torchdoctor.gate.launches import PairLauncher, Side
+from torchdoctor.gate.observing import Observed, observe_both
+from torchdoctor.gate.settings import GateSettings
+from torchdoctor.gate.surroundings import launch_doubts
+from torchdoctor.recording.observation import Observation
+from torchdoctor.recording.turn_blocks import choose_turns, why_in_turns
+from torchdoctor.recording.window import Window
+from torchdoctor.records import (
+    Boundary,
+    LaunchTiming,
+    ProcessFacts,
+    ProgramFailure,
+    SensorStatistics,
+    StepStatistics,
+)
+
+STEPS = StepStatistics(
+    boundary=Boundary(kind="optimizer"), how_found="", steps=100, warmup_steps=10, median_s=0.1,
+    mean_s=0.1, p10_s=0.1, p90_s=0.1, samples_per_step=4.0,
+)  # fmt: skip
+SEEN = Observation(
+    found=SimpleNamespace(boundary=STEPS.boundary),  # type: ignore[arg-type]
+    steps=STEPS, processes=[ProcessFacts(pid=1)], sensors=SensorStatistics(), wall_s=9.0,
+    start_s=2.0,
+)  # fmt: skip
+CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
+
+
+class Program:
+    """A recorder whose observing launches showed this, the last again and again."""
+
+    def __init__(self, *seen: Any) -> None:
+        self.seen, self.launches = list(seen), 0
+        self.logs_phases, self.doubts, self.escaped = False, [], []
+
+    def observe(self, *_: object) -> Observation:
+        self.launches += 1
+        found = self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def observed(new: Program, old: Program, **tolerances: float) -> Observed:
+    settings = GateSettings(tolerances={"step_time": 0.02, **tolerances})
+    return observe_both(new, old, "main", settings, lambda phase, what: None)  # type: ignore[arg-type]
+
+
+def test_a_new_version_that_crashes_after_its_first_steps_is_no_pass() -> None:
+    """It crashed at step 40, was as fast until then, and passed with exit code 0."""
+    with pytest.raises(ProgramFailed, match=r"after 40 training steps \(exit code 1\)") as failed:
+        observed(Program(replace(SEEN, failure=CRASH)), Program(SEEN))
+    assert failed.value.exit_code == 3
+    assert "IndexError: no more data" in str(failed.value)
+
+
+def test_a_reference_that_crashes_later_is_a_doubt() -> None:
+    found = observed(Program(SEEN), Program(replace(SEEN, failure=CRASH)))
+    [doubt] = found.doubts
+    assert doubt.startswith("main: ") and "after 40 training steps" in doubt
+
+
+def test_a_reference_that_cannot_be_measured_is_not_decided() -> None:
+    with pytest.raises(Inconclusive, match="program of main cannot be measured: It failed"):
+        observed(Program(SEEN), Program(ProgramFailed("It failed.\nTraceback")))
+
+
+@pytest.mark.parametrize("which", ["new", "old"])
+def test_ctrl_c_while_a_version_is_observed_ends_the_gate(which: str) -> None:
+    """What was seen until then was compared, and the gate went on for its whole budget."""
+    stopped, whole = Program(replace(SEEN, interrupted=True)), Program(SEEN)
+    new, old = (stopped, whole) if which == "new" else (whole, stopped)
+    with pytest.raises(KeyboardInterrupt):
+        observed(new, old)
+
+
+@pytest.mark.parametrize("unknown", ["new", "old"])
+def test_a_batch_of_unknown_size_is_not_compared_with_one_of_known(unknown: str) -> None:
+    """Time per step was compared, although the new version's batch may have doubled."""
+    sizeless = replace(SEEN, steps=replace(STEPS, samples_per_step=None))
+    new, old = (sizeless, SEEN) if unknown == "new" else (SEEN, sizeless)
+    with pytest.raises(Inconclusive, match="size of a batch is known in"):
+        observed(Program(new), Program(old))
+    both = observed(Program(sizeless), Program(sizeless))
+    assert both.doubts == []
+
+
+def waits(share: float) -> Observation:
+    return replace(SEEN, steps=replace(STEPS, data_wait_s=0.1 * share))
+
+
+def test_the_wait_for_data_is_worse_only_where_each_went_first_once() -> None:
+    """The new version was always the first to read, from a disk that nobody had read yet."""
+    cold, warm = waits(0.50), waits(0.05)
+    new, old = Program(cold, warm), Program(warm)
+    found = observed(new, old, data_loader_share=0.1)
+    assert (new.launches, old.launches) == (2, 2)
+    assert waiting(found.waits, {"data_loader_share": 0.1}).verdict == "ok"
+    found = observed(Program(waits(0.5)), Program(warm), data_loader_share=0.1)
+    row = waiting(found.waits, {"data_loader_share": 0.1})
+    assert row.verdict == "worse"
+    assert (row.reference, row.new) == pytest.approx((0.05, 0.5))
+
+
+def test_the_wait_for_data_is_observed_once_where_nobody_judges_it() -> None:
+    new, old = Program(waits(0.5)), Program(waits(0.1))
+    found = observed(new, old)
+    assert (new.launches, old.launches) == (1, 1)
+    assert waiting(found.waits, {}).verdict == "ok"
+    # One order alone, because the second could not be observed, judges nothing.
+    broken = Program(waits(0.5), ProgramFailed("It failed."))
+    found = observed(broken, old, data_loader_share=0.1)
+    assert waiting(found.waits, {"data_loader_share": 0.1}).verdict == "not measured"
+    assert "in one order only" in found.doubts[-1]
+
+
+def test_what_was_seen_to_be_doubtful_is_said_once() -> None:
+    new, old = replace(SEEN, doubts=["few steps"]), replace(SEEN, doubts=["few steps", "cut off"])
+    assert observed(Program(new), Program(old)).doubts == ["few steps", "Of main: cut off"]
+
+
+def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
+    new, old = Program(SEEN), Program(SEEN)
+    new.escaped, old.escaped, old.doubts = ["/a"], ["/a", "/b"], ["hung"]
+    sandbox = SimpleNamespace(mode="redirect", doubt="Only writes by Python are redirected.")
+    found = launch_doubts([new, old], sandbox)  # type: ignore[arg-type, list-item]
+    assert found == [
+        "hung",
+        "2 writes reached your files in spite of the 'redirect' sandbox: /a, /b.",
+        "Only writes by Python are redirected.",
+    ]
+
+
+def test_where_no_blocks_can_be_the_reason_is_said() -> None:
+    window = Window(warmup_steps=10, measure_steps=30, max_window_s=5.0)
+    for change, said in (
+        ({"trainers": 2}, "several processes train"),
+        ({"program_ended": True, "total_steps_seen": 12}, "ends too soon"),
+        ({"two_modes": True, "cycle_steps": 1000}, "cycle of the long ones"),
+    ):
+        slower = replace(STEPS, **change)
+        assert choose_turns(slower, window, 2.0, 60.0) is None
+        assert said in why_in_turns(slower)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "error"),
+    [
+        ("failed", "measured", ProgramFailed),
+        ("out-of-memory", "measured", ProgramFailed),
+        ("timed-out", "measured", Inconclusive),
+        ("measured", "failed", Inconclusive),
+        ("failed", "failed", Inconclusive),
+    ],
+)
+def test_a_version_that_fails_three_times(new: str, old: str, error: type[Exception]) -> None:
+    """The working tree's crash behind the observed steps was "not decided", which may pass."""
+
+    def side(name: str, ended: str) -> Side:
+        timing = LaunchTiming(ended=ended, reason="It crashed.", step_s=[0.1], samples=4.0)
+        recorder = SimpleNamespace(time=lambda *_: timing)
+        return Side(name=name, recorder=recorder, seen=SEEN)  # type: ignore[arg-type]
+
+    window = Window(warmup_steps=10, measure_steps=30, max_window_s=5.0)
+    sides = side("reference", old), side("new", new)
+    launcher = PairLauncher(sides, window, None, random.Random(0), lambda what: None)
+    with pytest.raises(error, match="could not be measured 3 times: It crashed"):
+        for _ in range(3):
+            launcher.measure(0.0)
+    assert launcher.pairs.blocks == []

@@ -1,0 +1,114 @@
+"""What a gate hands out, also where it ends early: `torchdoctor gate` with its measuring replaced.
+
+The command runs in a process of its own, with a module in front that stands for the launches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+# What the measuring does instead, by the variable OUTCOME.
+FRONT = """
+import os
+from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed
+from torchdoctor.gate import gate_run
+from torchdoctor.records import Environment, WorkloadRecord
+from torchdoctor.records.gate import GateReport
+
+def run(self):
+    outcome = os.environ["OUTCOME"]
+    if outcome == "inconclusive":
+        raise Inconclusive("The program of HEAD cannot be measured: It failed.")
+    if outcome == "failed":
+        raise ProgramFailed("It failed. Its own output ends with:\\n\\nTraceback: 50 % | more", 1)
+    if outcome == "no step":
+        raise NoStepFound("No training step was found.")
+    return GateReport(
+        workload=WorkloadRecord(command=["train.py"]), environment=Environment(),
+        reference="HEAD", verdict=outcome, sentence="As it is.",
+    )
+
+gate_run.GateRun.run = run
+from torchdoctor.cli import main
+main()
+"""
+
+
+def gate(folder: Path, outcome: str, **more: str) -> subprocess.CompletedProcess:
+    (folder / "train.py").write_text("")
+    (folder / "front.py").write_text(FRONT)
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")}
+    behind = more.pop("behind", "")
+    command = [sys.executable, "front.py", "gate", "--quiet", "--against", "HEAD",
+               "--json", "o.json", "--markdown", "o.md", "--junit", "o.xml",
+               "train.py"]  # fmt: skip
+    if behind:
+        command = ["bash", "-c", f'set -o pipefail; "$@" {behind}', "bash", *command]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+        env={**clean, "PYTHONPATH": str(ROOT), "OUTCOME": outcome, **more},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "kind", "said"),
+    [
+        ("inconclusive", 6, "warning", "The program of HEAD cannot be measured: It failed."),
+        ("failed", 3, "error", "It failed."),
+        ("no step", 4, "error", "No training step was found."),
+    ],
+)
+def test_a_gate_that_measures_nothing_says_why_in_every_file(
+    tmp_path: Path, outcome: str, code: int, kind: str, said: str
+) -> None:
+    """Neither JSON nor annotation nor summary was there, so a CI showed no reason at all."""
+    summary = tmp_path / "summary.md"
+    result = gate(tmp_path, outcome, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+    assert result.returncode == code, result.stderr
+    assert result.stdout == f"::{kind} title=torchdoctor gate::{said}\n"
+    assert result.stderr.startswith(f"torchdoctor: {said}")
+    found = json.loads((tmp_path / "o.json").read_text())
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "gate.schema.json").read_text()))
+    assert (found["verdict"], found["sentence"]) == ("inconclusive", said)
+    assert (found["reference"], found["metrics"]) == ("HEAD", [])
+    assert said in summary.read_text() and "NOT DECIDED" in summary.read_text()
+    assert "---" not in summary.read_text(), "a table without rows"
+    suite = ElementTree.parse(tmp_path / "o.xml").getroot()
+    assert suite.attrib["tests"] == suite.attrib["skipped"] == "1"
+    assert suite.find("testcase/skipped").attrib["message"] == said
+
+
+def test_a_wrong_command_line_is_an_annotation_too(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "torchdoctor.cli", "gate", "train.py"], cwd=tmp_path,
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"},
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert result.stdout.startswith("::error title=torchdoctor gate::Say what to compare with")
+
+
+def test_a_summary_that_cannot_be_written_does_not_change_the_verdict(tmp_path: Path) -> None:
+    """It was a defect of ours, exit code 70."""
+    summary = tmp_path / "nowhere" / "summary.md"
+    result = gate(tmp_path, "slower", GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.count("\n") == 1 and "step summary" in result.stderr
+    assert "::error title=torchdoctor gate::FAIL: As it is." in result.stdout
+
+
+def test_a_reader_that_goes_away_is_not_slower(tmp_path: Path) -> None:
+    """`gate ... | true` ended with 1, which means slower, and wrote no file."""
+    result = gate(tmp_path, "not slower", behind="| true")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert json.loads((tmp_path / "o.json").read_text())["verdict"] == "not slower"

@@ -1,0 +1,161 @@
+"""A gate against a stored report: how its launches are made and compared. No processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from torchdoctor.errors import Inconclusive, UsageError
+from torchdoctor.gate.settings import GateSettings
+from torchdoctor.gate.stored import launched, read_stored, stored_report
+from torchdoctor.record_files import write_report
+from torchdoctor.recording.observation import Observation
+from torchdoctor.records import (
+    Baseline,
+    Boundary,
+    Diagnosis,
+    Environment,
+    LaunchTiming,
+    ProcessFacts,
+    Report,
+    SensorStatistics,
+    StepStatistics,
+    StepTime,
+    WorkloadRecord,
+)
+
+STEPS = StepStatistics(
+    boundary=Boundary(kind="optimizer"), how_found="", steps=100, warmup_steps=10, median_s=0.1,
+    mean_s=0.1, p10_s=0.1, p90_s=0.1, samples_per_step=4.0,
+)  # fmt: skip
+SEEN = Observation(
+    found=SimpleNamespace(boundary=STEPS.boundary),  # type: ignore[arg-type]
+    steps=STEPS, processes=[ProcessFacts(pid=1)], sensors=SensorStatistics(), wall_s=9.0,
+    start_s=2.0,
+)  # fmt: skip
+SETTINGS = GateSettings(tolerances={"step_time": 0.02, "peak_memory": 0.1})
+
+
+def launch(step_s: list[float], samples: float | None = 4.0) -> LaunchTiming:
+    size = None if samples is None else samples * len(step_s)
+    return LaunchTiming(ended="measured", step_s=step_s, samples=size, window_s=sum(step_s))
+
+
+# Nine steps of 100 ms and one of 400 ms: 100 ms in the median, 130 ms in the mean.
+UNEVEN = [0.1] * 9 + [0.4]
+
+
+def report(launches_s: list[float], **baseline: Any) -> Report:
+    two_kinds = StepTime(median=0.1, p10=0.1, p90=0.4, steps=50, mean=0.13)
+    return Report(
+        workload=WorkloadRecord(command=["train.py"]),
+        environment=Environment(),
+        baseline=Baseline(step_time_s=two_kinds, launches_s=launches_s, **baseline),
+        steps=STEPS,
+        diagnosis=Diagnosis(bottleneck="none"),
+    )
+
+
+def compared(stored: Report, timings: list[LaunchTiming]) -> Any:
+    return stored_report(stored, "report.json", SETTINGS, [SEEN], timings)
+
+
+def test_mean_is_compared_with_mean_although_now_looks_even() -> None:
+    """Stored by the mean and measured by the median, a third slower came out as as fast."""
+    slower = [launch([1.33 * s for s in UNEVEN]) for _ in range(5)]
+    by_mean = [0.13 / 4 * x for x in (1.0, 1.01, 0.99, 1.0)]
+    found = compared(report(by_mean, launches_by="mean", launches_per="sample"), slower)
+    assert found.verdict == "slower"
+    assert found.metrics[0].ratio.estimate == pytest.approx(1.33, rel=0.01)
+    # A report that does not say: its steps came in two kinds, so it was the mean.
+    assert compared(report(by_mean), slower).metrics[0].ratio.estimate == pytest.approx(
+        1.33, rel=0.01
+    )
+
+
+def test_median_is_compared_with_median_and_long_steps_are_a_doubt() -> None:
+    by_median = [0.1 / 4 * x for x in (1.0, 1.01, 0.99, 1.0)]
+    stored = report(by_median, launches_by="median", launches_per="sample")
+    found = compared(stored, [launch(UNEVEN) for _ in range(5)])
+    assert found.verdict == "not slower"
+    assert found.metrics[0].ratio.estimate == pytest.approx(1.0, rel=0.01)
+    assert any("Some steps take far longer now" in doubt for doubt in found.doubts)
+    even = compared(stored, [launch([0.1] * 10) for _ in range(5)])
+    assert len(even.doubts) == 1
+
+
+def test_times_per_step_are_not_compared_with_times_per_sample() -> None:
+    stored = report([0.025] * 4, launches_by="median", launches_per="sample")
+    with pytest.raises(Inconclusive, match="times are per sample, those of now are not"):
+        compared(stored, [launch([0.1] * 10, samples=None)] * 5)
+
+
+class Clock:
+    """The time of the gate, and a recorder whose launches take `launch_s`."""
+
+    def __init__(self, launch_s: float, *endings: LaunchTiming) -> None:
+        self.now, self.launch_s, self.endings = 0.0, launch_s, list(endings)
+        self.timeouts: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self, *arguments: Any) -> LaunchTiming:
+        self.now += self.launch_s
+        self.timeouts.append(arguments[4])
+        return self.endings.pop(0) if self.endings else launch([0.1] * 10)
+
+
+def run(clock: Clock, budget_s: float, **settings: Any) -> list[LaunchTiming]:
+    wanted = replace(SETTINGS, budget_s=budget_s, **settings)
+    return launched(clock, SEEN, wanted, budget_s, lambda phase, what: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def use(clock: Clock) -> Clock:
+        monkeypatch.setattr("torchdoctor.gate.stored.time", clock)
+        return clock
+
+    return use
+
+
+def test_the_budget_ends_the_launches_once_three_are_there(clocked: Any) -> None:
+    assert len(run(clocked(Clock(10.0)), 600.0)) == 5
+    assert len(run(clocked(Clock(100.0)), 350.0)) == 3
+    assert len(run(clocked(Clock(100.0)), 50.0)) == 3, "fewer cannot be compared"
+
+
+def test_a_launch_of_a_thousand_long_steps_is_waited_for(clocked: Any) -> None:
+    """At 2 s a step each launch was ended after 600 s, and the sentence gave no reason."""
+    clock = clocked(Clock(10.0))
+    slow = replace(SEEN, steps=replace(STEPS, mean_s=2.0, median_s=2.0))
+    settings = replace(SETTINGS, steps=1000)
+    launched(clock, slow, settings, math.inf, lambda phase, what: None)
+    assert min(clock.timeouts) > 4 * 2000.0
+
+
+def test_the_reason_is_said_where_launches_fail(clocked: Any) -> None:
+    failed = LaunchTiming(ended="timed-out", reason="It did not finish its window in 9 s.")
+    clock = clocked(Clock(10.0, failed, launch([0.1] * 10), failed, failed))
+    with pytest.raises(Inconclusive, match=r"3 of 4 launches .* did not finish its window in 9 s"):
+        run(clock, 600.0)
+
+
+def test_ctrl_c_in_a_launch_ends_the_gate(clocked: Any) -> None:
+    """It was left out like one that failed, and the gate went on with the others."""
+    with pytest.raises(KeyboardInterrupt):
+        run(clocked(Clock(10.0, LaunchTiming(ended="interrupted"))), 600.0)
+
+
+def test_a_baseline_with_a_time_of_nothing_is_a_usage_error(tmp_path: Path) -> None:
+    """Its logarithm was a defect of ours, exit code 70."""
+    for wrong in (0.0, -0.01):
+        write_report(report([0.01, wrong, 0.01]), tmp_path / "report.json")
+        with pytest.raises(UsageError, match="time is not above 0"):
+            read_stored(tmp_path / "report.json")

@@ -1,0 +1,95 @@
+"""What `torchdoctor gate` hands out: files, the terminal, GitHub's annotation and step summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from torchdoctor.errors import Inconclusive, TorchdoctorError
+
+if TYPE_CHECKING:
+    from torchdoctor.records.gate import GateReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where the result is to be written; None: not asked for."""
+
+    json: Path | None = None
+    markdown: Path | None = None
+    junit: Path | None = None
+
+
+def hand_out(report: GateReport, files: Files) -> None:
+    """Write the files, then print: who no longer reads what is printed changes no exit code.
+
+    Raises:
+        UsageError: a file cannot be written.
+    """
+    from torchdoctor.reports import gate as formats
+
+    write_files(report, files)
+    text = formats.terminal(report)
+    if _on_github():
+        text += f"{formats.annotation(report)}\n"
+    _print(text)
+
+
+def write_files(report: GateReport, files: Files) -> None:
+    """The files that were asked for, and GitHub's step summary. Raises UsageError."""
+    from torchdoctor.record_files import write_gate_report, write_text
+    from torchdoctor.reports import gate as formats
+
+    if files.json is not None:
+        write_gate_report(report, files.json)
+    if files.markdown is not None:
+        write_text(formats.markdown(report), files.markdown)
+    if files.junit is not None:
+        write_text(formats.junit(report), files.junit)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not _on_github() or not summary:
+        return
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(formats.markdown(report))
+    except OSError as error:
+        said = error.strerror or error
+        typer.echo(f"torchdoctor: the step summary {summary} was not written ({said}).", err=True)
+
+
+@contextlib.contextmanager
+def failures_annotated() -> Iterator[None]:
+    """Under GitHub Actions an error ends in an annotation too, or only the log knows the reason."""
+    try:
+        yield
+    except TorchdoctorError as error:
+        if _on_github():
+            from torchdoctor.reports.gate import workflow_command
+
+            kind = "warning" if isinstance(error, Inconclusive) else "error"
+            _print(f"{workflow_command(kind, first_sentences(error))}\n")
+        raise
+
+
+def first_sentences(error: TorchdoctorError) -> str:
+    """What an error says, without the program's own output."""
+    return str(error).partition("\n")[0].removesuffix(" Its own output ends with:")
+
+
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _print(text: str) -> None:
+    try:
+        typer.echo(text, nl=False)
+    except BrokenPipeError:
+        # What is buffered would fail again when Python flushes it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,29 @@
+"""The result of a gate that ended before anything was measured."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from torchdoctor import __version__
+from torchdoctor.recording.environment import environment
+from torchdoctor.records import Workload, WorkloadRecord
+from torchdoctor.records.gate import GateReport
+
+
+def undecided(workload: Workload, reference: str, why: str) -> GateReport:
+    """A result without figures, so that who reads the files learns the reason.
+
+    Args:
+        workload: what was to be compared.
+        reference: with what.
+        why: it could not be; a sentence.
+    """
+    return GateReport(
+        torchdoctor_version=__version__,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
+        environment=environment(workload.python),
+        reference=reference,
+        verdict="inconclusive",
+        sentence=why,
+    )
