@@ -108,8 +108,10 @@ class Program(ProbeAccess):
         self.forward_contexts.append((make_context, until))
 
     def around_fetch(self, answer, keep):
-        """answer(ident) -> (batch,) in place of a loader's next one, or None: that one is fetched.
+        """answer(ident, left) -> (batch,) in place of a loader's next one, or None: it is fetched.
 
+        `left`: batches until the epoch ends; None: nobody can say. () ends it here: the program
+        does what it does between epochs, and the next one goes on where its iterator stands.
         keep(ident, batch) sees each batch that was fetched.
         """
         self.fetch_functions.append((answer, keep))
