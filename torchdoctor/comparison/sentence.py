@@ -31,7 +31,10 @@ def sentence(
         bounds = ""
         if interval is not None and says_something(interval):
             bounds = f", 95 % interval of the speed-up {speedup(interval)}"
-        why = load or "the launches vary too much"
+        apart = "the launches vary too much"
+        if interval is None:
+            apart = "each side's step time lies within the other's spread"
+        why = load or apart
         return f"No difference is proven: {why} ({times}{bounds})."
     change_s = b.step_s - a.step_s
     head = f"B is {_times(b.step_s / a.step_s)} per step ({times})"

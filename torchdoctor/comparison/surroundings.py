@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import PurePath
 
-from torchdoctor.comparison.step_times import is_trace, parts_s, same_batch
+from torchdoctor.comparison.step_times import (
+    is_trace,
+    launches_are,
+    parts_s,
+    same_batch,
+)
 from torchdoctor.records import Environment, Interval, Report
 from torchdoctor.records.comparison import ComparedSide, Difference
 from torchdoctor.reports.figures import seconds
@@ -120,12 +124,10 @@ def doubts(
             "evidence than `torchdoctor gate`, which measures both in turns."
         )
     if interval is None and not any(traces):
-        said.append("Not both hold launches that can be compared: no interval can be given.")
+        said.append(_no_interval(a, b))
     said += _observed_otherwise(sides)
     if any(traces):
         said.append("A trace is one recording: no interval can be given.")
-        if _overlap(*sides):
-            said.append("Each side's step time lies within the other's spread: it may be chance.")
     if len(a.ranks) != len(b.ranks):
         said.append(f"{_ranks(a)} against {_ranks(b)}: collectives and steps differ by that alone.")
     return said
@@ -139,6 +141,16 @@ def _observed_otherwise(sides: tuple[ComparedSide, ComparedSide]) -> list[str]:
         for label, side in zip("AB", sides, strict=True)
         if not 1 / _OTHERWISE < parts_s(side) / side.step_s < _OTHERWISE
     ]
+
+
+def _no_interval(a: Report, b: Report) -> str:
+    ways = launches_are(a), launches_are(b)
+    if ways[0] != ways[1] and a.baseline.launches_s and b.baseline.launches_s:
+        return (
+            f"A's launches are told by their {ways[0]} step and B's by their {ways[1]} step, so "
+            "the mean steps are compared, and no interval can be given."
+        )
+    return "Not both hold launches that can be compared: no interval can be given."
 
 
 def _ranks(report: Report) -> str:
@@ -161,12 +173,4 @@ def _mixed(a: Report, b: Report) -> str:
     return (
         f"{label} was timed without the profiler and the other under it, which slows the host "
         f"down. {unseen}"
-    )
-
-
-def _overlap(*sides: ComparedSide) -> bool:
-    both = [*sides, sides[0]]
-    return sides[0].step_s != sides[1].step_s and all(
-        one.low_s is not None and one.high_s is not None and one.low_s <= other.step_s <= one.high_s
-        for one, other in pairwise(both)
     )
