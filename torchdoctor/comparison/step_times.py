@@ -46,11 +46,8 @@ def sides(
 
 def launches_are(report: Report) -> str:
     """ "mean" or "median": which of their steps' times its launches are told by."""
-    observed, timed = report.steps, report.baseline.step_time_s
-    two_modes = (observed is not None and observed.two_modes) or (
-        timed is not None and timed.two_modes
-    )
-    return "mean" if two_modes else "median"
+    known = report.steps, report.baseline.step_time_s
+    return "mean" if any(one is not None and one.two_modes for one in known) else "median"
 
 
 def parts_s(side: ComparedSide) -> float:
