@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WHOLE = True
 REMOVES = "forward and backward"
+BY_OWN_LOADER = True  # its steps are as long as the loader takes
 
 _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
 
@@ -24,8 +25,13 @@ def branch(recording: Recording) -> str:
 
 
 def share(recording: Recording) -> float | None:
-    """What computes the model, by the shares of the step."""
-    return recording.shares.gpu if recording.has_gpu else recording.shares.cpu
+    """What computes the model, by the shares of the step; on a GPU the host's work for it too."""
+    found = recording.shares
+    if not recording.has_gpu:
+        return found.cpu
+    if found.gpu is None:
+        return None
+    return min(found.gpu + (found.cpu or 0.0) + (found.runtime or 0.0), 1.0)
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:

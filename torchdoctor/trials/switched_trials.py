@@ -36,7 +36,7 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
             fixes=[(_CEILING + ident, values)],
             removes=module.REMOVES,
             share=module.share(recording),
-            whole=module.WHOLE,
+            whole=module.whole(recording) if hasattr(module, "whole") else module.WHOLE,
         )
         found.append(one)
     return sorted(found, key=lambda one: (one.branch != bottleneck, -(one.share or 0.0)))
@@ -108,8 +108,13 @@ class SwitchedTrials:
         return self._blocks.with_workers([self._workers(fixes) for fixes in arms])
 
     def _workers(self, fixes: Fixes) -> tuple[int, int]:
-        """Workers of an arm's second loader, and batches that each prepares ahead."""
+        """Workers of an arm's second loader, and batches that each prepares ahead.
+
+        Without the model the program's own set the pace, and their batches come in bursts.
+        """
         for fix, settings in fixes:
+            if getattr(self._modules[fix], "BY_OWN_LOADER", False):
+                return self._loader.num_workers, self._loader.prefetch_factor or DEFAULT_PREFETCH
             if getattr(self._modules[fix], "BY_SECOND_LOADER", False):
                 workers = settings.get("num_workers", self._loader.num_workers)
                 ahead = settings.get("prefetch_factor", self._loader.prefetch_factor)
