@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,24 +79,29 @@ def test_a_launch_that_ran_out_of_time_is_no_ceilings_fault(
     assert bool(arm.refused) is blamed
 
 
-def planned(*fixes: str, workers: int) -> Blocks:
+def planned(
+    *fixes: str, workers: int = 0, known: Blocks | None = None, seconds: float | None = None
+) -> Blocks:
     """The blocks of a launch with these arms, for a program whose loader has workers."""
     told: list[Blocks] = []
 
     def switch(_boundary: Any, _warmup: int, blocks: Blocks, _arms: Any, **_more: Any) -> None:
         told.append(blocks)
 
-    known = Blocks(block_steps=5, discard_steps=2 * workers, step_s=0.1, setup_s=1.0)
+    plain = Blocks(block_steps=5, discard_steps=2 * workers, step_s=0.1, setup_s=1.0)
     trials = SwitchedTrials(
         SimpleNamespace(switch=switch),  # type: ignore[arg-type]
         SimpleNamespace(found=SimpleNamespace(boundary=None)),  # type: ignore[arg-type]
         SimpleNamespace(warmup_steps=3),  # type: ignore[arg-type]
-        known,
-        {},
+        known or plain,
+        {"tf32": SimpleNamespace(__file__="tf32.py")},
         lambda: 60.0,
         LoaderFacts(ident=0, num_workers=workers),
     )
-    trials([[(fix, {})] for fix in fixes], rounds=2, seed=0)
+    arms: list[Any] = [[(fix, {})] for fix in fixes]
+    if seconds is not None:
+        trials.rounds_within(arms, seconds)
+    trials(arms, rounds=2, seed=0)
     return told[0]
 
 
@@ -105,3 +111,14 @@ def test_without_the_model_blocks_hold_whole_bursts_of_the_programs_own_workers(
     assert blocks.arm_steps == (8, 5)
     assert blocks.more_steps == 3, "what lies ready is discarded already"
     assert planned("ceiling-model-skipped", workers=0).arm_steps == (5,)
+
+
+def test_ceilings_leave_whole_epochs_where_their_time_has_no_room_for_them() -> None:
+    """A tenth of the budget: blocks of four seconds meant that hardly any ceiling was tried."""
+    short = Blocks(block_steps=5, discard_steps=2, step_s=0.1, setup_s=1.0)
+    whole = replace(short, block_steps=40, cycle_steps=40, shorter=short)
+    skipped = "ceiling-model-skipped"
+    assert planned(skipped, known=whole, seconds=20.0).block_steps == 5
+    assert planned(skipped, known=whole, seconds=60.0).block_steps == 40
+    assert planned(skipped, known=whole).block_steps == 40
+    assert planned("tf32", known=whole, seconds=20.0).block_steps == 40, "fixes are launched then"

@@ -56,6 +56,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.each_iteration(skipped.next_iteration)
     program.around_model(skipped.answer, skipped.keep)
     program.in_place_of_backward(skipped.backward)
+    program.in_place_of_gradients(skipped.gradients)
     program.before_step(skipped.without_gradients)
 
 
@@ -65,7 +66,6 @@ class _Skipped:
     def __init__(self, torch: Any, program: Any) -> None:
         self.torch, self.program = torch, program
         self.tree = torch.utils._pytree
-        self.old_grad: Any = None
         self.forget()
 
     def forget(self) -> None:
@@ -77,19 +77,13 @@ class _Skipped:
 
     def start(self) -> None:
         """Zeros for gradients, made beforehand: where memory is short, nothing is skipped."""
-        if self.old_grad is not None:
-            return
         torch = self.torch
         groups = [group for one in self.program.optimizers() for group in one.param_groups]
         wanted = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.zeros = [(p, torch.zeros_like(p)) for p in wanted.values()]
-        self.old_grad = torch.autograd.grad
-        torch.autograd.grad = self.grad
 
     def stop(self) -> None:
         """As it was."""
-        if self.old_grad is not None:
-            self.torch.autograd.grad, self.old_grad = self.old_grad, None
         self.forget()
 
     def next_iteration(self) -> None:
@@ -150,13 +144,14 @@ class _Skipped:
                 parameter.grad = zero
         return True
 
-    def grad(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def gradients(self, args: Any, kwargs: Any) -> tuple[Any] | None:
         """`torch.autograd.grad` of a graph that no longer reaches the inputs."""
         if not self.skipping or not self.program.usable:
-            return self.old_grad(outputs, inputs, *args, **kwargs)
+            return None
+        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         several = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
-        follows = bool(kwargs.get("create_graph"))
-        return tuple(self.torch.zeros_like(x).requires_grad_(follows) for x in several)
+        follows = bool(kwargs.get("create_graph") or (len(args) > 4 and args[4]))
+        return (tuple(self.torch.zeros_like(x).requires_grad_(follows) for x in several),)
 
     def without_gradients(self) -> None:
         """An optimizer that finds no gradient has nothing to do."""

@@ -52,6 +52,7 @@ class Program(ProbeAccess):
         self.fetch_functions = []
         self.model_answers = []
         self.backward_replacements = []
+        self.gradient_answers = []
         self.iteration_functions = []
         self.settling_functions = []
         self.end_functions = []
@@ -130,6 +131,10 @@ class Program(ProbeAccess):
     def in_place_of_backward(self, function):
         """function(tensors) -> True: the backward is not run."""
         self.backward_replacements.append(function)
+
+    def in_place_of_gradients(self, function):
+        """function(args, kwargs) -> (result,) in place of a `torch.autograd.grad`, or None."""
+        self.gradient_answers.append(function)
 
     def each_iteration(self, function):
         """function() where an iteration begins, in a switching launch, from the second one on."""
