@@ -44,14 +44,14 @@ def test_what_only_a_profiler_window_shows_is_neither_new_nor_gone(turned: bool)
     assert found.parts_are == "phases"
     assert "communication" not in found.sentence
     label = "A" if turned else "B"
-    assert any(doubt.startswith(f"{label} has a profiler window") for doubt in found.doubts)
+    assert any(doubt.startswith(f"{label} was profiled and ") for doubt in found.doubts)
 
 
 def test_two_runs_that_were_measured_alike_are_told_by_branches() -> None:
     for pair in ((unprofiled(), unprofiled(1.4)), (profiled(run_with()), profiled(run_with(1.4)))):
         found = compare(*pair)
         assert found.parts_are == "branches"
-        assert not any("profiler window" in doubt for doubt in found.doubts)
+        assert not any("was profiled" in doubt for doubt in found.doubts)
 
 
 def test_changes_of_a_step_that_did_not_change_are_said_to_be_that() -> None:

@@ -44,7 +44,7 @@ def _only_by_a_trace(a: Report, old: Finding | None, new: Finding | None) -> boo
     if seen is None or (old is not None and new is not None):
         return False
     module = catalogue.checks().get(seen.check)
-    return module is None or all("trace" in example for example in module.FIRES)
+    return module is None or all("trace" in example for example in getattr(module, "FIRES", ()))
 
 
 def _pairs(a: Report, b: Report) -> list[tuple[Finding | None, Finding | None]]:

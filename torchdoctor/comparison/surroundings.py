@@ -162,9 +162,10 @@ def _one_profiled(a: Report, b: Report) -> list[str]:
     if (a.trace is None) == (b.trace is None):
         return []
     with_one, without = ("B", "A") if a.trace is None else ("A", "B")
+    by = "" if is_trace(a) or is_trace(b) else ", and time is compared by phases"
     return [
-        f"{with_one} has a profiler window and {without} has none: what only a window shows is no "
-        "change, and time is compared by phases where branches were not measured alike."
+        f"{with_one} was profiled and {without} was not: what only a profile shows is no "
+        f"change{by}."
     ]
 
 
