@@ -132,3 +132,29 @@ def test_a_short_last_batch_is_told_from_batches_of_varying_length(
 ) -> None:
     both = [replayed([torch.zeros(shape) for shape in shapes]) for shapes in (one, other)]
     assert both[0].is_longer_than(both[1]) is longer
+
+
+BY_OWN_SAMPLER = """
+class Sampler(torch.utils.data.Sampler):
+    def __iter__(self): return iter(range(320))
+    def __len__(self): raise ValueError("nobody knows")
+data = torch.arange(2560, dtype=torch.float32).view(320, 8).sin()
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(data), batch_size=4, sampler=Sampler())
+for x, in loader:
+    note()
+    optimizer.zero_grad()
+    (net(x) - x.mean()).square().mean().backward()
+    optimizer.step()
+    schedule.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("matters", [False, True])
+def test_a_loader_that_cannot_say_its_length_does_no_harm(matters: bool, tmp_path: Path) -> None:
+    settings = {"loader": 0, "epochs_matter": matters}
+    ran = run(tmp_path, MODEL + BY_OWN_SAMPLER, "loader-batches", settings)
+    (fix,) = ran.main["fixes"]
+    assert ran.stopped_by == "done" and ran.said() == [], ran.stderr
+    assert fix["state"] == ("refused" if matters else "applied")

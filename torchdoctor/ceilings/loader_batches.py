@@ -98,7 +98,7 @@ class _Batches:
         """See `Program.around_fetch`."""
         if ident != self.settings["loader"] or not self.learned or len(self.kept) < _BATCHES:
             return None
-        if not self.torch.is_grad_enabled():
+        if not self.program.usable or not self.torch.is_grad_enabled():
             return None
         if left is None and self.settings.get("epochs_matter"):
             self.program.refuse(
