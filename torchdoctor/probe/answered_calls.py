@@ -76,7 +76,8 @@ class AnsweredCalls:
         self._iterations += not self._first
         self._first = False
         calls = self._answered + self._made
-        if self._iterations >= _ENOUGH and self._answered < _LEAST_ANSWERED * calls:
+        few = self._answered < _LEAST_ANSWERED * calls
+        if few and self._iterations >= _ENOUGH and self._program.usable:
             self._program.refuse(
                 "Of such calls only %.0f %% are like one before, so most are made for real."
                 % (100.0 * self._answered / calls)
