@@ -103,7 +103,42 @@ def test_branch_and_share_are_those_of_the_machine() -> None:
     shares = {"gpu": 0.7, "cpu": 0.2}
     on_gpu = {"processes": [{"pid": 1, "models": [GPU]}], "shares": shares}
     (one,) = ceiling_trials(recording(on_gpu), "none")
-    assert (one.branch, one.share, one.whole) == ("gpu", 0.7, True)
+    assert (one.branch, one.share, one.whole) == ("gpu", pytest.approx(0.9), True)
     on_cpu = {"processes": [{"pid": 1, "models": [CPU]}], "shares": {"cpu": 0.9}}
     (other,) = ceiling_trials(recording(on_cpu), "none")
     assert (other.branch, other.share) == ("cpu", 0.9)
+
+
+@pytest.mark.parametrize(("to_host", "whole"), [(0, True), (50, True), (900, False)])
+def test_copies_to_the_host_are_a_part_of_the_copies(to_host: int, whole: bool) -> None:
+    """Only those to the device are taken away."""
+    over = {
+        "processes": [{"pid": 1, "models": [GPU]}],
+        "trace": {**TRACE, "has_device": True, "h2d_bytes": 1000, "d2h_bytes": to_host},
+        "shares": {"gpu": 0.5, "memcpy": 0.4},
+    }
+    (one,) = [x for x in ceiling_trials(recording(over), "none") if x.branch == "memcpy"]
+    assert one.whole is whole
+
+
+@pytest.mark.parametrize(
+    ("steps", "shapes", "wanted"),
+    [
+        ({}, [], (False, False)),
+        ({"evaluation_s": 0.001}, [], (True, False)),
+        ({"two_modes": True}, ["32x3 float32", "8x3 float32"], (True, False)),
+        ({}, ["8x30 int64", "8x20 int64", "8x44 int64"], (False, True)),
+    ],
+)
+def test_what_two_batches_cannot_stand_for_is_told_to_the_ceiling(
+    steps: dict[str, Any], shapes: list[str], wanted: tuple[bool, bool]
+) -> None:
+    loaders = [{"ident": 0, "batch_shapes": shapes}]
+    over = {
+        "steps": steps,
+        "processes": [{"pid": 1, "loaders": loaders}],
+        "shares": {"data_loader": 0.4},
+    }
+    (one,) = ceiling_trials(recording(over), "none")
+    settings = one.fixes[0][1]
+    assert (settings["epochs_matter"], settings["varies"]) == wanted

@@ -62,7 +62,7 @@ def test_the_command_reads_all_kinds_by_content(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     result = command(trace, zipped, "--json", out)
     assert result.returncode == 0, result.stderr
-    assert "data_loader (+300 us)" in " ".join(result.stdout.split())
+    assert "waiting for data (+300 us)" in " ".join(result.stdout.split())
     written = json.loads(out.read_text())
     assert written["parts"][0]["name"] == "data_loader"
     jsonschema.validate(written, json.loads((ROOT / "docs" / "compare.schema.json").read_text()))

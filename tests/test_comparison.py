@@ -36,7 +36,7 @@ def test_a_slower_loader_is_the_first_change(tmp_path: Path) -> None:
     assert sum(one.change_s or 0.0 for one in found.parts) == pytest.approx(
         found.b.step_s - found.a.step_s, abs=1e-9
     )
-    assert "most of it in data_loader (+300 us)" in found.sentence
+    assert "most of it in waiting for data (+300 us)" in found.sentence
     assert found.speedup is None
 
 
@@ -187,7 +187,7 @@ def test_another_machine_workload_and_batch_are_said() -> None:
     assert found.speedup is None
     assert found.sentence.startswith("Not the same workload: another script (train.py -> ")
     assert "another GPU" in found.sentence and "another torch" in found.sentence
-    assert "32 -> 511 samples a step" in found.sentence
+    assert "another number of training processes (1 -> 2)" in found.sentence
     assert "x faster" not in found.sentence and "x slower" not in found.sentence
     assert any("different numbers of samples" in doubt for doubt in found.doubts)
 
@@ -292,10 +292,8 @@ def test_a_busier_machine_proves_no_change() -> None:
 def test_parts_are_milliseconds_of_the_launch_that_they_were_observed_in() -> None:
     """Shares of an observed step of 296 ms, times the trials' 139 ms, are nobody's milliseconds."""
     old = run_with()
-    time = old.baseline.step_time_s
-    long_s = 2.0 * time.mean
-    slow = replace(time, median=0.7 * time.median, mean=long_s, p90=2 * long_s)
-    new = replace(run_with(1.4), baseline=replace(run_with(1.4).baseline, step_time_s=slow))
+    long_s = 2.0 * old.steps.mean_s
+    new = run_with(1.4, steps=replace(old.steps, mean_s=long_s))
     found = compare(old, new)
     assert found.b.parts_s == pytest.approx(long_s)
     assert sum(part.b_s or 0.0 for part in found.parts) == pytest.approx(long_s, rel=0.05)
@@ -317,3 +315,38 @@ def test_what_a_step_time_is_of_reads_as_words() -> None:
     said = compare(alone, alone).a.basis
     assert said.startswith("mean of ") and said.endswith("), spread their 10 to 90 %")
     assert " steps (median " in said
+
+
+def test_a_load_explains_only_what_is_slower_beside_it() -> None:
+    """A was measured beside others, B alone, and B is slower all the same."""
+    calm = replace(run_with().sensors, other_load_cpus=0.0)
+    busy = replace(calm, other_load_cpus=0.3 * run_with().environment.usable_cpus)
+    assert compare(run_with(sensors=busy), run_with(1.6, sensors=calm)).verdict == "slower"
+    assert compare(run_with(sensors=calm), run_with(1.6, sensors=busy)).verdict == "unclear"
+
+
+def two_kinds(report: Report) -> Report:
+    """Some of its steps take far longer, so that its launches are told by their mean step."""
+    time = report.baseline.step_time_s
+    time = replace(time, median=time.mean / 1.5)
+    return replace(report, baseline=replace(report.baseline, step_time_s=time))
+
+
+def test_means_of_launches_are_not_compared_with_medians() -> None:
+    found = compare(run_with(), two_kinds(run_with()))
+    assert found.speedup is None
+    assert found.ratio == pytest.approx(1.0), "the mean steps of both"
+    assert any("A's launches are told by their median step and B's" in x for x in found.doubts)
+    alike = compare(two_kinds(run_with()), two_kinds(run_with(1.3)))
+    assert alike.speedup is not None and alike.verdict == "slower"
+
+
+def alone(report: Report) -> Report:
+    return replace(report, baseline=replace(report.baseline, launches_s=[]))
+
+
+def test_without_launches_steps_within_each_others_spread_decide_nothing() -> None:
+    found = compare(alone(run_with()), alone(run_with(1.04)))
+    assert found.verdict == "unclear"
+    assert found.sentence.startswith("No difference is proven: each side's step time lies within")
+    assert compare(alone(run_with()), alone(run_with(1.4))).verdict == "slower"

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 from torchdoctor import catalogue
 from torchdoctor.diagnosis_by_experiment import by_experiment
-from torchdoctor.records import Diagnosis, Finding, Interval, TriedCeiling
+from torchdoctor.records import (
+    Diagnosis,
+    Environment,
+    Finding,
+    Interval,
+    Question,
+    Report,
+    TriedCeiling,
+    WorkloadRecord,
+)
+from torchdoctor.reports.tree_path import path_rule
 
 FINDINGS = [
     Finding(check="worker-count", share_of_step=0.45, severity="high"),
@@ -65,3 +75,64 @@ def test_a_share_that_explains_less_than_was_gained_is_said() -> None:
     small = replace(LOADER, share=0.05)
     _, doubts = weigh(gave(small, 1.6, 1.7, "gain"))
     assert len(doubts) == 1 and "more than its share explains" in doubts[0]
+
+
+def test_a_tiny_gain_gives_way_to_one_that_is_many_times_as_large() -> None:
+    found, _ = weigh(gave(LOADER, 1.005, 1.015, "gain"), gave(MODEL, 3.0, 3.4, "gain"))
+    assert found.bottleneck == "gpu"
+    assert "1.01x [1.00, 1.01] at most. What limits it is forward and backward" in found.sentence
+    both, _ = weigh(gave(LOADER, 1.5, 1.6, "gain"), gave(MODEL, 1.7, 2.2, "gain"))
+    assert both.bottleneck == "data_loader", "both matter, and the tree's order decides"
+    close, _ = weigh(gave(LOADER, 1.005, 1.3, "gain"), gave(MODEL, 1.2, 1.6, "gain"))
+    assert close.bottleneck == "data_loader", "the intervals overlap"
+
+
+def test_a_low_share_that_gives_nothing_dethrones_nobody() -> None:
+    low = replace(LOADER, share=0.15)
+    found, _ = weigh(gave(low, 0.99, 1.01, "nothing"), gave(MODEL, 1.8, 2.2, "gain"))
+    assert found.bottleneck == "data_loader" and "hidden" not in found.sentence
+    assert found.sentence.endswith("a step takes as long (1.00x [0.99, 1.01]).")
+
+
+def test_what_took_longer_without_it_says_nothing() -> None:
+    found, doubts = weigh(gave(LOADER, 0.85, 0.95, "slower"), gave(MODEL, 1.8, 2.2, "gain"))
+    assert found == DIAGNOSIS and doubts == []
+
+
+def answered(**answers: str) -> list[Question]:
+    checks = catalogue.checks()
+    return [
+        Question(
+            question=checks[ident.replace("_", "-")].QUESTION,
+            answer=answer,
+            metric="",
+            value=0.5,
+            threshold=0.3,
+            source="",
+        )
+        for ident, answer in answers.items()
+    ]
+
+
+def test_without_the_model_the_host_has_less_to_do_as_well() -> None:
+    """The GPU idles and the host is busy: what limits it is the host, not the GPU."""
+    path = answered(data_wait="yes", gpu_utilization="no", cpu_execution="yes")
+    diagnosis = replace(DIAGNOSIS, path=path)
+    tried = [gave(LOADER, 0.99, 1.01, "hidden"), gave(MODEL, 1.8, 2.2, "gain")]
+    found, _ = by_experiment(diagnosis, tried, catalogue.checks(), True)
+    assert found.bottleneck == "cpu"
+    busy = replace(diagnosis, path=answered(data_wait="yes", gpu_utilization="yes"))
+    assert by_experiment(busy, tried, catalogue.checks(), True)[0].bottleneck == "gpu"
+
+
+def test_the_rule_of_the_path_does_not_contradict_the_experiment() -> None:
+    path = answered(data_wait="yes", gpu_utilization="yes")
+    report = Report(
+        workload=WorkloadRecord(command=["train.py"]),
+        environment=Environment(),
+        diagnosis=replace(DIAGNOSIS, path=path),
+        ceiling_trials=[LOADER],
+    )
+    assert path_rule(report).startswith("The first yes names the bottleneck")
+    replaced = replace(report, diagnosis=replace(report.diagnosis, bottleneck="gpu"))
+    assert "what was tried says that the time is elsewhere" in path_rule(replaced)

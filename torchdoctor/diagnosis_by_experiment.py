@@ -12,6 +12,7 @@ from typing import Any
 from torchdoctor.diagnosis import detail_of
 from torchdoctor.records import Diagnosis, Interval, TriedCeiling
 
+_FAR_MORE = 4.0  # times the time that its own cost takes
 _APART = 0.15  # of the step: share and experiment that differ by more disagree
 
 
@@ -20,8 +21,9 @@ def by_experiment(
 ) -> tuple[Diagnosis, list[str]]:
     """The diagnosis as the ceilings confirm or refute it.
 
-    A bottleneck whose cost is hidden gives way to the branch whose ceiling gives most; where none
-    gives anything, it stays, and the sentence says that it is hidden.
+    A bottleneck whose cost is hidden gives way to the branch whose ceiling gives most, and so does
+    one that gives little where another gives far more; where none gives anything, it stays, and the
+    sentence says that it is hidden.
 
     Args:
         diagnosis: by shares.
@@ -33,25 +35,51 @@ def by_experiment(
         The diagnosis, and a sentence for each share that the experiment disagrees with.
     """
     doubts = [said for one in tried if (said := _disagreement(one)) is not None]
-    own = next((x for x in tried if x.branch == diagnosis.bottleneck and x.whole), None)
-    if own is None or own.speedup is None or own.verdict == "unclear":
+    whole = [x for x in tried if x.whole and x.decided]
+    branches = {x.ceiling: _branch(x, diagnosis, checks) for x in whole}
+    own = next((x for x in whole if branches[x.ceiling] == diagnosis.bottleneck), None)
+    if own is None or own.speedup is None:
         return diagnosis, doubts
+    others = [
+        x for x in whole if x.verdict == "gain" and branches[x.ceiling] != diagnosis.bottleneck
+    ]
+    best = max(others, key=_least, default=None)
     if own.verdict == "gain":
-        said = f"Tried: without {own.removes}, {_figures(own.speedup)} at most."
-        return replace(diagnosis, sentence=f"{diagnosis.sentence} {said}"), doubts
-    hidden = f"Tried: without {own.removes} a step takes as long ({_figures(own.speedup)})"
-    gains = [x for x in tried if x.verdict == "gain" and x.whole and x.speedup is not None]
-    best = max(gains, key=_least, default=None)
-    if best is None or best.speedup is None:
-        said = f"{hidden}: it is hidden, and not the bottleneck."
-        return replace(diagnosis, sentence=f"{diagnosis.sentence} {said}"), doubts
-    bottleneck = best.branch
+        found = f"Tried: without {own.removes}, {_figures(own.speedup)} at most."
+        if best is None or not _gives_far_more(best, own):
+            return replace(diagnosis, sentence=f"{diagnosis.sentence} {found}"), doubts
+    else:
+        found = f"Tried: without {own.removes} a step takes as long ({_figures(own.speedup)})"
+        if own.verdict == "nothing":  # it was not expected to give much
+            return replace(diagnosis, sentence=f"{diagnosis.sentence} {found}."), doubts
+        if best is None:
+            said = f"{found}: it is hidden, and not the bottleneck."
+            return replace(diagnosis, sentence=f"{diagnosis.sentence} {said}"), doubts
+        found = f"{found}: it is hidden."
+    assert best is not None and best.speedup is not None
+    bottleneck = branches[best.ceiling]
     sentence = (
-        f"{diagnosis.sentence} {hidden}: it is hidden. What limits it is {best.removes}: without "
-        f"that, {_figures(best.speedup)} at most."
+        f"{diagnosis.sentence} {found} What limits it is {best.removes}: without that, "
+        f"{_figures(best.speedup)} at most."
     )
     detail = detail_of(bottleneck, diagnosis.findings, checks, on_gpu)
     return replace(diagnosis, bottleneck=bottleneck, detail=detail, sentence=sentence), doubts
+
+
+def _branch(one: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, Any]) -> str:
+    """Of the tree; without forward and backward the host's work for a GPU is gone as well.
+
+    So where the path says that the GPU idles and the host does not, that is what limits it.
+    """
+    answers = {asked.question: asked.answer for asked in diagnosis.path}
+    asked = [answers.get(checks[ident].QUESTION) for ident in ("gpu-utilization", "cpu-execution")]
+    return "cpu" if one.branch == "gpu" and asked == ["no", "yes"] else one.branch
+
+
+def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:
+    assert best.speedup is not None and own.speedup is not None
+    saved, own_saved = 1.0 - 1.0 / best.speedup.low, 1.0 - 1.0 / own.speedup.high
+    return best.speedup.low > own.speedup.high and saved > _FAR_MORE * own_saved
 
 
 def _least(one: TriedCeiling) -> float:
@@ -60,7 +88,7 @@ def _least(one: TriedCeiling) -> float:
 
 def _disagreement(one: TriedCeiling) -> str | None:
     """A sentence where a share and what it gives differ by more than the interval explains."""
-    if one.speedup is None or one.share is None or one.speedup.low <= 0:
+    if one.speedup is None or one.share is None or not one.decided or one.speedup.low <= 0:
         return None
     low, high = (1.0 - 1.0 / bound for bound in (one.speedup.low, one.speedup.high))
     if low - _APART <= one.share <= high + _APART:

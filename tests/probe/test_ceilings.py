@@ -270,6 +270,7 @@ for number in range(60):
 GAN = (
     MODEL
     + """
+from torch.autograd import grad
 critic = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 other = torch.optim.Adam(critic.parameters(), lr=0.01)
 for number in range(60):
@@ -278,7 +279,7 @@ for number in range(60):
     other.zero_grad()
     fake = net(noise)
     mixed = (real + fake.detach()).requires_grad_()
-    slope, = torch.autograd.grad(critic(mixed).sum(), mixed, create_graph=True)
+    slope, = grad(critic(mixed).sum(), mixed, create_graph=True)
     worth = critic(fake.detach()).mean() - critic(real).mean() + (slope.norm() - 1).square()
     if torch.isnan(worth): raise SystemExit("nan")
     worth.backward()

@@ -99,3 +99,14 @@ def test_what_workers_of_their_own_add_to_a_round() -> None:
     assert blocks.round_s(3) == pytest.approx(3.5 + 3.0)
     assert blocks.rounds_within(3, 18.1) == 2
     assert plain.with_workers([(8, 4)]).round_s(1) == pytest.approx(2.8 + 5.0)
+
+
+def test_even_steps_need_no_whole_epochs_where_time_is_short() -> None:
+    """An epoch of 40 steps of 0.1 s: blocks of four seconds fit no ceiling's time."""
+    even = choose_blocks(observed(0.1, cycle_steps=40), WINDOW, 4.0)
+    assert even is not None and even.block_steps == 40
+    assert even.shorter is not None and even.shorter.block_steps == 5
+    rollouts = choose_blocks(observed(0.1, cycle_steps=40, two_modes=True), WINDOW, 4.0)
+    assert rollouts is not None and rollouts.shorter is None
+    accumulating = choose_blocks(observed(0.1, cycle_steps=4), WINDOW, 4.0)
+    assert accumulating is not None and accumulating.shorter is None, "8 steps instead of 5"

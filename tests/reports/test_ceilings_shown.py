@@ -90,3 +90,15 @@ def test_what_was_tried_goes_before_what_was_replayed() -> None:
 def test_what_was_not_tried_at_all_takes_no_section() -> None:
     untried = tried(1, 1, 1, "not-tried", speedup=None, reason="The budget left no time for it.")
     assert ceiling_lines(untried) == []
+
+
+@pytest.mark.parametrize("verdict", ["unclear", "slower"])
+def test_what_was_not_decided_does_not_look_measured(verdict: str) -> None:
+    """ "without it 16.8x (0.24-1180) at most" is no measurement."""
+    report = tried(0.24, 16.8, 1180.0, verdict, reason="Its steps were others.")
+    (line,) = ceiling_lines(report)
+    assert "16.8" not in line and "1180" not in line
+    assert ("not decided. Its steps were others." in line) == (verdict == "unclear")
+    text = " ".join(terminal.render(report).split())
+    assert "without it: not decided" in text and "16.8" not in text
+    assert with_measured(dict.fromkeys(BRANCHES), report.ceiling_trials)["data_loader"] is None

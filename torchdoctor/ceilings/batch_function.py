@@ -72,7 +72,7 @@ class _BatchFunction:
         self.forget()
 
     def forget(self) -> None:
-        self.kept: dict[Any, tuple[Any, list[tuple[Any, int]]]] = {}
+        self.kept: dict[Any, Any] = {}
         self.given: set[Any] = set()  # keys that were answered, or kept, since the last backward
 
     def start(self) -> None:
@@ -146,11 +146,11 @@ class _BatchFunction:
         if key not in self.kept or key in self.given or not self.torch.is_grad_enabled():
             return None
         self.given.add(key)
-        value, versions = self.kept[key]
-        if any(tensor._version != version for tensor, version in versions):
+        batch = self.kept[key]
+        if batch.is_changed():
             self.program.refuse("The program changes its batches in place.")
         self.program.applied()
-        return (value,)
+        return (batch.again(),)
 
     def keep(self, key: Any, value: Any) -> None:
         """A result, if it is a batch."""
@@ -158,7 +158,7 @@ class _BatchFunction:
         if not tensors and not arrays:
             self.program.refuse("The function that prepares batches returns no tensor or array.")
         self.given.add(key)
-        self.kept[key] = (value, [(tensor, tensor._version) for tensor in tensors])
+        self.kept[key] = self.program.replayed(value)
 
     def learns(self) -> None:
         """A backward begins: the loop's own function is one of those above it."""

@@ -15,11 +15,20 @@ WHOLE = True
 REMOVES = "copies to the device"
 
 LEAST_SHARE = 0.02  # of the step
+_TO_HOST = 0.1  # of the bytes copied: with more, copies to the device are a part of the branch
 
 
 def branch(recording: Recording) -> str:
     """That of memory copies."""
     return "memcpy"
+
+
+def whole(recording: Recording) -> bool:
+    """Whether next to nothing is copied to the host, which counts as copies too."""
+    trace = recording.trace
+    if trace is None or not trace.d2h_bytes:
+        return True
+    return trace.d2h_bytes <= _TO_HOST * (trace.d2h_bytes + (trace.h2d_bytes or 0))
 
 
 def share(recording: Recording) -> float | None:

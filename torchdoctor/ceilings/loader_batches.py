@@ -1,9 +1,10 @@
 """The training loop without its data loader: two batches from memory, over and over.
 
 The two are given back when it is first switched off, and the loader itself is left alone, so that
-training goes on with its next batch afterwards. A batch is answered from memory only where
-something was learned since the last answer: an evaluation over the same loader, or a loop that
-fetches ahead, gets real batches and comes to its end.
+training goes on with its next batch afterwards. Epochs end after as many batches as ever, so that
+what is done between them stays in the step. A batch is answered from memory only where something
+was learned since the last answer: an evaluation over the same loader, or a loop that fetches ahead,
+gets real batches and comes to its end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ REMOVES = "its data loader"
 
 LEAST_SHARE = 0.05  # of the step: the tree's bound for a moderate wait
 _BATCHES = 2  # no more than are discarded after a switch, or a block would hold real fetches
+_BETWEEN = 0.02  # of the step, spent between epochs: with more, they must end where they do
+_FEW = 3  # answers
+_MOST_SHAPES = 2  # of batches: those of a whole one, and of the short last one
+_VARIES = "Its batches have ever other shapes: two of them do not stand for all."
 
 
 def branch(recording: Recording) -> str:
@@ -43,54 +48,88 @@ def settings(recording: Recording) -> dict[str, Any] | None:
         return None
     if (share(recording) or 0.0) < LEAST_SHARE:
         return None
-    return {"loader": steps.boundary.ident}
+    between = steps.two_modes or steps.evaluation_s > _BETWEEN * steps.mean_s
+    ident = steps.boundary.ident
+    shapes = [len(one.batch_shapes) for one in recording.main.loaders if one.ident == ident]
+    varies = max(shapes, default=0) > _MOST_SHAPES
+    return {"loader": ident, "epochs_matter": between, "varies": varies}
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Answer fetches of the training loader with the batches that came first."""
-    kept: list[tuple[Any, list[tuple[Any, int]]]] = []
-    learned = [False]
-    answered = [0, 0]  # fetches, and whether the kept batches were given back
-
-    def give_back() -> None:
-        """The training has not had them yet: they are its next ones."""
-        if not answered[1]:
-            answered[1] = 1
-            for batch, versions in kept:
-                if all(tensor._version == version for tensor, version in versions):
-                    program.give_back(settings["loader"], batch)
-
-    def learns() -> None:
-        learned[0] = True
-
-    def answer(ident: int) -> tuple[Any] | None:
-        if ident != settings["loader"] or len(kept) < _BATCHES or not learned[0]:
-            return None
-        learned[0] = False
-        batch, versions = kept[answered[0] % _BATCHES]
-        if any(tensor._version != version for tensor, version in versions):
-            program.refuse("The program changes its batches in place.")
-        answered[0] += 1
-        program.applied()
-        return (batch,)
-
-    def keep(ident: int, batch: Any) -> None:
-        if ident == settings["loader"] and len(kept) < _BATCHES:
-            kept.append((batch, [(tensor, tensor._version) for tensor in _tensors(torch, batch)]))
-
+    found = _Batches(torch, settings, program)
     program.set_reason("Its loader handed out no batch.")
     program.restore_training()
-    program.at_first_batch(lambda: None, give_back)
-    program.before_backward(learns)
-    program.around_fetch(answer, keep)
+    program.at_first_batch(found.start, found.give_back)
+    program.before_backward(found.learns)
+    program.around_fetch(found.answer, found.keep)
 
 
-def _tensors(torch: Any, value: Any) -> list[Any]:
-    """Every tensor of nested lists, tuples and dictionaries."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return [tensor for item in value for tensor in _tensors(torch, item)]
-    return []
+class _Batches:
+    """The first ones, and whether the next one may be one of them."""
+
+    def __init__(self, torch: Any, settings: dict[str, Any], program: Any) -> None:
+        self.torch, self.settings, self.program = torch, settings, program
+        self.kept: list[Any] = []
+        self.learned = self.given_back = False
+        self.answered = 0
+        self.elsewhere = False  # a batch came from elsewhere since the last answer
+        self.beside = self.alone = 0  # answers before which one did, and did not
+
+    def start(self) -> None:
+        """Switched on."""
+        if self.settings.get("varies"):
+            self.program.refuse(_VARIES)
+        self.elsewhere, self.beside, self.alone = False, 0, 0
+
+    def give_back(self) -> None:
+        """The training has not had them yet: they are its next ones."""
+        if not self.given_back:
+            self.given_back = True
+            for batch in self.kept:
+                if not batch.is_changed():
+                    self.program.give_back(self.settings["loader"], batch.again())
+
+    def learns(self) -> None:
+        """A backward."""
+        self.learned = True
+
+    def answer(self, ident: int, left: int | None) -> tuple[Any, ...] | None:
+        """See `Program.around_fetch`."""
+        if ident != self.settings["loader"] or not self.learned or len(self.kept) < _BATCHES:
+            return None
+        if not self.program.usable or not self.torch.is_grad_enabled():
+            return None
+        if left is None and self.settings.get("epochs_matter"):
+            self.program.refuse(
+                "What is done between its epochs takes time, and its loader does not say how many "
+                "batches an epoch has."
+            )
+        if left is not None and left <= 0:
+            return ()
+        self.learned = False
+        self.beside, self.alone = self.beside + self.elsewhere, self.alone + (not self.elsewhere)
+        self.elsewhere = False
+        if self.beside >= _FEW and self.beside > self.alone:
+            self.program.refuse("Its steps take batches from elsewhere as well.")
+        batch = self.kept[self.answered % _BATCHES]
+        if batch.is_changed():
+            self.program.refuse("The program changes its batches in place.")
+        self.answered += 1
+        self.program.applied()
+        return (batch.again(),)
+
+    def keep(self, ident: int, batch: Any) -> None:
+        """A batch was fetched."""
+        self.elsewhere = True
+        if ident != self.settings["loader"] or len(self.kept) >= _BATCHES:
+            return
+        one = self.program.replayed(batch)
+        if self.kept and one.shapes != self.kept[0].shapes:
+            longer = one.is_longer_than(self.kept[0])
+            if longer is None:
+                self.program.refuse(_VARIES)
+            if not longer:
+                return  # the short last one of an epoch
+            self.kept.clear()
+        self.kept.append(one)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WHOLE = True
 REMOVES = "forward and backward"
+BY_OWN_LOADER = True  # its steps are as long as the loader takes
 
 _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
 
@@ -24,8 +25,13 @@ def branch(recording: Recording) -> str:
 
 
 def share(recording: Recording) -> float | None:
-    """What computes the model, by the shares of the step."""
-    return recording.shares.gpu if recording.has_gpu else recording.shares.cpu
+    """What computes the model, by the shares of the step; on a GPU the host's work for it too."""
+    found = recording.shares
+    if not recording.has_gpu:
+        return found.cpu
+    if found.gpu is None:
+        return None
+    return min(found.gpu + (found.cpu or 0.0) + (found.runtime or 0.0), 1.0)
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
@@ -50,6 +56,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.each_iteration(skipped.next_iteration)
     program.around_model(skipped.answer, skipped.keep)
     program.in_place_of_backward(skipped.backward)
+    program.in_place_of_gradients(skipped.gradients)
     program.before_step(skipped.without_gradients)
 
 
@@ -59,7 +66,6 @@ class _Skipped:
     def __init__(self, torch: Any, program: Any) -> None:
         self.torch, self.program = torch, program
         self.tree = torch.utils._pytree
-        self.old_grad: Any = None
         self.forget()
 
     def forget(self) -> None:
@@ -71,19 +77,13 @@ class _Skipped:
 
     def start(self) -> None:
         """Zeros for gradients, made beforehand: where memory is short, nothing is skipped."""
-        if self.old_grad is not None:
-            return
         torch = self.torch
         groups = [group for one in self.program.optimizers() for group in one.param_groups]
         wanted = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.zeros = [(p, torch.zeros_like(p)) for p in wanted.values()]
-        self.old_grad = torch.autograd.grad
-        torch.autograd.grad = self.grad
 
     def stop(self) -> None:
         """As it was."""
-        if self.old_grad is not None:
-            self.torch.autograd.grad, self.old_grad = self.old_grad, None
         self.forget()
 
     def next_iteration(self) -> None:
@@ -144,13 +144,14 @@ class _Skipped:
                 parameter.grad = zero
         return True
 
-    def grad(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def gradients(self, args: Any, kwargs: Any) -> tuple[Any] | None:
         """`torch.autograd.grad` of a graph that no longer reaches the inputs."""
         if not self.skipping or not self.program.usable:
-            return self.old_grad(outputs, inputs, *args, **kwargs)
+            return None
+        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
         several = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
-        follows = bool(kwargs.get("create_graph"))
-        return tuple(self.torch.zeros_like(x).requires_grad_(follows) for x in several)
+        follows = bool(kwargs.get("create_graph") or (len(args) > 4 and args[4]))
+        return (tuple(self.torch.zeros_like(x).requires_grad_(follows) for x in several),)
 
     def without_gradients(self) -> None:
         """An optimizer that finds no gradient has nothing to do."""

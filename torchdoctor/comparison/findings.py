@@ -24,6 +24,8 @@ def findings(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> 
     for old, new in _pairs(a, b):
         if is_trace(a) != is_trace(b) and _only_of_a_run(a, old, new):
             continue
+        if (a.trace is None) != (b.trace is None) and _only_by_a_trace(a, old, new):
+            continue
         change = _change(old, new, a, b, sides)
         if old is None or new is None or _matters(change, old, new, sides):
             found.append(change)
@@ -34,6 +36,15 @@ def findings(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> 
 def _only_of_a_run(a: Report, old: Finding | None, new: Finding | None) -> bool:
     """A run also sees loaders, settings and sensors: what a trace does not show is not gone."""
     return (new if is_trace(a) else old) is not None and (old is None or new is None)
+
+
+def _only_by_a_trace(a: Report, old: Finding | None, new: Finding | None) -> bool:
+    """Without a profiler window nobody looked: what only it could show is neither new nor gone."""
+    seen = new if a.trace is None else old
+    if seen is None or (old is not None and new is not None):
+        return False
+    module = catalogue.checks().get(seen.check)
+    return module is None or all("trace" in example for example in getattr(module, "FIRES", ()))
 
 
 def _pairs(a: Report, b: Report) -> list[tuple[Finding | None, Finding | None]]:

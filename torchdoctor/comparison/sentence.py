@@ -8,6 +8,7 @@ from torchdoctor.comparison.step_times import parts_s
 from torchdoctor.comparison.surroundings import OTHER_BATCH
 from torchdoctor.records import Interval
 from torchdoctor.records.comparison import ComparedSide, FindingChange, PartChange
+from torchdoctor.reports.content import PHASE_LABELS, SHARE_LABELS
 from torchdoctor.reports.figures import ratio, says_something, seconds, speedup
 
 _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
@@ -31,7 +32,10 @@ def sentence(
         bounds = ""
         if interval is not None and says_something(interval):
             bounds = f", 95 % interval of the speed-up {speedup(interval)}"
-        why = load or "the launches vary too much"
+        apart = "the launches vary too much"
+        if interval is None:
+            apart = "each side's step time lies within the other's spread"
+        why = load or apart
         return f"No difference is proven: {why} ({times}{bounds})."
     change_s = b.step_s - a.step_s
     head = f"B is {_times(b.step_s / a.step_s)} per step ({times})"
@@ -45,7 +49,8 @@ def sentence(
     kind = "new" if change_s > 0 else "gone"
     news = _news(findings, lambda one: one.change == kind and one.branch == part.name)
     return (
-        f"{head}, {_much(part.change_s / observed_s)} {part.name} ({signed(part.change_s)}){news}."
+        f"{head}, {_much(part.change_s / observed_s)} {_label(part.name)} "
+        f"({signed(part.change_s)}){news}."
     )
 
 
@@ -60,6 +65,11 @@ def not_the_same(reasons: Sequence[str], sides: tuple[ComparedSide, ComparedSide
         times_as = (b.step_s / b.samples_per_step) / (a.step_s / a.samples_per_step)
         return f"{head}; per sample B is {_times(times_as)}."
     return f"{head}, which says nothing of either program: no ratio is given."
+
+
+def _label(part: str) -> str:
+    """As the table below calls it."""
+    return {**SHARE_LABELS, **PHASE_LABELS}.get(part, part)
 
 
 def _much(of_all: float) -> str:
@@ -97,5 +107,5 @@ def _news(findings: list[FindingChange], wanted: Callable[[FindingChange], bool]
     where = found.b_place or found.a_place
     named = f"{found.check} at {where}" if where else found.check
     if found.change == "new":
-        return f": new finding {named}"
+        return f": new finding {named}" if found.a_s is None else f": {named} crossed its threshold"
     return f": {named} {'is gone' if found.b_s is None else 'fell below its threshold'}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from torchdoctor.comparison.step_times import parts_s
 from torchdoctor.records import Operator, Report, Shares, StepStatistics, TraceStatistics
 from torchdoctor.records.comparison import (
@@ -38,13 +40,25 @@ def parts(
 ) -> tuple[str, list[PartChange]]:
     """Seconds per step of each branch ("branches"), or of each phase; the largest change first."""
     old, new = a.baseline.shares, b.baseline.shares
-    if Shares() not in (old, new):
+    phases = a.steps is not None and b.steps is not None
+    if Shares() not in (old, new) and (same_shares(a, b) or not phases):
         found = [_part(name, getattr(old, name), getattr(new, name), sides) for name in SHARE_NAMES]
         return "branches", _by_change(found)
     if a.steps is not None and b.steps is not None:
         found = [_part(n, _phase(a.steps, n), _phase(b.steps, n), sides) for n in PHASES]
         return "phases", _by_change(found)
     return "none", []
+
+
+def same_shares(a: Report, b: Report) -> bool:
+    """Whether both measured the same branches in the same way.
+
+    Without a profiler window time has to be told by phases, and what one calls a branch is another
+    part of the step.
+    """
+    old, new = asdict(a.baseline.shares), asdict(b.baseline.shares)
+    alike = [name for name in old if (old[name] is None) != (new[name] is None)] == []
+    return alike and (a.trace is None) == (b.trace is None)
 
 
 def _phase(steps: StepStatistics, name: str) -> float | None:

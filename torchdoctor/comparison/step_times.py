@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean, geometric_mean
 
 from torchdoctor.errors import Inconclusive
@@ -33,13 +34,22 @@ def sides(
     times = [_time(report, name, profiled) for report, name in zip((a, b), names, strict=True)]
     # What a trace says (shares, operators, counts) are means over the same steps.
     by_mean = is_trace(a) or is_trace(b) or any(time.two_modes for time in times)
+    by_mean = by_mean or "mean" in (launches_are(a), launches_are(b))
     found = [
         _side(report, name, time, by_mean)
         for report, name, time in zip((a, b), names, times, strict=True)
     ]
-    if profiled:
+    if profiled or launches_are(a) != launches_are(b):
         return found[0], found[1], None
     return _by_launches(a, b, found[0], found[1])
+
+
+def launches_are(report: Report) -> str:
+    """ "mean" or "median": which of their steps' times its launches are told by."""
+    if report.baseline.launches_by in ("mean", "median"):
+        return report.baseline.launches_by
+    known = report.steps, report.baseline.step_time_s
+    return "mean" if any(one is not None and one.two_modes for one in known) else "median"
 
 
 def parts_s(side: ComparedSide) -> float:
@@ -55,22 +65,29 @@ def samples_per_step(report: Report) -> float | None:
     return rate * time.deciding if time is not None and rate else None
 
 
-def verdict(ratio: float, interval: Interval | None, a: Report, b: Report, load: str | None) -> str:
+def verdict(
+    sides: tuple[ComparedSide, ComparedSide],
+    interval: Interval | None,
+    a: Report,
+    b: Report,
+    load: str | None,
+) -> str:
     """ "slower", "faster", "same" or "unclear" of B.
 
     Args:
-        ratio: B's step time / A's.
+        sides: their step times.
         interval: the speed-up of B with its interval, where there is one.
         a: for its noise floor.
         b: as a.
         load: from `other_load`.
     """
+    ratio = sides[1].step_s / sides[0].step_s
     least = max(delta(a.noise_floor), delta(b.noise_floor))
     if interval is None:
         # Without several launches only the size of the change speaks.
         if max(ratio, 1 / ratio) < 1 + SMALLEST_DELTA:
             return "same"
-        if load is not None:
+        if load is not None or within_spreads(*sides):
             return "unclear"
         return "slower" if ratio > 1 else "faster"
     within = 1 / (1 + least) <= interval.low and interval.high <= 1 + least
@@ -83,15 +100,31 @@ def verdict(ratio: float, interval: Interval | None, a: Report, b: Report, load:
     return "faster" if interval.low > 1 else "unclear"
 
 
-def other_load(a: Report, b: Report) -> str | None:
-    """Where other programs used much more of the machine in one of two runs, how much in each.
+def within_spreads(*sides: ComparedSide) -> bool:
+    """Whether each side's step time lies within the other's spread."""
+    both = [*sides, sides[0]]
+    return sides[0].step_s != sides[1].step_s and all(
+        one.low_s is not None and one.high_s is not None and one.low_s <= other.step_s <= one.high_s
+        for one, other in pairwise(both)
+    )
+
+
+def other_load(a: Report, b: Report, ratio: float) -> str | None:
+    """Where other programs used much more of the machine in the slower run, how much in each.
 
     Launches of one run agree with each other under a steady load, so no interval shows it.
+
+    Args:
+        a: a run.
+        b: another.
+        ratio: B's step time / A's.
     """
     usable = min(a.environment.usable_cpus or 0.0, b.environment.usable_cpus or 0.0)
     old, new = a.sensors.other_load_cpus, b.sensors.other_load_cpus
     if not usable or old is None or new is None or abs(old - new) < OTHER_LOAD * usable:
         return None
+    if (new > old) != (ratio > 1):
+        return None  # who is slower on a calmer machine would be slower still beside others
     return f"other programs kept {old:.1f} of {usable:g} CPUs busy in A and {new:.1f} in B"
 
 
@@ -122,11 +155,19 @@ def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> ComparedS
         low_s=time.p10,
         high_s=time.p90,
         basis=f"{'mean' if by_mean else 'median'} of {counted}{median}, spread their 10 to 90 %",
-        parts_s=time.mean or time.median,  # shares are of whole times, so of the mean
+        parts_s=_observed_s(report, time),
         samples_per_step=samples_per_step(report),
         command=report.workload.command,
         created=report.created,
     )
+
+
+def _observed_s(report: Report, time: StepTime) -> float:
+    """The mean step that shares are of: observed, or profiled where that is what is compared."""
+    observed = report.steps is not None and time is report.baseline.step_time_s
+    if observed and report.steps is not None and report.steps.mean_s > 0:
+        return report.steps.mean_s
+    return time.mean or time.median
 
 
 def _by_launches(

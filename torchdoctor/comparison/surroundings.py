@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import PurePath
 
-from torchdoctor.comparison.step_times import is_trace, parts_s, same_batch
+from torchdoctor.comparison.step_times import (
+    is_trace,
+    launches_are,
+    parts_s,
+    same_batch,
+)
 from torchdoctor.records import Environment, Interval, Report
 from torchdoctor.records.comparison import ComparedSide, Difference
 from torchdoctor.reports.figures import seconds
 
+_LAUNCHERS = (  # modules that start the program which the command names further on
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "deepspeed.launcher.runner",
+)
 OTHER_BATCH = "another batch size"
 _OTHERWISE = 1.2  # times as long: its milliseconds do not add up to the step that is compared
 _MACHINE = ("GPU", "CPU", "usable CPUs")  # another of these is another machine
@@ -79,7 +89,10 @@ def another_workload(
         if old != new and not (digests[0] and digests[0] == digests[1]):
             said.append(f"another script ({old} -> {new})")
     said += [f"another {one.name} ({one.a} -> {one.b})" for one in found]
-    if not same_batch(*sides):
+    trainers = [report.steps.trainers if report.steps is not None else 1 for report in (a, b)]
+    if trainers[0] != trainers[1] and not is_trace(a) and not is_trace(b):
+        said.append(f"another number of training processes ({trainers[0]} -> {trainers[1]})")
+    elif not same_batch(*sides):
         before, after = (side.samples_per_step for side in sides)
         said.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a step)")
     return said
@@ -88,7 +101,7 @@ def another_workload(
 def script_name(command: Sequence[str]) -> str:
     """The script's file name or the module, without its folder; the program where there is none."""
     for number, word in enumerate(command):
-        if word == "-m" and number + 1 < len(command):
+        if word == "-m" and number + 1 < len(command) and command[number + 1] not in _LAUNCHERS:
             return command[number + 1]
         if word.endswith(".py"):
             return PurePath(word).name
@@ -103,7 +116,7 @@ def doubts(
     differences: Sequence[Difference],
 ) -> list[str]:
     """Everything that weakens the comparison."""
-    said = []
+    said = _of_the_reports(a, b)
     machine = [one.name for one in differences if one.name in _MACHINE]
     if machine:
         said.append(
@@ -120,15 +133,40 @@ def doubts(
             "evidence than `torchdoctor gate`, which measures both in turns."
         )
     if interval is None and not any(traces):
-        said.append("Not both hold launches that can be compared: no interval can be given.")
+        said.append(_no_interval(a, b))
+    said += _one_profiled(a, b)
     said += _observed_otherwise(sides)
     if any(traces):
         said.append("A trace is one recording: no interval can be given.")
-        if _overlap(*sides):
-            said.append("Each side's step time lies within the other's spread: it may be chance.")
     if len(a.ranks) != len(b.ranks):
         said.append(f"{_ranks(a)} against {_ranks(b)}: collectives and steps differ by that alone.")
     return said
+
+
+def _of_the_reports(a: Report, b: Report) -> list[str]:
+    said = [
+        f"{label} was interrupted: what it had not measured by then is missing."
+        for label, report in (("A", a), ("B", b))
+        if report.interrupted
+    ]
+    versions = a.torchdoctor_version, b.torchdoctor_version
+    if all(versions) and versions[0] != versions[1]:
+        said.append(
+            f"They are of different versions of torchdoctor ({versions[0]} and {versions[1]}), "
+            "which may measure and find differently."
+        )
+    return said
+
+
+def _one_profiled(a: Report, b: Report) -> list[str]:
+    if (a.trace is None) == (b.trace is None):
+        return []
+    with_one, without = ("B", "A") if a.trace is None else ("A", "B")
+    by = "" if is_trace(a) or is_trace(b) else ", and time is compared by phases"
+    return [
+        f"{with_one} was profiled and {without} was not: what only a profile shows is no "
+        f"change{by}."
+    ]
 
 
 def _observed_otherwise(sides: tuple[ComparedSide, ComparedSide]) -> list[str]:
@@ -139,6 +177,16 @@ def _observed_otherwise(sides: tuple[ComparedSide, ComparedSide]) -> list[str]:
         for label, side in zip("AB", sides, strict=True)
         if not 1 / _OTHERWISE < parts_s(side) / side.step_s < _OTHERWISE
     ]
+
+
+def _no_interval(a: Report, b: Report) -> str:
+    ways = launches_are(a), launches_are(b)
+    if ways[0] != ways[1] and a.baseline.launches_s and b.baseline.launches_s:
+        return (
+            f"A's launches are told by their {ways[0]} step and B's by their {ways[1]} step, so "
+            "the mean steps are compared, and no interval can be given."
+        )
+    return "Not both hold launches that can be compared: no interval can be given."
 
 
 def _ranks(report: Report) -> str:
@@ -161,12 +209,4 @@ def _mixed(a: Report, b: Report) -> str:
     return (
         f"{label} was timed without the profiler and the other under it, which slows the host "
         f"down. {unseen}"
-    )
-
-
-def _overlap(*sides: ComparedSide) -> bool:
-    both = [*sides, sides[0]]
-    return sides[0].step_s != sides[1].step_s and all(
-        one.low_s is not None and one.high_s is not None and one.low_s <= other.step_s <= one.high_s
-        for one, other in pairwise(both)
     )

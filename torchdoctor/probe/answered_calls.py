@@ -13,6 +13,9 @@ import threading
 _PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _FRAMES = 3
 _MOST_KEPT = 100_000  # values; a place that is called more often is called for real
+_MOST_BYTES = 1 << 30  # of tensors that are kept
+_LEAST_ANSWERED = 0.8  # of the calls; with less their cost would look hidden
+_ENOUGH = 10  # iterations to tell by
 
 
 class AnsweredCalls:
@@ -27,12 +30,15 @@ class AnsweredCalls:
         self._wanted = []  # (owner, name, describe)
         self._before = []  # (owner, name, what its own dictionary held, whether it held any)
         self._main = threading.main_thread().ident
+        self._answered = self._made = self._iterations = 0  # of all blocks
         self._forget()
 
     def _forget(self):
         self._kept = {}  # place and number -> (value, version)
         self._counts = {}
         self._used = False
+        self._bytes = 0
+        self._first = True  # iteration: there is nothing to answer with yet
 
     def of(self, owner, name, describe):
         """Calls of owner.name are answered where describe(args, kwargs) is not None.
@@ -65,8 +71,17 @@ class AnsweredCalls:
         self._forget()
 
     def next_iteration(self):
-        """The numbers of the calls begin again."""
+        """The numbers of the calls begin again; whether they are answered is told in time."""
         self._counts.clear()
+        self._iterations += not self._first
+        self._first = False
+        calls = self._answered + self._made
+        few = self._answered < _LEAST_ANSWERED * calls
+        if few and self._iterations >= _ENOUGH and self._program.usable:
+            self._program.refuse(
+                "Of such calls only %.0f %% are like one before, so most are made for real."
+                % (100.0 * self._answered / calls)
+            )
 
     def _wrapper(self, old, name, describe):
         guarded, program = self._program.guarded, self._program
@@ -108,11 +123,17 @@ class AnsweredCalls:
         value, version = found
         if getattr(value, "_version", None) != version:
             self._program.refuse("The program changes in place what such a call returned.")
+        self._answered += not self._first
         if not self._used:
             self._used = True
             self._program.applied()
         return (value,)
 
     def _keep(self, key, value):
+        self._made += not self._first
+        if hasattr(value, "element_size"):
+            self._bytes += value.numel() * value.element_size()
+        if self._bytes > _MOST_BYTES:
+            self._program.refuse("What such calls return is too large to be kept.")
         if len(self._kept) < _MOST_KEPT:
             self._kept[key] = (value, getattr(value, "_version", None))

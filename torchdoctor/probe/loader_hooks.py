@@ -24,6 +24,7 @@ class Loaders:
         self.known = []
         self.last = None  # the number of the one that was fetched from last, while fixes switch
         self.untouched_init = self.iterate = None  # torch's own, which log nothing
+        self.suspended = {}  # by loader: an iterator in the middle of whose pass an epoch ended
         self._iterators = 0
         self.watches_order = session.phases  # not in launches that are timed
         self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
@@ -57,8 +58,28 @@ class Loaders:
         if self.watches_order and getattr(iterator, "_in_order", True):
             iterator._torchdoctor_overtaken = loader_order.Overtaken(known)
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
+        iterator._torchdoctor_handed = 0
         if self._session.phases:
             sample_draws.watch(self._session, known, iterator)
+
+    def left(self, iterator):
+        """Batches until the epoch ends, answered ones counted; None: nobody can say."""
+        try:
+            return len(iterator) - iterator._torchdoctor_handed
+        except Exception:  # of a sampler of the program's own
+            return None
+
+    def resumed(self, loader):
+        """The iterator to go on with where answers ended the epoch before; None: a new one.
+
+        The program has not seen the rest of its pass. An evaluation gets a pass of its own.
+        """
+        if not self.suspended or not self._session.torch.is_grad_enabled():
+            return None
+        iterator = self.suspended.pop(self.of(loader), None)
+        if iterator is not None:
+            iterator._torchdoctor_handed = 0
+        return iterator
 
     def fetched(self, known, batch, wall_s, on_cpu):
         """One of the first batches has come; `on_cpu`: what `_on_cpu_s` grew by.
@@ -129,6 +150,9 @@ def _wrap_iter(session, loaders, cls):
     def __iter__(self):
         if not session.on:
             return old(self)
+        resumed = loaders.resumed(self)
+        if resumed is not None:
+            return resumed
         ident = loaders.of(self)
         session.log.add(step_log.LOADER_START_BEGIN, ident)
         try:
@@ -213,10 +237,10 @@ def _wrap_next(session, loaders, cls):
             known.samples += samples
         session.batches += 1
 
-    def answer(number):
+    def answer(number, left):
         for program in session.programs:
             for function, _ in program.fetch_functions:
-                batch = program.guarded(function, number)
+                batch = program.guarded(function, number, left)
                 if batch is not None:
                     return batch
         return None
@@ -232,14 +256,19 @@ def _wrap_next(session, loaders, cls):
     def fetch(iterator, number):
         """The next batch, where fixes are switched on, or were."""
         loaders.last = number
-        answered = answer(number) or given_back(number)
-        if answered is not None:
-            return answered[0]
-        batch = old(iterator)
-        for program in session.programs:
-            for _, function in program.fetch_functions:
-                program.guarded(function, number, batch)
-        return batch
+        answered = answer(number, loaders.left(iterator)) if session.programs else None
+        if answered == ():
+            loaders.suspended[number] = iterator
+            raise StopIteration
+        if answered is None:
+            answered = given_back(number)
+        if answered is None:
+            answered = (old(iterator),)
+            for program in session.programs:
+                for _, function in program.fetch_functions:
+                    program.guarded(function, number, answered[0])
+        iterator._torchdoctor_handed += 1
+        return answered[0]
 
     @functools.wraps(old)
     def __next__(self):

@@ -49,6 +49,12 @@ class ProbeAccess:
 
         return single_precision.SinglePrecision(self.torch, self)
 
+    def replayed(self, batch):
+        """A `Replayed`: a batch that is handed out more than once."""
+        from . import replayed
+
+        return replayed.Replayed(self.torch, batch)
+
     def compile_log(self):
         """A `CompileLog`: what torch.compile says of its own work from here on."""
         from . import compile_log

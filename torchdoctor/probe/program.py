@@ -52,6 +52,7 @@ class Program(ProbeAccess):
         self.fetch_functions = []
         self.model_answers = []
         self.backward_replacements = []
+        self.gradient_answers = []
         self.iteration_functions = []
         self.settling_functions = []
         self.end_functions = []
@@ -108,8 +109,10 @@ class Program(ProbeAccess):
         self.forward_contexts.append((make_context, until))
 
     def around_fetch(self, answer, keep):
-        """answer(ident) -> (batch,) in place of a loader's next one, or None: that one is fetched.
+        """answer(ident, left) -> (batch,) in place of a loader's next one, or None: it is fetched.
 
+        `left`: batches until the epoch ends; None: nobody can say. () ends it here: the program
+        does what it does between epochs, and the next one goes on where its iterator stands.
         keep(ident, batch) sees each batch that was fetched.
         """
         self.fetch_functions.append((answer, keep))
@@ -128,6 +131,10 @@ class Program(ProbeAccess):
     def in_place_of_backward(self, function):
         """function(tensors) -> True: the backward is not run."""
         self.backward_replacements.append(function)
+
+    def in_place_of_gradients(self, function):
+        """function(args, kwargs) -> (result,) in place of a `torch.autograd.grad`, or None."""
+        self.gradient_answers.append(function)
 
     def each_iteration(self, function):
         """function() where an iteration begins, in a switching launch, from the second one on."""

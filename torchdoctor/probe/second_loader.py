@@ -2,7 +2,8 @@
 
 What the fix changes when a loader is made is decided once and for all then. So a second one is
 made with it, over the same data set: its batches are handed out in place of the program's own,
-whose iterator stands still meanwhile. Workers live until the launch ends, as persistent ones do.
+whose iterator stands still meanwhile. Epochs end after as many batches as ever. Workers live until
+the launch ends, as persistent ones do.
 """
 
 import os
@@ -40,6 +41,7 @@ class SecondLoader:
         self._learned = False  # from the batch before
         self._elsewhere = False  # a batch came from elsewhere since the last answer
         self._beside = 0  # answers before which one did
+        self._in_pass = False  # the second loader's iterator has handed something out
         self._off_s = 0.0
         self._pid = os.getpid()
         program.restore_training()
@@ -116,39 +118,49 @@ class SecondLoader:
             loader, arguments, known.place(), program.torch, loaders.untouched_init
         )
 
-    def answer(self, ident):
+    def answer(self, ident, left):
         """(batch,) in place of the training loader's next one; None: that one is fetched.
 
-        An evaluation over the same loader learns nothing, and gets batches of its own.
+        An evaluation over the same loader learns nothing, and gets batches of its own. (): the
+        epoch ends, as it would without this; what is done between epochs is a part of steps.
         """
         if ident != self._ident or self._iterator is None or not self._learned:
             return None
+        if not self._program.torch.is_grad_enabled():
+            return None
+        if left is not None and left <= 0:
+            return ()
         self._learned = False
         self._beside += self._elsewhere
         self._elsewhere = False
         if self._beside >= _FEW and 2 * self._beside > self._answered:
             self._end("Its steps take batches from elsewhere as well.")
         try:
-            batch = self._next()
+            found = self._next(endless=left is not None)
         except BaseException:
             self.close()
             raise
-        self._answered += 1
-        return (batch,)
+        self._answered += len(found)
+        self._learned = not found
+        return found
 
     def keep(self, ident, batch):
         """A batch was fetched as ever."""
         self._elsewhere = True
 
-    def _next(self):
+    def _next(self, endless):
+        """(batch,); unless `endless`, () where a pass is over."""
         try:
-            return next(self._iterator)
+            batch = next(self._iterator)
+            self._in_pass = True
+            return (batch,)
         except StopIteration:
             pass
+        over, self._in_pass = self._in_pass and not endless, False
         states = random_states.global_states(self._program.torch)
         try:
             self._iterator = self._program.loaders().iterate(self._loader)
-            return next(self._iterator)
+            return () if over else (next(self._iterator),)
         except StopIteration:
             raise ValueError("a second pass over its loader has no batches") from None
         finally:

@@ -15,6 +15,7 @@ FEWEST_STEPS = 5  # of a block
 DISCARDED_S = 0.1  # after a switch, at least
 FEWEST_DISCARDED = 2
 MOST_BLOCK_S = 5.0
+_MUCH_LONGER = 2  # times as many steps: worth doing without whole cycles
 _SLOW = 4.0  # times as long as the untouched program: a block is cut short, its arm given up
 
 
@@ -34,6 +35,7 @@ class Blocks:
     batches_per_step: float = 1.0
     arm_steps: tuple[int, ...] = ()  # by arm, where blocks differ in length
     more_steps: int = 0  # of a round, beyond those of `block_steps` and `discard_steps`
+    shorter: Blocks | None = None  # of even steps: without whole cycles, where time is short
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def choose_blocks(
     step_s = max(observed.mean_s, 1e-6)
     steps = max(FEWEST_STEPS, math.ceil(BLOCK_S / step_s))
     cycle = observed.cycle_steps or 1
-    whole = math.ceil(steps / cycle) * cycle
+    plain, whole = steps, math.ceil(steps / cycle) * cycle
     if whole * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
         steps = whole
     elif observed.two_modes:
@@ -127,7 +129,7 @@ def choose_blocks(
         return None
     left = observed.total_steps_seen - window.warmup_steps
     discard = max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s), prefetched(observed, loaders))
-    return Blocks(
+    found = Blocks(
         block_steps=steps,
         discard_steps=discard,
         step_s=step_s,
@@ -136,3 +138,6 @@ def choose_blocks(
         cycle_steps=cycle if steps % cycle == 0 else 1,
         batches_per_step=observed.batches_per_step,
     )
+    if observed.two_modes or steps < _MUCH_LONGER * plain:
+        return found
+    return replace(found, shorter=replace(found, block_steps=plain, cycle_steps=1))

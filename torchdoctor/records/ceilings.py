@@ -11,10 +11,13 @@ from torchdoctor.records.what_if import WhatIf
 def with_measured(
     ceilings: Mapping[str, Ceiling | None], tried: Sequence[TriedCeiling]
 ) -> dict[str, Ceiling | None]:
-    """What was tried goes before what was replayed; a part of a branch is not its ceiling."""
+    """What was tried goes before what was replayed.
+
+    A part of a branch is not its ceiling, and what was not decided is not measured.
+    """
     found = dict(ceilings)
     for one in tried:
-        if one.whole and one.speedup is not None:
+        if one.whole and one.decided and one.speedup is not None:
             found[one.branch] = Ceiling(speedup=one.speedup)
     return found
 

@@ -266,9 +266,18 @@ class TriedCeiling:
     removes: str  # what, as in "without ..."
     share: float | None = None  # of the step, by what was observed
     speedup: Interval | None = None  # None: it did not come to figures
-    verdict: str = "abandoned"  # gain | hidden | nothing | unclear | abandoned | not-tried
+    # gain | hidden | nothing | slower | unclear | abandoned | not-tried
+    verdict: str = "abandoned"
     whole: bool = True
-    reason: str | None = None  # of one that was abandoned, or not tried
+    reason: str | None = (
+        None  # of one that was abandoned, not tried, or unclear in spite of figures
+    )
+
+    @property
+    def decided(self) -> bool:
+        """Whether its figures say what its cost is worth."""
+        return self.speedup is not None and self.verdict not in ("unclear", "slower")
+
     pairs: int = 0
 
 

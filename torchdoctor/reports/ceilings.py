@@ -7,7 +7,8 @@ from torchdoctor.reports.figures import clean, percent, ratio, speedup
 
 TITLE = "What if a cost were gone: tried, not to be used"
 HIDDEN = "hidden, not the bottleneck"
-_SAID = {"hidden": HIDDEN, "nothing": "not the bottleneck", "unclear": "not decided"}
+_SAID = {"hidden": HIDDEN, "nothing": "not the bottleneck"}
+_SLOWER = "took longer without it, so this says nothing"
 
 
 def ceiling_lines(report: Report) -> list[str]:
@@ -25,6 +26,8 @@ def ceiling_text(report: Report, branch: str) -> str:
     """For a place beside the branch's share: "without it 2.90x (2.81-2.99)"; empty: not tried."""
     for one in report.ceiling_trials:
         if one.branch == branch and one.whole and one.speedup is not None:
+            if not one.decided:
+                return "without it: not decided"
             hidden = f": {HIDDEN}" if one.verdict == "hidden" else ""
             return f"without it {speedup(one.speedup)} at most{hidden}"
     return ""
@@ -36,6 +39,10 @@ def _line(one: TriedCeiling) -> str:
         how = one.verdict.replace("-", " ")
         return f"without {removes}: {how}. {clean(one.reason or '')}".strip()
     takes = f" ({percent(share)} of the step)" if share is not None else ""
+    if one.verdict == "slower":
+        return f"without {removes}{takes}: {_SLOWER}"
+    if not one.decided:
+        return f"without {removes}{takes}: not decided. {clean(one.reason or '')}".strip()
     gives = f"without {removes}{takes}: {speedup(one.speedup)} at most"
     if one.verdict in _SAID:
         return f"{gives}: {_SAID[one.verdict]}"

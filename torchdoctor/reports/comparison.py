@@ -18,6 +18,10 @@ from torchdoctor.reports.wrapping import wrapped
 
 _EVIDENCE_LINES = 2
 _CROSSED = {"new": "now above its threshold", "gone": "now below its threshold"}
+_CHANCE = {  # what stands above the changes of a step whose time did not change
+    "same": "The step takes as long: none of these changed its time.",
+    "unclear": "No change of the step's time is proven: these may be chance.",
+}
 _SAME = 0.005  # relative; below it a figure did not change
 
 
@@ -28,15 +32,22 @@ class Section:
     title: str
     table: list[list[str]]
     lines: list[str]
+    note: str = ""  # above them
 
 
 def sections(found: Comparison) -> list[Section]:
     """Everything below the verdict; empty parts left out."""
+    chance = _CHANCE.get(found.verdict, "")
     parts = [
         Section(title="Step time", table=_step_rows(found), lines=_interval_line(found)),
         Section(title=_parts_title(found), table=_part_rows(found), lines=[]),
-        Section(title="Findings", table=[], lines=[_finding(one) for one in found.findings]),
-        Section(title="Operators, per step", table=_operator_rows(found), lines=[]),
+        Section(
+            title="Findings",
+            table=[],
+            lines=[_finding(one) for one in found.findings],
+            note=chance,
+        ),
+        Section(title="Operators, per step", table=_operator_rows(found), lines=[], note=chance),
         Section(
             title="Other figures; times, bytes copied and counts are per step",
             table=_figure_rows(found),
@@ -178,6 +189,7 @@ def terminal(found: Comparison) -> str:
     lines = wrapped(found.sentence)
     for section in sections(found):
         lines += ["", section.title]
+        lines += wrapped(section.note, "  ", "  ") if section.note else []
         lines += laid_out(section.table)
         for line in section.lines:
             lines += wrapped(line, "  - ", "    ")
@@ -189,6 +201,7 @@ def markdown(found: Comparison) -> str:
     parts = [f"## torchdoctor compare\n\n**{_escape(found.sentence)}**"]
     for section in sections(found):
         lines = [f"### {section.title}", ""]
+        lines += [_escape(section.note), ""] if section.note else []
         if section.table:
             header, *rows = section.table
             lines += [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from torchdoctor import catalogue
 from torchdoctor.records import Report
 from torchdoctor.reports.figures import clean, quantity
 
@@ -34,9 +36,22 @@ def path_rows(report: Report) -> list[PathRow]:
     return rows
 
 
+_REPLACED = (
+    "The first yes would name the bottleneck; what was tried says that the time is elsewhere."
+)
 _RULE = "The first yes names the bottleneck, because what comes later may hide behind it."
 
 
 def path_rule(report: Report) -> str:
     """How the tree chooses, where several of its questions were answered yes; else empty."""
-    return _RULE if [asked.answer for asked in report.diagnosis.path].count("yes") > 1 else ""
+    yes = [asked for asked in report.diagnosis.path if asked.answer == "yes"]
+    under = {check.QUESTION: check.UNDER for check in _asked()}
+    if yes and report.ceiling_trials:
+        named = under.get(yes[0].question)
+        if named is not None and named != report.diagnosis.bottleneck:
+            return _REPLACED
+    return _RULE if len(yes) > 1 else ""
+
+
+def _asked() -> list[Any]:
+    return [check for check in catalogue.checks().values() if hasattr(check, "QUESTION")]

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 
-from torchdoctor.records import Interval, SwitchedLaunch, TriedCeiling
+from torchdoctor.records import Interval, StepStatistics, SwitchedLaunch, TriedCeiling
 from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.rounds import BASELINE, Round
 
 _NOTHING = 1.02  # an interval that ends below is no gain
+_SLOWER = 0.98  # one that ends below: answering costs more than what is taken away
+_OTHER_CONDITIONS = 0.6  # untouched blocks / observed step: with less they are not alike
 _HIGH = 0.2  # of the step: a share that would make one look for a gain
 _NO_BLOCKS = (
     "Blocks of this program's steps cannot be compared within one launch: several processes train, "
     "a backward alone separates steps, or these come in kinds without a regular cycle."
 )
+_DECIDED = ("gain", "hidden", "nothing")
 _OUT_OF_TIME = "The budget left no time for it."
 
 
@@ -63,6 +68,8 @@ def abandon(
         arm = arms[found.failed_in - 1]
         if arm not in ceilings or seen[found.failed_in] >= enough:
             return False
+        if found.ended == "timed-out" and seen[found.failed_in]:
+            return False  # it went on with it before: the machine is slow, or the launch was long
         arm.refused = f"The program did not go on with it: {why}"
         return True
     if found.ended == "timed-out":
@@ -79,6 +86,7 @@ def tried(
     arms: Sequence[Arm],
     evidence: Evidence,
     looked: set[str] | None,
+    conditions: float | None = None,
 ) -> list[TriedCeiling]:
     """What became of each.
 
@@ -87,12 +95,16 @@ def tried(
         arms: their arms.
         evidence: what the blocks say.
         looked: keys of the arms that a launch was started with; None: there can be none.
+        conditions: the untouched step in their blocks / the observed one.
     """
     found = []
     for trial, arm in zip(trials, arms, strict=True):
         speedup = evidence.ceiling(arm)
         verdict = _verdict(speedup, trial.share)
-        reason = arm.refused or "Too few of its blocks were seen."
+        reason = arm.refused or "Too few of its blocks were seen." if speedup is None else None
+        if conditions is not None and conditions < _OTHER_CONDITIONS and verdict in _DECIDED:
+            verdict = "unclear"
+            reason = f"The untouched step took {conditions:.2f} times as long as when observed."
         if looked is None or arm.key not in looked:
             verdict = "not-tried"
             reason = _NO_BLOCKS if looked is None else _OUT_OF_TIME
@@ -105,16 +117,32 @@ def tried(
                 speedup=speedup,
                 verdict=verdict,
                 whole=trial.whole,
-                reason=None if speedup is not None else reason,
+                reason=reason,
                 pairs=len(evidence.paired(arm, "switch")) if speedup is not None else 0,
             )
         )
     return found
 
 
+def conditions(rounds: Sequence[Round], steps: StepStatistics | None) -> float | None:
+    """The untouched step in blocks of one launch / the observed one; None: not known.
+
+    By the median, or where steps come in two kinds by the mean.
+    """
+    typical = fmean if steps is not None and steps.two_modes else median
+    blocks = [x.timing.step_s for one in rounds for x in one.slots if x.arm == BASELINE]
+    times = [time for block in blocks for time in block]
+    if steps is None or not times:
+        return None
+    observed_s = steps.mean_s if steps.two_modes else steps.median_s
+    return typical(times) / observed_s if observed_s > 0 else None
+
+
 def _verdict(speedup: Interval | None, share: float | None) -> str:
     if speedup is None:
         return "abandoned"
+    if speedup.high < _SLOWER:
+        return "slower"
     if speedup.high < _NOTHING:
         return "hidden" if (share or 0.0) >= _HIGH else "nothing"
     return "gain" if speedup.low > 1.0 else "unclear"

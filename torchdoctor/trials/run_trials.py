@@ -13,7 +13,7 @@ from dataclasses import replace
 from torchdoctor.errors import Interrupted
 from torchdoctor.records import Candidate, ProgressEvent, StepStatistics, TriedCeiling
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
-from torchdoctor.trials.ceilings import CeilingTrial, tried
+from torchdoctor.trials.ceilings import CeilingTrial, conditions, tried
 from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Launch, Launcher, Stopped
@@ -103,7 +103,7 @@ def run_trials(
     ]
     evidence = Evidence(launcher, steps, low_precision)
     search = _Search(launcher, arms, evidence, allow_training_changes, patch)
-    search.growing = growing or {}
+    search.growing, search.observed = growing or {}, steps
     search.switching, search.ceilings = switching, [(one, one.arm()) for one in ceilings]
     search.run()
     return search.results()
@@ -137,6 +137,7 @@ class _Search:
         self.switching: Switching | None = None
         self.ceilings: list[tuple[CeilingTrial, Arm]] = []
         self.growing: Mapping[str, NextSettings] = {}
+        self.observed: StepStatistics | None = None
         self.launcher, self.arms, self.evidence = launcher, arms, evidence
         self.allow_changes, self.make_patch = allow_changes, patch
         self.patch: Arm | None = None
@@ -155,10 +156,12 @@ class _Search:
 
     def run(self) -> None:
         """All phases, until done or ended."""
-        if not self.arms:
+        if not self.arms and not self.ceilings:
             return
         try:
             finalists, others = self.screened()
+            if not self.arms:
+                return
             finalists = self.settle_training(finalists, confirmed=False)
             confirmation = Confirmation(
                 self.launcher,
@@ -287,7 +290,8 @@ class _Search:
         """What became of the ceilings."""
         trials, arms = [one for one, _ in self.ceilings], [arm for _, arm in self.ceilings]
         looked = None if self.switching is None else self.launcher.switched_arms
-        return tried(trials, arms, self.evidence, looked)
+        alike = conditions(self.launcher.switched, self.observed)
+        return tried(trials, arms, self.evidence, looked, alike)
 
     def results(self) -> TrialResults:
         """What was found, however the search ended."""

@@ -60,7 +60,7 @@ class Screen:
         if not baseline.slots and launcher.expected_s(baseline) == 0.0:
             launcher.run(baseline, "screen")
         within = self._by_blocks()
-        if len(self.arms) == 1:
+        if len(self.arms) <= 1:
             return self.arms, []
         rest = [arm for arm in self.arms if arm not in within]
         arms = self._by_launches(rest, least=1 if within else 2)

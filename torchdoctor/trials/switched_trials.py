@@ -14,6 +14,7 @@ from torchdoctor.recording.window import DEFAULT_PREFETCH, Window
 from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch
 from torchdoctor.trials.arms import Fixes
 from torchdoctor.trials.ceilings import CeilingTrial
+from torchdoctor.trials.switching import FEWEST_ROUNDS
 
 _CEILING = "ceiling-"
 
@@ -36,7 +37,7 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
             fixes=[(_CEILING + ident, values)],
             removes=module.REMOVES,
             share=module.share(recording),
-            whole=module.WHOLE,
+            whole=module.whole(recording) if hasattr(module, "whole") else module.WHOLE,
         )
         found.append(one)
     return sorted(found, key=lambda one: (one.branch != bottleneck, -(one.share or 0.0)))
@@ -60,6 +61,7 @@ class SwitchedTrials:
         self._blocks, self._left = blocks, left
         self._modules = {**modules, **known}
         self._loader = loader or LoaderFacts(ident=0)  # the training loop's
+        self._shortened: set[str] = set()  # arms whose whole cycles have no room
 
     @classmethod
     def choose(
@@ -82,7 +84,15 @@ class SwitchedTrials:
         return cls(recorder, seen, window, blocks, modules, left, loader)
 
     def rounds_within(self, arms: Sequence[Fixes], seconds: float) -> int:
-        """How many rounds of these arms a launch of so many seconds has room for."""
+        """How many rounds of these arms a launch of so many seconds has room for.
+
+        With ceilings, which have little time, blocks of even steps may hold a part of a cycle.
+        """
+        self._shortened.discard(str(arms))
+        found = self._blocks_of(arms).rounds_within(len(arms), seconds)
+        if found >= FEWEST_ROUNDS or self._blocks.shorter is None or not _with_ceilings(arms):
+            return found
+        self._shortened.add(str(arms))
         return self._blocks_of(arms).rounds_within(len(arms), seconds)
 
     def __call__(self, arms: Sequence[Fixes], *, rounds: int, seed: int) -> SwitchedLaunch:
@@ -105,13 +115,25 @@ class SwitchedTrials:
         )
 
     def _blocks_of(self, arms: Sequence[Fixes]) -> Blocks:
-        return self._blocks.with_workers([self._workers(fixes) for fixes in arms])
+        blocks = self._blocks
+        if blocks.shorter is not None and str(arms) in self._shortened:
+            blocks = blocks.shorter
+        return blocks.with_workers([self._workers(fixes) for fixes in arms])
 
     def _workers(self, fixes: Fixes) -> tuple[int, int]:
-        """Workers of an arm's second loader, and batches that each prepares ahead."""
+        """Workers of an arm's second loader, and batches that each prepares ahead.
+
+        Without the model the program's own set the pace, and their batches come in bursts.
+        """
         for fix, settings in fixes:
+            if getattr(self._modules[fix], "BY_OWN_LOADER", False):
+                return self._loader.num_workers, self._loader.prefetch_factor or DEFAULT_PREFETCH
             if getattr(self._modules[fix], "BY_SECOND_LOADER", False):
                 workers = settings.get("num_workers", self._loader.num_workers)
                 ahead = settings.get("prefetch_factor", self._loader.prefetch_factor)
                 return int(workers), int(ahead or DEFAULT_PREFETCH)
         return 0, 0
+
+
+def _with_ceilings(arms: Sequence[Fixes]) -> bool:
+    return any(fix.startswith(_CEILING) for fixes in arms for fix, _ in fixes)

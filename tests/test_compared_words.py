@@ -1,0 +1,111 @@
+"""`torchdoctor compare`: what it says where the two were not seen alike, or nothing is proven."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from compared_pairs import diagnosed, run_with, trace_of
+
+from torchdoctor import __version__
+from torchdoctor.comparison import compare
+from torchdoctor.comparison.surroundings import script_name
+from torchdoctor.records import Finding, Report, TraceStatistics
+from torchdoctor.reports.comparison import markdown, terminal
+
+
+def found_in(report: Report, *findings: Finding) -> Report:
+    return replace(report, diagnosis=replace(report.diagnosis, findings=list(findings)))
+
+
+SYNC = Finding(check="sync-in-step", share_of_step=0.2)
+WAIT = Finding(check="data-wait", share_of_step=0.3)
+
+
+def profiled(report: Report) -> Report:
+    shares = replace(report.baseline.shares, communication=0.2, cpu=0.02)
+    baseline = replace(report.baseline, shares=shares)
+    return replace(report, baseline=baseline, trace=TraceStatistics(path="t", steps=4))
+
+
+def unprofiled(factor: float = 1.0) -> Report:
+    report = replace(run_with(factor), trace=None)
+    shares = replace(report.baseline.shares, communication=None)
+    return replace(report, baseline=replace(report.baseline, shares=shares))
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["came", "went"])
+def test_what_only_a_profiler_window_shows_is_neither_new_nor_gone(turned: bool) -> None:
+    """One run had no budget for the window: no branch changed by that."""
+    pair = [found_in(unprofiled()), found_in(profiled(run_with(1.4)), SYNC, WAIT)]
+    found = compare(*reversed(pair)) if turned else compare(*pair)
+    assert [one.check for one in found.findings] == ["data-wait"], "seen without a window too"
+    assert found.parts_are == "phases"
+    assert "communication" not in found.sentence
+    label = "A" if turned else "B"
+    assert any(doubt.startswith(f"{label} was profiled and ") for doubt in found.doubts)
+
+
+def test_two_runs_that_were_measured_alike_are_told_by_branches() -> None:
+    for pair in ((unprofiled(), unprofiled(1.4)), (profiled(run_with()), profiled(run_with(1.4)))):
+        found = compare(*pair)
+        assert found.parts_are == "branches"
+        assert not any("was profiled" in doubt for doubt in found.doubts)
+
+
+def test_changes_of_a_step_that_did_not_change_are_said_to_be_that() -> None:
+    before, after = found_in(run_with(), WAIT), found_in(run_with(1.03))
+    assert compare(before, after).verdict == "unclear"
+    for text in (terminal(compare(before, after)), markdown(compare(before, after))):
+        assert "Findings" in text and "these may be chance" in text
+        assert text.index("these may be chance") < text.index(
+            "data-wait (" if "###" not in text else "data-wait"
+        )
+    assert "may be chance" not in terminal(compare(before, found_in(run_with(1.4))))
+
+
+def test_what_may_have_been_measured_otherwise_is_a_doubt() -> None:
+    a = replace(run_with(), interrupted=True, torchdoctor_version="0.0.9")
+    said = compare(a, replace(run_with(), torchdoctor_version=__version__)).doubts
+    assert any(doubt.startswith("A was interrupted") for doubt in said)
+    assert any(f"versions of torchdoctor (0.0.9 and {__version__})" in doubt for doubt in said)
+
+
+def test_a_finding_that_was_there_below_its_threshold_is_not_new(tmp_path: Path) -> None:
+    a = diagnosed(tmp_path, "a.json", trace_of(collective_us=50))
+    b = diagnosed(tmp_path, "b.json", trace_of(collective_us=150))
+    sentence = compare(a, b).sentence
+    assert "communication-share crossed its threshold" in sentence
+    assert "new finding" not in sentence
+
+
+def test_the_sentence_calls_a_part_what_the_table_calls_it(tmp_path: Path) -> None:
+    a = diagnosed(tmp_path, "a.json", trace_of())
+    found = compare(a, diagnosed(tmp_path, "b.json", trace_of(loader_us=600.0)))
+    assert "most of it in waiting for data (+300 us)" in found.sentence
+    assert "waiting for data  " in terminal(found)
+
+
+def test_more_ranks_are_not_another_batch_size() -> None:
+    one = run_with()
+    assert one.steps is not None
+    more = replace(one, steps=replace(one.steps, trainers=2, samples_per_step=64.0))
+    one = replace(one, steps=replace(one.steps, samples_per_step=32.0))
+    found = compare(one, more)
+    assert found.verdict == "not comparable"
+    assert "another number of training processes (1 -> 2)" in found.sentence
+    assert "another batch size" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python -m torch.distributed.run --nproc_per_node 2 a.py", "a.py"),
+        ("python -m torch.distributed.run -m pkg.train", "pkg.train"),
+        ("torchrun --nproc_per_node=2 /x/a.py -m 3", "a.py"),
+        ("python -m pkg.train", "pkg.train"),
+    ],
+)
+def test_a_launcher_is_not_the_script(command: str, name: str) -> None:
+    assert script_name(command.split()) == name
