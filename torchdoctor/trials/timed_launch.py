@@ -62,15 +62,18 @@ def turns_of_trials(
     if too_large([seen, seen], _MEMORY_TO_SPARE) is not None:
         return None
     most_s = 2 * expected_launch_s(seen, window)
-    turns = choose_turns(seen.steps, window, seen.start_s, most_s, steps)
-    if turns is None or turns.pair_s > _DEARER * most_s:
-        return None
-    # An epoch's end may cost a fix what it costs nobody else (workers that start again).
     cycle = seen.steps.cycle_steps or 1
-    whole = turns.block_steps % cycle == 0
-    if not whole and window.measure_steps % cycle == 0:
-        return None
-    return turns if turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1) else None
+    for dearer in (1.0, _DEARER):
+        turns = choose_turns(seen.steps, window, seen.start_s, dearer * most_s, steps)
+        if turns is None or turns.pair_s > _DEARER * most_s:
+            return None
+        # An epoch's end may cost a fix what it costs nobody else (workers that start again).
+        whole = turns.block_steps % cycle == 0
+        if not whole and window.measure_steps % cycle == 0:
+            return None
+        if turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1):
+            return turns
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
