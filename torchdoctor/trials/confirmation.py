@@ -21,7 +21,7 @@ from torchdoctor.trials.schedule import (
     without_dearest,
 )
 
-_A_A_SHARE = 0.1  # of the budget left
+_A_A_SHARE = 0.12  # of the whole budget
 
 
 class Confirmation:
@@ -153,15 +153,20 @@ class Confirmation:
         return arm.alive and not paired and not self.evidence.numerics(arm).harmful
 
     def itself(self) -> None:
-        """The A/A candidate of pairs side by side, in a tenth of the time that is left."""
+        """The A/A candidate of pairs side by side, where two cost no more than an eighth."""
         launcher = self.launcher
         beside, baseline = launcher.side_by_side, launcher.baseline
         if beside is None or not beside.suits(baseline, baseline):
             return
-        pair_s = 2 * launcher.expected_s(baseline)
-        share = min(_A_A_SHARE * launcher.budget.left() / max(pair_s, 1e-9), FEWEST_PAIRS)
-        for _ in range(int(share) if share >= 2 else 0):
-            beside.pair(launcher, baseline, baseline, "confirm")
+        plain_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
+        share = _A_A_SHARE * (launcher.budget.seconds or math.inf) / max(2 * plain_s, 1e-9)
+        kept_s = reserve_s(plain_s, left_s) if self.reserves else 0.0
+        if left_s - kept_s < 2 * 2 * plain_s or share < 2:
+            return
+        for _ in range(int(min(share, FEWEST_PAIRS))):
+            if left_s - kept_s >= 2 * plain_s:
+                beside.pair(launcher, baseline, baseline, "confirm")
+            left_s = launcher.budget.left()
 
     def _go_on_with(self, arm: Arm, kept_s: float, *, others_wait: bool) -> None:
         """More pairs of one that looks faster, where they now cost less than was expected.
