@@ -44,7 +44,7 @@ from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.switched_trials import SwitchedTrials, ceiling_trials
-from torchdoctor.trials.timed_launch import TimedLaunch, expected_launch_s, turns_of_trials
+from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
 from torchdoctor.trials.training_launches import try_advice
 
 _OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
@@ -277,7 +277,7 @@ class _Checkup:
             steps=seen.steps,
             allow_training_changes=self._settings.allow_training_changes,
             low_precision=trains_in_low_precision(self._recording),
-            expected_launch_s=turns.pair_s / 2 if turns else expected_launch_s(seen, window),
+            expected_launch_s=launch.expected_s(turns),
             warmup_steps=window.warmup_steps,
             seed=self._settings.seed,
             patch=launch.make_patch,
@@ -285,7 +285,7 @@ class _Checkup:
                 self._recorder, seen, window, self._recording.main.loaders, modules, self._left
             ),
             ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
-            both_at_once=launch.both_at_once(turns) if turns else None,
+            both_at_once=launch.both_at_once(turns),
             growing={
                 ident: functools.partial(module.next_settings, recording=self._recording)
                 for ident, module in modules.items()

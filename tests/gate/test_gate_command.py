@@ -111,7 +111,7 @@ def bad(result: subprocess.CompletedProcess) -> str:
 def test_bad_input_is_one_sentence(project: Path, tmp_path: Path) -> None:
     assert "no commit 'nowhere'" in bad(gate(project, "train.py", "--against", "nowhere"))
     assert "--against REF" in bad(gate(project, "train.py"))
-    assert "--against REF" in bad(
+    assert "only one of" in bad(
         gate(project, "--against", "HEAD", "--baseline", "report.json", "train.py")
     )
     assert "knows no metric" in bad(

@@ -43,6 +43,15 @@ main()
 """
 
 
+def test_a_file_that_cannot_be_written_at_the_end_costs_nothing_else(tmp_path: Path) -> None:
+    """It could when the gate began; the verdict, its exit code and the other files stand."""
+    (tmp_path / "o.md").symlink_to("/proc/no-such-file.md")
+    result = gate(tmp_path, "slower")
+    assert result.returncode == 1 and "As it is." in result.stdout
+    assert "o.md" in result.stderr or "no-such-file" in result.stderr
+    assert (tmp_path / "o.json").exists() and (tmp_path / "o.xml").exists()
+
+
 def gate(folder: Path, outcome: str, **more: str) -> subprocess.CompletedProcess:
     (folder / "train.py").write_text("")
     (folder / "front.py").write_text(FRONT)

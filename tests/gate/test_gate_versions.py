@@ -94,6 +94,20 @@ def test_files_folders_and_links_that_changed_places(project: Path, tmp_path: Pa
     assert (tmp_path / "outside" / "x.py").read_text() == "outside"
 
 
+def test_a_folder_of_the_reference_whose_place_an_untracked_file_took(
+    project: Path, tmp_path: Path
+) -> None:
+    root = project.parent
+    (project / "parts" / "inner").mkdir(parents=True)
+    (project / "parts" / "inner" / "x.py").write_text("then")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "second")
+    committed = tree(root)
+    shutil.rmtree(project / "parts")
+    (project / "parts").write_text("now a file that git was not told of")
+    assert seen_by_the_reference(root, project, tmp_path / "copy") == committed
+
+
 @pytest.fixture
 def with_submodule(project: Path, tmp_path: Path) -> Path:
     other = tmp_path / "other"

@@ -116,6 +116,7 @@ def loader_bound() -> Report:
             shares=Shares(data_loader=0.78, cpu=0.205, other=0.015),
             peak_memory_bytes=1_320_000_000,
             launches_s=[0.41, 0.42, 0.41, 0.43],
+            measured="side by side",
         ),
         diagnosis=Diagnosis(
             bottleneck="data_loader",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchdoctor.records import Recording
 
 WHOLE = True
-REMOVES = "forward and backward"
+REMOVES = "forward, backward and updates"
 BY_OWN_LOADER = True  # its steps are as long as the loader takes
 
 _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped

@@ -73,7 +73,9 @@ def gate(
         command, later = _options_behind(command)
         against = later.get("--against", against)
         baseline = Path(later["--baseline"]) if "--baseline" in later else baseline
-        if (against is None) == (baseline is None):
+        if against is not None and baseline is not None:
+            raise UsageError("Give only one of --against and --baseline.")
+        if against is None and baseline is None:
             raise UsageError("Say what to compare with: --against REF, or --baseline report.json.")
         check_written(
             {"gate result": json, "Markdown": markdown, "JUnit file": junit},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from torchdoctor.errors import Inconclusive, TorchdoctorError
+from torchdoctor.errors import Inconclusive, TorchdoctorError, UsageError
 
 if TYPE_CHECKING:
     from torchdoctor.records.gate import GateReport
@@ -28,11 +28,7 @@ class Files:
 
 
 def hand_out(report: GateReport, files: Files) -> None:
-    """Write the files, then print: who no longer reads what is printed changes no exit code.
-
-    Raises:
-        UsageError: a file cannot be written.
-    """
+    """Write the files, then print: who no longer reads what is printed changes no exit code."""
     from torchdoctor.reports import gate as formats
 
     write_files(report, files)
@@ -43,16 +39,25 @@ def hand_out(report: GateReport, files: Files) -> None:
 
 
 def write_files(report: GateReport, files: Files) -> None:
-    """The files that were asked for, and GitHub's step summary. Raises UsageError."""
+    """The files that were asked for, and GitHub's step summary.
+
+    One that cannot be written (it could when the gate began) is named on standard error: neither
+    the verdict nor the other files are lost for it.
+    """
     from torchdoctor.record_files import write_gate_report, write_text
     from torchdoctor.reports import gate as formats
 
-    if files.json is not None:
-        write_gate_report(report, files.json)
-    if files.markdown is not None:
-        write_text(formats.markdown(report), files.markdown)
-    if files.junit is not None:
-        write_text(formats.junit(report), files.junit)
+    for path, write in (
+        (files.json, lambda path: write_gate_report(report, path)),
+        (files.markdown, lambda path: write_text(formats.markdown(report), path)),
+        (files.junit, lambda path: write_text(formats.junit(report), path)),
+    ):
+        if path is None:
+            continue
+        try:
+            write(path)
+        except UsageError as error:
+            typer.echo(f"torchdoctor: {error}", err=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not _on_github() or not summary:
         return

@@ -68,10 +68,10 @@ class GateRun:
     def run(self) -> GateReport:
         """Measure until decided; what was measured counts when it is interrupted."""
         settings = self._settings
-        folder = new_run_folder(settings.output, self._workload.cwd, self._created)
         with contextlib.ExitStack() as closing:
             reference = Reference(self._workload, self._ref)
             closing.callback(reference.close)
+            folder = new_run_folder(settings.output, self._workload.cwd, self._created)
             mode = "auto" if settings.sandbox else "none"
             sandbox = Sandbox.choose(mode, folder, self._workload)
             closing.callback(sandbox.close)
@@ -122,6 +122,11 @@ class GateRun:
             self._doubts.append(
                 f"No tracked file differs between {self._ref} and the working tree: both sides are "
                 "the same program."
+            )
+        if reference.misses_script:
+            self._doubts.append(
+                f"{self._workload.script} lies outside the repository: both sides run the same "
+                "file."
             )
         if sandbox.mode == "overlay":
             return new, recorder("reference", self._workload, reference.contents())

@@ -11,6 +11,7 @@ from torchdoctor.records.gate import GateMetric
 from torchdoctor.reports.figures import percent
 from torchdoctor.reports.gate import figure
 
+_LONG = 1.02  # the mean beyond the typical step: some steps alone became longer
 _SAYS_NOTHING = 20.0  # an upper end like this, of two or three pairs, is no figure
 
 
@@ -55,7 +56,7 @@ def sentence(
         return _worse(rows, reference)
     long_steps = ""
     if means_say_slower(basis.mean, time.tolerance):
-        long_steps = _in_the_mean(basis.mean)
+        long_steps = _in_the_mean(basis.mean, time.ratio)
     by_itself = state(verdict, time.ratio, time.tolerance)
     if long_steps and by_itself != "perhaps slower":
         typical = f": {so_far}" if so_far else ""
@@ -110,7 +111,10 @@ def _allowed(row: GateMetric) -> str:
     return f"{percent(row.tolerance)} more"
 
 
-def _in_the_mean(mean: Interval | None) -> str:
+def _in_the_mean(mean: Interval | None, typical: Interval | None) -> str:
+    if mean is not None and typical is not None and mean.estimate < _LONG * typical.estimate:
+        taken = _times(mean, "as long") or "clearly longer"
+        return f"All steps together take {taken}, the typical one about as much: likely slower."
     return (
         "All steps together, the long ones included, take "
         f"{_times(mean, 'as long') or 'clearly longer'}, which a gate does not fail for: look for "

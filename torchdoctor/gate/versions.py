@@ -88,6 +88,12 @@ class Reference:
         self.git("checkout-index", "--all", "--force", prefix, GIT_INDEX_FILE=index)
         Path(index).unlink(missing_ok=True)
 
+    @property
+    def misses_script(self) -> bool:
+        """Whether the script lies outside the repository, so that both sides have the same one."""
+        script = self.workload.script
+        return script is not None and not Path(script).resolve().is_relative_to(self.root)
+
     def _check_script(self) -> None:
         """What git does not know is the same on both sides, and would be compared with itself."""
         script = Path(self.workload.script).resolve() if self.workload.script else None

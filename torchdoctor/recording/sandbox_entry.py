@@ -224,6 +224,13 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
+def _make_folder(path: str) -> None:
+    if not os.path.isdir(path):
+        _make_folder(os.path.dirname(path))
+        _remove(path)  # a file in its place
+        os.mkdir(path)
+
+
 def replace_contents(contents: dict[str, str | None], links: list[str]) -> None:
     """Other contents for files (base64, of `links` their target; None: no such file)."""
     # In the new root, where layers take the writes and no link leads out.
@@ -232,7 +239,7 @@ def replace_contents(contents: dict[str, str | None], links: list[str]) -> None:
     for path in contents.keys() - there.keys():
         _remove(path)
     for path, text in there.items():
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        _make_folder(os.path.dirname(path))
         if path in links:
             _remove(path)
             os.symlink(text, path)

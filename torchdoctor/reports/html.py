@@ -162,7 +162,7 @@ def _trials(report: Report) -> list[str]:
         lines.append(f'<p class="soft">{escape(legend)}</p>')
     elif report.no_trials_reason:
         lines.append(f"<p>{escape(wording.untried(report))}</p>")
-    return _section("What was tried, measured side by side", lines)
+    return _section(wording.tried(report), lines)
 
 
 def _not_measured(report: Report) -> list[str]:

@@ -69,7 +69,7 @@ def _parts(report: Report) -> list[str]:
         for row in group.rows
     ]
     columns = ["fix", "settings", "speed-up (95 %)", "training", "memory", "risk", "verdict"]
-    parts += _table("What was tried, measured side by side", columns, trials)
+    parts += _table(wording.tried(report), columns, trials)
     parts += [_escape(why) for why in training_unknown(report)]
     parts += _changes("What to change", report, report.recommendation.fixes)
     if wording.together(report):

@@ -102,7 +102,7 @@ def _sections(report: Report, width: int, whole: str) -> list[tuple[str, Rendera
         add(title, _listed(texts))
     add(ceilings.TITLE, _listed(ceilings.ceiling_lines(report)))
     add(what_if.TITLE, _listed(what_if.what_if_lines(report)))
-    add("What was tried, measured side by side", _trials(report, width))
+    add(wording.tried(report), _trials(report, width))
     add("What to change", _changes(report, report.recommendation.fixes, width))
     add("All together", _together(report))
     for title, fixes in content.offered(report):

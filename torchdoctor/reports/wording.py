@@ -235,6 +235,12 @@ def patch(report: Report) -> str:
     return "; ".join(parts) + "."
 
 
+def tried(report: Report) -> str:
+    """The title above the trials, which says how launches were compared."""
+    how = report.baseline.measured
+    return f"What was tried, measured {how}" if how else "What was tried"
+
+
 def noise_floor(report: Report) -> str:
     """What the A/A candidate says of the machine, or an empty string."""
     floor = report.noise_floor

@@ -184,7 +184,9 @@ def trial(
     )
 
 
-def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> str | None:
+def reason(
+    one: Measured, verdict: str, confirmed: int, ended: str | None, others_tried: bool = True
+) -> str | None:
     """A sentence that a verdict needs: what was not tried, not confirmed, or stands against it.
 
     Args:
@@ -192,14 +194,16 @@ def reason(one: Measured, verdict: str, confirmed: int, ended: str | None) -> st
         verdict: of it.
         confirmed: how many candidates were confirmed together.
         ended: why the trials ended early (`NO_TIME`, "interrupted"), None: they did not.
+        others_tried: whether anything was compared at all.
     """
     pairs = len(one.differences)
     parts = []
     if pairs == 0 and one.arm.timings and one.arm.facts.risk == 3:
         parts.append("not judged: it may change the batch, and batches have no known size")
     elif pairs == 0:
-        nobody = "others came first, and the budget has no room for all (--budget)"
-        parts.append(f"not tried: {ended or nobody}")
+        others = "others came first, and the budget has no room for all (--budget)"
+        nobody = "the budget has no room for a pair of launches (--budget)"
+        parts.append(f"not tried: {ended or (others if others_tried else nobody)}")
     elif pairs == 1:
         when = "confirmed once only" if one.phase == "confirm" else "screened only: 1 pair"
         parts.append(f"{when}, which has no interval")
@@ -268,10 +272,10 @@ def results(
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
     seconds = evidence.seconds(by)
     doubts += doubts_of(judgement)
-    rows = []
+    rows, tried = [], any(one.differences for one in judgement.measured)
     for one in judgement.measured:
         verdict = judgement.verdicts[one.arm.key]
-        why = reason(one, verdict, judgement.confirmed, ended)
+        why = reason(one, verdict, judgement.confirmed, ended, tried)
         rows.append(trial(one, verdict, baseline, why, judgement.at_most(one)))
     return TrialResults(
         trials=rows,

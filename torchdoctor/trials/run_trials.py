@@ -56,7 +56,7 @@ def run_trials(
     switching: Switching | None = None,
     ceilings: Sequence[CeilingTrial] = (),
     growing: Mapping[str, NextSettings] | None = None,
-    both_at_once: BothAtOnce | None = None,
+    both_at_once: BothAtOnce | str | None = None,
 ) -> TrialResults:
     """Try the candidates against the untouched program.
 
@@ -79,8 +79,8 @@ def run_trials(
             launch.
         ceilings: to be tried within the switching launch.
         growing: fixes whose setting is searched from its first candidate on (`sizes`).
-        both_at_once: starts two launches that take turns, for pairs side by side; None: the
-            launches of a pair follow each other.
+        both_at_once: starts two launches that take turns, for pairs side by side; a half sentence
+            where the launches of a pair follow each other and why; None: that is wanted.
     """
     if steps is not None and warmup_steps is not None:
         steps = replace(steps, warmup_steps=warmup_steps)
@@ -90,7 +90,9 @@ def run_trials(
         progress=progress,
         order=random.Random(seed),
         expected_launch_s=expected_launch_s,
-        side_by_side=SideBySide(both_at_once) if both_at_once is not None else None,
+        side_by_side=None
+        if both_at_once is None or isinstance(both_at_once, str)
+        else SideBySide(both_at_once),
     )
     arms = [
         Arm(
@@ -104,6 +106,7 @@ def run_trials(
     evidence = Evidence(launcher, steps, low_precision)
     search = _Search(launcher, arms, evidence, allow_training_changes, patch)
     search.growing, search.observed = growing or {}, steps
+    search.in_turns = both_at_once if isinstance(both_at_once, str) else None
     search.switching, search.ceilings = switching, [(one, one.arm()) for one in ceilings]
     search.run()
     return search.results()
@@ -135,6 +138,7 @@ class _Search:
         patch: Callable[[Fixes], str | None] | None,
     ) -> None:
         self.switching: Switching | None = None
+        self.in_turns: str | None = None  # why launches follow each other
         self.ceilings: list[tuple[CeilingTrial, Arm]] = []
         self.growing: Mapping[str, NextSettings] = {}
         self.observed: StepStatistics | None = None
@@ -286,6 +290,17 @@ class _Search:
         if best is not None and best.gain > 0:
             self.launcher.best = f"{label(best.arm.fixes)} {math.exp(best.gain):.2f}x"
 
+    def beside_doubts(self) -> list[str]:
+        """Why launches were not compared side by side, where any were compared."""
+        if self.launcher.side_by_side is not None:
+            return self.launcher.side_by_side.doubts
+        if self.in_turns is None or not self.launcher.rounds:
+            return []
+        return [
+            f"Launches followed each other, because {self.in_turns}: that sees less in the same "
+            "time than side by side."
+        ]
+
     def tried_ceilings(self) -> list[TriedCeiling]:
         """What became of the ceilings."""
         trials, arms = [one for one, _ in self.ceilings], [arm for _, arm in self.ceilings]
@@ -304,7 +319,7 @@ class _Search:
             doubts=[
                 *self.doubts,
                 *self.stacking.doubts,
-                *(self.launcher.side_by_side.doubts if self.launcher.side_by_side else []),
+                *self.beside_doubts(),
             ],
             interrupted=self.interrupted,
             patch=patch_result(self.evidence, self.patch, self.no_patch),

@@ -108,7 +108,7 @@ class SideBySide:
         if self._has_failed(other, one.timing) or self._has_failed(arm, two.timing):
             return 0
         if not blocks:
-            self._apart.append((arm, len(arm.timings)))
+            self._set_apart(arm, one.timing if usable(two.timing) else two.timing)
             return 0
         launcher.keep(other, mine)
         launcher.keep(arm, its)
@@ -138,6 +138,12 @@ class SideBySide:
             return True
         # A launch without blocks may have been ended because the other one failed.
         if arm.fixes and failure(arm, timing) and (timing.fixes or not usable(timing)):
-            self._apart.append((arm, len(arm.timings)))
+            self._set_apart(arm, timing)
             return True
         return False
+
+    def _set_apart(self, arm: Arm, timing: LaunchTiming) -> None:
+        """It is launched alone from here on; its row says what became of it beside another one."""
+        self._apart.append((arm, len(arm.timings)))
+        why = (timing.reason or "no block of steps was measured").rstrip(".")
+        arm.remarks.append(f"started beside another launch it failed ({why})")

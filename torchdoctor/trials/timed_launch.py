@@ -15,7 +15,7 @@ from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.running_launch import Poll
 from torchdoctor.recording.sandbox import Contents
-from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_large
+from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_large, why_in_turns
 from torchdoctor.recording.turns import Start, abba, neighbours, take_turns
 from torchdoctor.recording.window import Window
 from torchdoctor.records import AppliedFix, LaunchTiming, Recording, TurnsTaken
@@ -25,6 +25,7 @@ from torchdoctor.trials.side_by_side import BlockPairs, BothAtOnce
 
 # A fix may need more than the untouched program: larger batches, samples kept.
 _MEMORY_TO_SPARE = 2.0
+_TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 1.5  # times two launches that follow each other
 
@@ -42,7 +43,7 @@ def turns_of_trials(
     window: Window,
     steps: int | None = None,
     wanted: bool = True,
-) -> TurnBlocks | None:
+) -> TurnBlocks | str | None:
     """Blocks of pairs side by side, which cost about as much as two launches do.
 
     Args:
@@ -53,27 +54,31 @@ def turns_of_trials(
         wanted: by the user.
 
     Returns:
-        None where launches have to follow each other: several processes train, both are not
-        sure to fit in memory, both would write to the user's files, the files that training reads
-        are to be read from the disk anew, or steps are too long, too few, or of too long a cycle.
+        Half a sentence where launches have to follow each other; None where that is wanted.
     """
-    if not wanted or recorder.drops_files or recorder.sandbox.mode == "none":
+    if not wanted:
         return None
+    if recorder.drops_files:
+        return "files are read from the disk anew by each"
+    if recorder.sandbox.mode == "none":
+        return "without the sandbox both would write to the same files"
     if too_large([seen, seen], _MEMORY_TO_SPARE) is not None:
-        return None
+        return "memory for both at the same time, and for what a fix may need, is not sure"
     most_s = 2 * expected_launch_s(seen, window)
     cycle = seen.steps.cycle_steps or 1
     for dearer in (1.0, _DEARER):
         turns = choose_turns(seen.steps, window, seen.start_s, dearer * most_s, steps)
-        if turns is None or turns.pair_s > _DEARER * most_s:
-            return None
+        if turns is None:
+            return why_in_turns(seen.steps)
+        if turns.pair_s > _DEARER * most_s:
+            return _TOO_LONG
         # An epoch's end may cost a fix what it costs nobody else (workers that start again).
         whole = turns.block_steps % cycle == 0
         if not whole and window.measure_steps % cycle == 0:
-            return None
+            return "an epoch is too long for a block of steps"
         if turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1):
             return turns
-    return None
+    return _TOO_LONG
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,8 +142,16 @@ class TimedLaunch:
         )
         return replace(timing, fixes=how.applied) if how.applied else timing
 
-    def both_at_once(self, turns: TurnBlocks) -> BothAtOnce:
-        """What trials call for a pair side by side, in blocks of `turns`."""
+    def expected_s(self, turns: TurnBlocks | str | None) -> float:
+        """Seconds of a launch of the untouched program, or of its half of a pair side by side."""
+        if isinstance(turns, TurnBlocks):
+            return turns.pair_s / 2
+        return expected_launch_s(self._seen, self._window)
+
+    def both_at_once(self, turns: TurnBlocks | str | None) -> BothAtOnce | str | None:
+        """What trials call for a pair side by side, in blocks of `turns`; or why there is none."""
+        if not isinstance(turns, TurnBlocks):
+            return turns
 
         def both(
             one: _Fixes, other: _Fixes, order: random.Random, most_s: float
