@@ -2,10 +2,9 @@
 
     python -I -S sandbox_entry.py settings.json
 
-Standard library only, and small: it is the parent of every launched program. The settings say
-what to mount (`sandbox_plan.py` makes that list); this file carries it out with ctypes, moves
-into the new root and executes the user's command there, with the environment it was itself
-started with, byte for byte. What happens is told as JSON lines on the file descriptor
+Standard library only, and small: it is the parent of every launched program. It mounts what the
+settings say (`sandbox_plan.py`), moves into the new root and executes the user's command there, in
+its own environment, byte for byte. What happens is told as JSON lines on the file descriptor
 `status_fd`: {"event": "started" | "failed" | "limited" | "exec-failed" | "exit", ...}.
 """
 
@@ -16,6 +15,7 @@ import ctypes
 import errno
 import json
 import os
+import shutil
 import signal
 import sys
 from typing import Any, NoReturn
@@ -23,9 +23,7 @@ from typing import Any, NoReturn
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x08000000, 0x10000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
-MNT_DETACH = 2
-PR_SET_PDEATHSIG = 1
-SETUP_FAILED = 125
+MNT_DETACH, PR_SET_PDEATHSIG, SETUP_FAILED = 2, 1, 125
 FLAGS = {"ro": MS_RDONLY, "nosuid": MS_NOSUID, "nodev": MS_NODEV, "noexec": MS_NOEXEC}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -217,9 +215,7 @@ class Root:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
-        for name in os.listdir(path):
-            _remove(os.path.join(path, name))
-        os.rmdir(path)
+        shutil.rmtree(path)
     elif os.path.lexists(path):
         os.unlink(path)
 
@@ -232,8 +228,7 @@ def _make_folder(path: str) -> None:
 
 
 def replace_contents(contents: dict[str, str | None], links: list[str]) -> None:
-    """Other contents for files (base64, of `links` their target; None: no such file)."""
-    # In the new root, where layers take the writes and no link leads out.
+    """Other contents for files in the new root: base64, of `links` their target, None: no file."""
     there = {path: text for path, text in contents.items() if text is not None}
     # First what is gone: a file may have become a folder, or stand where a link to one stood.
     for path in contents.keys() - there.keys():
