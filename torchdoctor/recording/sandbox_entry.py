@@ -24,10 +24,10 @@ CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x08000000, 0x
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH, PR_SET_PDEATHSIG, SETUP_FAILED = 2, 1, 125
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 FLAGS = {"ro": MS_RDONLY, "nosuid": MS_NOSUID, "nodev": MS_NODEV, "noexec": MS_NOEXEC}
 
-_libc = ctypes.CDLL(None, use_errno=True)
-# (amd64, i386, arm, arm64, riscv64, ppc64le, s390x): pivot_root has no wrapper in libc.
+_libc = ctypes.CDLL(None, use_errno=True)  # without a wrapper of pivot_root
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 
 
@@ -239,12 +239,11 @@ def replace_contents(contents: dict[str, str | None], links: list[str]) -> None:
             _remove(path)
             os.symlink(text, path)
             continue
-        writing = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         try:
-            descriptor = os.open(path, writing, 0o644)
+            descriptor = os.open(path, _WRITING, 0o644)
         except OSError:  # a link, a folder, or of an id that is not mapped in here
             _remove(path)
-            descriptor = os.open(path, writing, 0o644)
+            descriptor = os.open(path, _WRITING, 0o644)
         with os.fdopen(descriptor, "wb") as file:
             file.write(base64.b64decode(text))
 
