@@ -69,7 +69,7 @@ def report_of(folder: Path) -> dict:
     return json.loads((folder / "out" / "report.json").read_text())
 
 
-DIAGNOSE = ("--no-fixes", "--budget", "15s", "--output", "out")
+DIAGNOSE = ("--no-fixes", "--budget", "40s", "--output", "out")
 
 
 def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     mount = 'mount -t tmpfs -o size=64k none small && exec "$@"'
     if subprocess.run([*shell, mount, "sh", "true"], cwd=tmp_path, check=False).returncode:
         pytest.skip("no user namespaces here")
-    options = ("--budget", "20s", "--no-fixes", "--output", "small/out")
+    options = ("--budget", "40s", "--no-fixes", "--output", "small/out")
     result = run(tmp_path, *options, "train.py", before=[*shell, mount, "sh"])
     assert "Traceback" not in result.stderr
     assert result.returncode in (0, 2), result.stderr
