@@ -27,7 +27,7 @@ import tempfile
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -46,7 +46,6 @@ from torchdoctor.recording.shares import shares, with_inline_preparation
 from torchdoctor.recording.window import choose_window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Candidate, Interval, Recording
-from torchdoctor.records.program import ANALYSED
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.evidence import Evidence
@@ -92,15 +91,12 @@ class Workload:
         try:
             seen = recorder.observe(None, 8.0, 30.0)
             profiled = recorder.profile(seen.found.boundary, 10, 300.0)
-            trace, processes = profiled.trace, seen.processes
-            if profiled.analysed is not None:
-                there = {name: getattr(profiled.analysed, name) for name in ANALYSED}
-                processes = [replace(processes[0], **there), *processes[1:]]
+            trace = profiled.trace
             recording = Recording(
                 workload=workload,
                 environment=environment(None),
                 steps=seen.steps,
-                processes=processes,
+                processes=profiled.added_to(seen.processes),
                 sensors=seen.sensors,
                 trace=trace,
                 shares=shares(seen.steps, trace),
@@ -125,7 +121,7 @@ class Workload:
             launch,
             budget,
             order=random.Random(seed),
-            side_by_side=SideBySide(launch.both_at_once(turns)) if turns else None,
+            side_by_side=SideBySide.of(launch.both_at_once(turns)),
         )
 
     def candidates(self) -> list[Candidate]:
@@ -146,7 +142,7 @@ class Workload:
             steps=self.seen.steps,
             warmup_steps=self.window.warmup_steps,
             seed=seed,
-            both_at_once=launch.both_at_once(turns) if turns else None,
+            both_at_once=launch.both_at_once(turns),
             switching=SwitchedTrials.choose(
                 self.recorder, self.seen, self.window, loaders, self.modules, budget.left
             ),

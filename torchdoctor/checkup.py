@@ -33,7 +33,6 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.outside import outside_share
 from torchdoctor.records.preparation import unseen_forward_share
-from torchdoctor.records.program import ANALYSED
 from torchdoctor.records.slow_reads import stays_cold
 from torchdoctor.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.run_settings import RunSettings
@@ -198,10 +197,7 @@ class _Checkup:
         profiled = self._profile(seen)
         if profiled is None:
             return self._recording
-        processes = self._recording.processes
-        if profiled.analysed is not None:
-            seen_there = {name: getattr(profiled.analysed, name) for name in ANALYSED}
-            processes = [replace(processes[0], **seen_there), *processes[1:]]
+        processes = profiled.added_to(self._recording.processes)
         return replace(self._recording, trace=profiled.trace, processes=processes)
 
     def _profile(self, seen: Observation) -> Profiled | None:

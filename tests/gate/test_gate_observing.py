@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from observed_program import SEEN, STEPS
 
 from torchdoctor.errors import Inconclusive, ProgramFailed
 from torchdoctor.gate.figures import waiting
@@ -19,23 +20,10 @@ from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.turn_blocks import choose_turns, why_in_turns
 from torchdoctor.recording.window import Window
 from torchdoctor.records import (
-    Boundary,
     LaunchTiming,
-    ProcessFacts,
     ProgramFailure,
-    SensorStatistics,
-    StepStatistics,
 )
 
-STEPS = StepStatistics(
-    boundary=Boundary(kind="optimizer"), how_found="", steps=100, warmup_steps=10, median_s=0.1,
-    mean_s=0.1, p10_s=0.1, p90_s=0.1, samples_per_step=4.0,
-)  # fmt: skip
-SEEN = Observation(
-    found=SimpleNamespace(boundary=STEPS.boundary),  # type: ignore[arg-type]
-    steps=STEPS, processes=[ProcessFacts(pid=1)], sensors=SensorStatistics(), wall_s=9.0,
-    start_s=2.0,
-)  # fmt: skip
 CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
 
 

@@ -202,6 +202,12 @@ def test_what_makes_one_time_of_the_blocks() -> None:
     assert of(True, None, 2.0) == Estimator()
 
 
+EVEN = StepStatistics(
+    boundary=Boundary(kind="optimizer"), how_found="", steps=30, warmup_steps=10,
+    median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
+)  # fmt: skip
+
+
 def test_the_ratio_is_the_quotient_of_the_columns() -> None:
     source = random.Random(5)
     pairs = Pairs()
@@ -213,11 +219,7 @@ def test_the_ratio_is_the_quotient_of_the_columns() -> None:
         pairs.blocks.append(blocks)
         pairs.reference.append(blocks[0][0])
         pairs.new.append(blocks[0][1])
-    steps = StepStatistics(
-        boundary=Boundary(kind="optimizer"), how_found="", steps=30, warmup_steps=10,
-        median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
-    )  # fmt: skip
-    for row in metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(steps, steps)])[:2]:
+    for row in metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(EVEN, EVEN)])[:2]:
         assert row.new / row.reference == pytest.approx(row.ratio.estimate, rel=1e-9)
 
 
@@ -239,13 +241,9 @@ def test_means_see_what_a_few_steps_do() -> None:
         pairs.blocks.append(blocks)
         pairs.reference.append(blocks[0][0])
         pairs.new.append(blocks[0][1])
-    steps = StepStatistics(
-        boundary=Boundary(kind="optimizer"), how_found="", steps=30, warmup_steps=10,
-        median_s=0.1, mean_s=0.1, p10_s=0.1, p90_s=0.1,
-    )  # fmt: skip
     mean = pairs.mean_ratio(Estimator())
     assert mean is not None and 1.08 < mean.low < mean.estimate < 1.2
-    row, *_ = metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(steps, steps)])
+    row, *_ = metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(EVEN, EVEN)])
     assert row.ratio.high < 1.01 and row.verdict == "perhaps slower"
     assert pairs.mean_ratio(Estimator(by="mean", trimmed=0.0)) is None, "it decides itself"
     even = Pairs(blocks=[[(launch(0.1), launch(0.1))]] * 5)

@@ -5,39 +5,25 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from observed_program import SEEN, STEPS
 
 from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.stored import launched, read_stored, stored_report
 from torchdoctor.record_files import write_report
-from torchdoctor.recording.observation import Observation
 from torchdoctor.records import (
     Baseline,
-    Boundary,
     Diagnosis,
     Environment,
     LaunchTiming,
-    ProcessFacts,
     Report,
-    SensorStatistics,
-    StepStatistics,
     StepTime,
     WorkloadRecord,
 )
 
-STEPS = StepStatistics(
-    boundary=Boundary(kind="optimizer"), how_found="", steps=100, warmup_steps=10, median_s=0.1,
-    mean_s=0.1, p10_s=0.1, p90_s=0.1, samples_per_step=4.0,
-)  # fmt: skip
-SEEN = Observation(
-    found=SimpleNamespace(boundary=STEPS.boundary),  # type: ignore[arg-type]
-    steps=STEPS, processes=[ProcessFacts(pid=1)], sensors=SensorStatistics(), wall_s=9.0,
-    start_s=2.0,
-)  # fmt: skip
 SETTINGS = GateSettings(tolerances={"step_time": 0.02, "peak_memory": 0.1})
 
 

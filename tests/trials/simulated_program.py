@@ -19,11 +19,20 @@ from torchdoctor.records import (
     TurnsTaken,
 )
 from torchdoctor.trials.arms import FixFacts
+from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
 TYPICAL = (0.015, 0.008, 0.08)
+
+NO_LOADER = CeilingTrial(
+    ceiling="loader-batches",
+    branch="data_loader",
+    fixes=[("no-loader", {})],
+    removes="its data loader",
+    share=0.6,
+)
 
 
 @dataclass

@@ -7,21 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_program import QUIET, Simulated, SimulatedSwitching, observed, try_all
+from simulated_program import NO_LOADER, QUIET, Simulated, SimulatedSwitching, observed, try_all
 
 from torchdoctor.recording.switch_blocks import Blocks
 from torchdoctor.records import Block, LaunchTiming, LoaderFacts, SwitchedLaunch
 from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.ceilings import CeilingTrial, abandon
+from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.switched_trials import SwitchedTrials
-
-NO_LOADER = CeilingTrial(
-    ceiling="loader-batches",
-    branch="data_loader",
-    fixes=[("no-loader", {})],
-    removes="its data loader",
-    share=0.6,
-)
 
 
 def tried(program: Simulated, names: list[str], **more: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulated_program import QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
+from simulated_program import NO_LOADER, QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
 
 from torchdoctor.records import Candidate
 from torchdoctor.trials.arms import FixFacts
@@ -209,13 +209,6 @@ def test_with_little_time_a_promising_fix_that_must_be_launched_is_not_forgotten
         assert len(switching.launched) == 1 and recommended(results) == [(first, {})]
 
 
-NO_LOADER = CeilingTrial(
-    ceiling="loader-batches",
-    branch="data_loader",
-    fixes=[("no-loader", {})],
-    removes="its data loader",
-    share=0.6,
-)
 NO_WAITS = CeilingTrial(
     ceiling="answered-waits", branch="cpu", fixes=[("no-waits", {})], share=0.3, whole=False
 )

@@ -11,7 +11,7 @@ from torchdoctor.gate.pairs import Pairs
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.turn_blocks import TurnBlocks
-from torchdoctor.recording.turns import abba, neighbours, take_turns
+from torchdoctor.recording.turns import neighbours, take_turns_by_lot
 from torchdoctor.recording.window import Window
 from torchdoctor.records import LaunchTiming, TurnsTaken
 from torchdoctor.trials.compare import usable
@@ -89,14 +89,8 @@ class PairLauncher:
 
     def _side_by_side(self, turns: TurnBlocks, until_s: float) -> None:
         self._say(f"both versions side by side, pair {len(self.pairs.blocks) + 1}")
-        # The first to warm up has waited longer for its first block, so that goes by lot too.
-        sides = list(self.sides)
-        self._order.shuffle(sides)
-        starts = self._start(sides[0], turns), self._start(sides[1], turns)
-        order = abba(turns.blocks, self._order)
-        first, second = take_turns(starts, order, turns.most_turn_s, until_s)
-        taken = {sides[0].name: first, sides[1].name: second}
-        reference, new = taken["reference"], taken["new"]
+        starts = self._start(self.sides[0], turns), self._start(self.sides[1], turns)
+        reference, new = take_turns_by_lot(starts, turns, self._order, until_s)
         self._add(reference.timing, new.timing)
         blocks = neighbours(reference, new)
         if blocks:

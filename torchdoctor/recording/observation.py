@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchdoctor.recording.step_finding import StepsFound
 from torchdoctor.records import (
@@ -12,6 +12,7 @@ from torchdoctor.records import (
     StepStatistics,
     TraceStatistics,
 )
+from torchdoctor.records.program import ANALYSED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +36,10 @@ class Profiled:
 
     trace: TraceStatistics
     analysed: ProcessFacts | None = None  # None: the program ended before
+
+    def added_to(self, processes: list[ProcessFacts]) -> list[ProcessFacts]:
+        """What was observed, the main trainer first, with what only those hooks see."""
+        if self.analysed is None:
+            return processes
+        seen_there = {name: getattr(self.analysed, name) for name in ANALYSED}
+        return [replace(processes[0], **seen_there), *processes[1:]]

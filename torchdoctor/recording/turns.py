@@ -19,6 +19,7 @@ import psutil
 
 from torchdoctor.recording import processes
 from torchdoctor.recording.running_launch import Poll, RunningLaunch, no_interrupts
+from torchdoctor.recording.turn_blocks import TurnBlocks
 from torchdoctor.records import LaunchTiming, TurnsTaken
 
 _LOOK_S = 0.004
@@ -97,6 +98,18 @@ def neighbours(one: TurnsTaken, other: TurnsTaken) -> list[tuple[LaunchTiming, L
     """Turn n of one with turn n of the other: in ABBA order they follow each other."""
     theirs = {block.round: block.timing for block in other.blocks}
     return [(x.timing, theirs[x.round]) for x in one.blocks if x.round in theirs]
+
+
+def take_turns_by_lot(
+    starts: tuple[Start, Start], turns: TurnBlocks, chance: random.Random, until_s: float
+) -> tuple[TurnsTaken, TurnsTaken]:
+    """`take_turns` in blocks of `turns`, who begins and in which order by lot; as `starts` are."""
+    # The first to warm up waits longer for its first block, so that goes by lot too.
+    places = [0, 1]
+    chance.shuffle(places)
+    shuffled = starts[places[0]], starts[places[1]]
+    taken = take_turns(shuffled, abba(turns.blocks, chance), turns.most_turn_s, until_s)
+    return taken[places[0]], taken[places[1]]  # swapping twice is nothing
 
 
 def take_turns(

@@ -48,6 +48,7 @@ class Confirmation:
     ) -> None:
         self.launcher, self.evidence = launcher, evidence
         self.faster, self.same, self.tell, self.reserves = faster, same, tell, reserves
+        self._looked_at: list[Arm] = []  # finalists that were measured afresh
 
     def finalists(self, finalists: list[Arm]) -> None:
         """Fresh pairs, best first, for as many as the budget allows; the next if nobody wins.
@@ -71,6 +72,7 @@ class Confirmation:
                 for arm in chosen:
                     if self.evidence.measured(arm).beyond_bound:
                         self._go_on_with(arm, kept_s, others_wait=bool(finalists))
+            self._looked_at += chosen
             self.tell(chosen)
             if self.faster():
                 return
@@ -84,8 +86,8 @@ class Confirmation:
         launcher.plan = Plan(phase="confirm", unit="launch", most=most * len(arms), arms=arms)
         for done in range(most):
             round_s = sum(map(launcher.expected_s, arms))
-            set_s = FEWEST_PAIRS * (baseline_s := launcher.expected_s(baseline))
-            set_s += FEWEST_PAIRS * max(map(launcher.expected_s, chosen), default=baseline_s)
+            dearest_s = max(map(launcher.expected_s, chosen))
+            set_s = FEWEST_PAIRS * (launcher.expected_s(baseline) + dearest_s)
             left_s = launcher.budget.left()
             fits_now = set_s + kept_s <= left_s < round_s + set_s + kept_s
             if done >= FEWEST_PAIRS and fits_now and len(self.faster()) > 1:
@@ -145,12 +147,12 @@ class Confirmation:
 
     def _may_win(self, arm: Arm) -> bool:
         """Not of a fix that was measured afresh with a better setting and did not fail."""
-        paired = [
-            one
-            for one in self.evidence.arms_of(arm.fixes[0][0], "confirm")
-            if one.alive and not self.evidence.numerics(one).harmful
-        ]
-        return arm.alive and not paired and not self.evidence.numerics(arm).harmful
+        better = any(
+            one.alive and not self.evidence.numerics(one).harmful
+            for one in self._looked_at
+            if one.fixes[0][0] == arm.fixes[0][0]
+        )
+        return arm.alive and not better and not self.evidence.numerics(arm).harmful
 
     def itself(self) -> None:
         """The A/A candidate of pairs side by side, where two cost no more than an eighth."""

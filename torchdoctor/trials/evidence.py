@@ -143,14 +143,6 @@ class Evidence:
         """The same by the median where the mean decides, or the other way."""
         return self._differences(arm, phase, _other(self._by(arm)))
 
-    def arms_of(self, fix: str, phase: str) -> list[Arm]:
-        """Arms with this fix first that have launches of a phase."""
-        return [
-            arm
-            for arm in self._launcher.known
-            if arm.fixes[0][0] == fix and any(slot.phase == phase for slot in arm.slots)
-        ]
-
     def ceiling(self, arm: Arm) -> Interval | None:
         """What an arm that takes a branch's cost away gave within one launch."""
         return None if arm.refused else compare.interval(self.paired(arm, "switch"))

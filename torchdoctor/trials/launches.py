@@ -85,7 +85,6 @@ class Launcher:
         self.best: str | None = None
         self.done = 0
         self.side_by_side = side_by_side
-        self.known: list[Arm] = []  # those that were launched, but for the untouched program
         self._launch, self._progress, self._first_s = launch, progress, expected_launch_s
 
     def expected_s(self, arm: Arm) -> float:
@@ -280,8 +279,6 @@ class Launcher:
             Stopped: the untouched program failed twice in a row.
         """
         arm.slots.append(slot)
-        if arm.fixes and arm not in self.known:
-            self.known.append(arm)
         timing = slot.timing
         if arm is self.baseline:
             if [usable(s.timing) for s in arm.slots[-2:]] == [False, False]:

@@ -90,9 +90,7 @@ def run_trials(
         progress=progress,
         order=random.Random(seed),
         expected_launch_s=expected_launch_s,
-        side_by_side=None
-        if both_at_once is None or isinstance(both_at_once, str)
-        else SideBySide(both_at_once),
+        side_by_side=SideBySide.of(both_at_once),
     )
     arms = [
         Arm(

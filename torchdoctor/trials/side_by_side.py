@@ -55,6 +55,11 @@ class SideBySide:
         self._apart: list[tuple[Arm, int]] = []
         self.works = True
 
+    @classmethod
+    def of(cls, start: BothAtOnce | str | None) -> SideBySide | None:
+        """None where launches follow each other: `start` says why, or that this is wanted."""
+        return None if start is None or isinstance(start, str) else cls(start)
+
     @property
     def doubts(self) -> list[str]:
         """For the report."""

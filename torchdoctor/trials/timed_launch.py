@@ -16,7 +16,7 @@ from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.running_launch import Poll
 from torchdoctor.recording.sandbox import Contents
 from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_large, why_in_turns
-from torchdoctor.recording.turns import Start, abba, neighbours, take_turns
+from torchdoctor.recording.turns import Start, neighbours, take_turns_by_lot
 from torchdoctor.recording.window import Window
 from torchdoctor.records import AppliedFix, LaunchTiming, Recording, TurnsTaken
 from torchdoctor.source_patch import SourcePatch, source_patch
@@ -157,12 +157,8 @@ class TimedLaunch:
             one: _Fixes, other: _Fixes, order: random.Random, most_s: float
         ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
             until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
-            # The first to warm up waits longer for its first block, so that goes by lot too.
-            sides = [one, other]
-            order.shuffle(sides)
-            starts = self._turning(sides[0], turns), self._turning(sides[1], turns)
-            taken = take_turns(starts, abba(turns.blocks, order), turns.most_turn_s, until_s)
-            mine, its = taken if sides[0] is one else taken[::-1]
+            starts = self._turning(one, turns), self._turning(other, turns)
+            mine, its = take_turns_by_lot(starts, turns, order, until_s)
             return mine, its, neighbours(mine, its)
 
         return both
