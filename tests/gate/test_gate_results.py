@@ -15,6 +15,9 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
+from torchdoctor.errors import UsageError
+from torchdoctor.gate.tolerances import tolerances
+
 ROOT = Path(__file__).parent.parent.parent
 # What the measuring does instead, by the variable OUTCOME.
 FRONT = """
@@ -30,6 +33,8 @@ def run(self):
         raise Inconclusive("The program of HEAD cannot be measured: It failed.")
     if outcome == "failed":
         raise ProgramFailed("It failed. Its own output ends with:\\n\\nTraceback: 50 % | more", 1)
+    if outcome == "interrupted":
+        raise KeyboardInterrupt
     if outcome == "no step":
         raise NoStepFound("No training step was found.")
     return GateReport(
@@ -94,6 +99,22 @@ def test_a_gate_that_measures_nothing_says_why_in_every_file(
     suite = ElementTree.parse(tmp_path / "o.xml").getroot()
     assert suite.attrib["tests"] == suite.attrib["skipped"] == "1"
     assert suite.find("testcase/skipped").attrib["message"] == said
+
+
+def test_ctrl_c_before_the_first_pair_leaves_files_that_say_so(tmp_path: Path) -> None:
+    """A CI that ends a job reads the file and found none."""
+    result = gate(tmp_path, "interrupted")
+    assert result.returncode == 130, result.stderr
+    found = json.loads((tmp_path / "o.json").read_text())
+    assert (found["verdict"], found["interrupted"]) == ("inconclusive", True)
+    assert found["sentence"] == "It was interrupted before anything was compared."
+    assert (tmp_path / "o.md").exists() and (tmp_path / "o.xml").exists()
+
+
+def test_a_tolerance_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    """The last one won silently: which of the two was meant nobody can know."""
+    with pytest.raises(UsageError, match="names step_time twice"):
+        tolerances(str(tmp_path), "step_time=5%,step_time=50%")
 
 
 def test_a_wrong_command_line_is_an_annotation_too(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def _measured(
     from torchdoctor.reports.progress import Progress
 
     stored = read_stored(baseline) if baseline is not None else None
+    named = str(baseline) if against is None else against or ""
     try:
         with Progress(quiet=quiet) as progress:
             if stored is not None:
@@ -124,8 +125,11 @@ def _measured(
             assert against is not None
             return GateRun(workload, against, settings, progress.update).run()
     except (Inconclusive, ProgramFailed, NoStepFound, TimedOut) as error:
-        named = str(baseline) if against is None else against
         write_files(undecided(workload, named, first_sentences(error)), files)
+        raise
+    except KeyboardInterrupt:
+        why = "It was interrupted before anything was compared."
+        write_files(undecided(workload, named, why, interrupted=True), files)
         raise
 
 

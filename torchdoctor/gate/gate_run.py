@@ -23,6 +23,7 @@ from torchdoctor.gate.pairs import Estimator, estimator
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.surroundings import environment_of, launch_doubts
+from torchdoctor.gate.unloaded import unloaded_doubts
 from torchdoctor.gate.versions import Reference
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder, writing
@@ -79,7 +80,7 @@ class GateRun:
             for recorder in (new, old):
                 closing.callback(recorder.close)
             seen = observe_both(new, old, self._ref, settings, self._say)
-            self._doubts += seen.doubts
+            self._doubts += [*seen.doubts, *self._unloaded(reference, seen.sides)]
             launcher = self._launcher(seen.sides)
             how = estimator([(x.seen.steps, x.seen.sensors.other_load_cpus) for x in seen.sides])
             verdict, interrupted = "inconclusive", False
@@ -139,6 +140,12 @@ class GateRun:
         old = recorder("reference", moved.workload, {})
         old.variables = moved.variables
         return new, old
+
+    def _unloaded(self, reference: Reference, sides: tuple[Side, Side]) -> list[str]:
+        """Changed files whose change is on neither side."""
+        loaded = [path for x in sides for one in x.seen.processes for path in one.sources]
+        folders = [reference.root.resolve(), reference.folder.resolve()]
+        return unloaded_doubts(folders, reference.differing(), loaded)
 
     def _window(self, sides: tuple[Side, Side]) -> Window:
         """One window for both: the slower version's steps, and what either's workers hold ready."""

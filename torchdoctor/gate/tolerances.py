@@ -28,12 +28,16 @@ def tolerances(folder: str, given: str | None) -> dict[str, float]:
     Raises:
         UsageError: an unknown metric, or a value that is no share.
     """
-    found = {**DEFAULT_TOLERANCES, **_stored(Path(folder))}
+    found, said = {**DEFAULT_TOLERANCES, **_stored(Path(folder))}, set()
     for part in filter(None, (x.strip() for x in (given or "").split(","))):
         name, equal, value = part.partition("=")
         if not equal:
             raise UsageError(f"--tolerance takes METRIC=SHARE, e.g. step_time=5%, not '{part}'.")
-        found[_known(name.strip(), "--tolerance")] = _share(value.strip(), part)
+        metric = _known(name.strip(), "--tolerance")
+        if metric in said:
+            raise UsageError(f"--tolerance names {metric} twice: keep one of them.")
+        said.add(metric)
+        found[metric] = _share(value.strip(), part)
     found["samples_per_s"] = found["step_time"]
     return found
 

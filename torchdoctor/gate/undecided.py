@@ -10,13 +10,16 @@ from torchdoctor.records import Workload, WorkloadRecord
 from torchdoctor.records.gate import GateReport
 
 
-def undecided(workload: Workload, reference: str, why: str) -> GateReport:
+def undecided(
+    workload: Workload, reference: str, why: str, *, interrupted: bool = False
+) -> GateReport:
     """A result without figures, so that who reads the files learns the reason.
 
     Args:
         workload: what was to be compared.
         reference: with what.
         why: it could not be; a sentence.
+        interrupted: by Ctrl-C.
     """
     return GateReport(
         torchdoctor_version=__version__,
@@ -26,4 +29,5 @@ def undecided(workload: Workload, reference: str, why: str) -> GateReport:
         reference=reference,
         verdict="inconclusive",
         sentence=why,
+        interrupted=interrupted,
     )

@@ -6,6 +6,7 @@ import sys
 import time
 
 from . import flag_hooks
+from .loaded_sources import loaded_sources
 from .session import STARTED_UNIX_S
 from .step_log import EventLog
 
@@ -68,6 +69,7 @@ def collect(session):
         "backend_location": getattr(session, "backend_location", None),
         "seeded_by_program": getattr(session, "seeded_by_program", False),
         "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
+        "sources": loaded_sources(),
         "trackers": list(getattr(session, "trackers", [])),
         "probe_errors": list(session.errors),
         "probe_cost_us_per_step": _cost(session),

@@ -330,9 +330,9 @@ class ProcessFacts:
     backend_location: Location | None = None  # of its process group
     compilation: Compilation | None = None  # None: it compiled nothing
     seeded_by_program: bool = False  # the program itself called torch.manual_seed
-    frameworks: list[str] = field(
-        default_factory=list
-    )  # "transformers", "lightning", "accelerate", ...
+    frameworks: list[str] = field(default_factory=list)  # "transformers", "lightning", ...
+    # Loaded ones outside the interpreter's folders, and each installed package's first.
+    sources: list[str] = field(default_factory=list)
     trackers: list[str] = field(default_factory=list)  # "wandb", ... that were switched offline
     probe_errors: list[str] = field(default_factory=list)
     probe_cost_us_per_step: float | None = None  # its logging timed in place, times a factor
