@@ -68,6 +68,20 @@ def test_evaluation_over_the_training_loader_itself():
     assert iterations(script, found) == 4 * 6 - 1
 
 
+def test_a_loader_made_anew_in_each_epoch_is_not_said_to_feed_no_step():
+    """ "No fetch goes with each step (30 batches fetched)" contradicted itself."""
+    script = Script()
+    for epoch in range(3):
+        script.start_loader(epoch)
+        for _ in range(10):
+            script.train_step(loader=epoch)
+        script.exhaust(epoch)
+    loaders = [LoaderFacts(ident=n, batches=10) for n in range(3)]
+    found = find(script, loaders=loaders)
+    assert found.boundary.kind == "optimizer"
+    assert found.how_found.startswith("no one of 3 DataLoaders feeds each step, so one iteration")
+
+
 def test_two_loaders_zipped_begin_with_the_first():
     script = Script()
     script.start_loader(3)
