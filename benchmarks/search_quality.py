@@ -20,50 +20,26 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import subprocess
 import sys
 import tempfile
+import time
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from observed_workload import Workload
 from row_log import append, rows_of
 
-from torchdoctor import catalogue
-from torchdoctor.candidates import candidates
 from torchdoctor.commands.arguments import parse_duration
-from torchdoctor.diagnosis import diagnose
 from torchdoctor.errors import TorchdoctorError
-from torchdoctor.recording.environment import environment
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.shares import shares, with_inline_preparation
-from torchdoctor.recording.window import choose_window
-from torchdoctor.recording.workload import workload_of
-from torchdoctor.records import Candidate, Interval, Recording
-from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
-from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.fix_facts import fix_facts
-from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.numerics import trains_in_low_precision
-from torchdoctor.trials.outcome import TrialResults, training_is_the_same
-from torchdoctor.trials.rounds import differences
-from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget, BudgetEnded
-from torchdoctor.trials.side_by_side import SideBySide
-from torchdoctor.trials.switched_trials import SwitchedTrials
-from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
+from torchdoctor.records import Candidate
+from torchdoctor.trials.arms import Fixes, label
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
 TIMES = 10  # the budget of the exhaustive search
-_SIDE_BY_SIDE = 8  # pairs of both results with the untouched program
-_TOGETHER = 0.3  # of the exhaustive search's time: for the best together
 _NULLS = 8  # at a time
 _NULL_FIX = """
 def apply(torch, settings, program):
@@ -71,155 +47,24 @@ def apply(torch, settings, program):
 """
 
 
-@dataclass
-class Workload:
-    """One sample, observed once; searches start from what was seen."""
-
-    recorder: Recorder
-    recording: Recording
-    seen: Any
-    window: Any
-    modules: dict[str, Any]
-
-    @classmethod
-    @contextmanager
-    def observed(cls, script: Path, folder: Path, budget_s: float) -> Iterator[Workload]:
-        """Observe and profile it as a run does."""
-        workload = workload_of([str(script)], cwd=str(script.parent))
-        sandbox = Sandbox.choose("auto", folder, workload)
-        recorder = Recorder(workload, folder / "run", sandbox, 0, None, 600.0)
-        try:
-            seen = recorder.observe(None, 8.0, 30.0)
-            profiled = recorder.profile(seen.found.boundary, 10, 300.0)
-            trace = profiled.trace
-            recording = Recording(
-                workload=workload,
-                environment=environment(None),
-                steps=seen.steps,
-                processes=profiled.added_to(seen.processes),
-                sensors=seen.sensors,
-                trace=trace,
-                shares=shares(seen.steps, trace),
-            )
-            window = choose_window(seen.steps, budget_s, recording.main.loaders)
-            found = with_inline_preparation(recording)
-            yield cls(recorder, found, seen, window, dict(catalogue.fixes()))
-        finally:
-            recorder.close()
-            sandbox.close()
-
-    def launch(self, budget: Budget) -> TimedLaunch:
-        """Fixes in, a sample out."""
-        return TimedLaunch(
-            self.recorder, self.seen, self.window, self.modules, budget.left, self.recording
-        )
-
-    def launcher(self, budget: Budget, seed: int) -> Launcher:
-        """Rounds of launches, side by side where they can be."""
-        launch, turns = self.launch(budget), turns_of_trials(self.recorder, self.seen, self.window)
-        return Launcher(
-            launch,
-            budget,
-            order=random.Random(seed),
-            side_by_side=SideBySide.of(launch.both_at_once(turns)),
-        )
-
-    def candidates(self) -> list[Candidate]:
-        """Those of a run."""
-        diagnosis = diagnose(self.recording, catalogue.checks(), catalogue.fixes())
-        return candidates(self.recording, diagnosis, catalogue.fixes())[0]
-
-    def search(self, tried: list[Candidate], budget_s: float, seed: int) -> TrialResults:
-        """These candidates alone, as a run searches."""
-        budget = Budget(budget_s)
-        loaders = self.recording.main.loaders
-        launch, turns = self.launch(budget), turns_of_trials(self.recorder, self.seen, self.window)
-        return run_trials(
-            launch,
-            tried,
-            {ident: self._null_facts(module) for ident, module in self.modules.items()},
-            budget=budget,
-            steps=self.seen.steps,
-            warmup_steps=self.window.warmup_steps,
-            seed=seed,
-            both_at_once=launch.both_at_once(turns),
-            switching=SwitchedTrials.choose(
-                self.recorder, self.seen, self.window, loaders, self.modules, budget.left
-            ),
-        )
-
-    def _null_facts(self, module: Any) -> FixFacts:
-        switches = getattr(module, "WHEN", "launch") == "between steps"
-        return FixFacts(keeps_results=module.KEEPS_RESULTS, switches=switches)
-
-    def _facts(self, ident: str) -> FixFacts:
-        return fix_facts(self.modules[ident], self.recording)
-
-    def exhaustive(self, tried: list[Candidate], budget_s: float, seed: int) -> Fixes:
-        """Every candidate in rounds until the time is used, then the best of them together."""
-        budget = Budget(budget_s)
-        launcher = self.launcher(budget, seed)
-        arms = [_arm(f"all-{n}", one, self._facts(one.fix)) for n, one in enumerate(tried)]
-        try:
-            while budget.left() > _TOGETHER * budget_s and any(arm.alive for arm in arms):
-                launcher.round(arms, "screen")
-        except BudgetEnded:
-            pass
-        gains = {arm.key: _gain(launcher, arm) for arm in arms}
-        evidence = Evidence(launcher, self.seen.steps, trains_in_low_precision(self.recording))
-        same = [a for a in arms if training_is_the_same(evidence.measured(a), False)]
-        ranked = sorted((a for a in same if a.alive), key=lambda a: -gains[a.key])
-        together: Fixes = []
-        for arm in ranked:
-            names = {fix for fix, _ in together}
-            if gains[arm.key] <= 0 or names & {fix for fix, _ in arm.fixes}:
-                continue
-            grown = Arm(key=f"with-{arm.key}", fixes=[*together, *arm.fixes])
-            before = Arm(key=f"without-{arm.key}", fixes=together)
-            try:
-                for _ in range(3 if together else 0):
-                    launcher.round([grown, before], "stack")
-            except BudgetEnded:
-                break
-            if not together or _gain(launcher, grown) > _gain(launcher, before):
-                together = grown.fixes
-        return together
-
-    def side_by_side(self, several: dict[str, Fixes], seed: int) -> dict[str, Interval | None]:
-        """Fresh rounds of these and the untouched program; speed-ups against it."""
-        budget = Budget(None)
-        launcher = self.launcher(budget, seed)
-        arms = [Arm(key=name, fixes=fixes) for name, fixes in several.items() if fixes]
-        for _ in range(_SIDE_BY_SIDE if arms else 0):
-            launcher.round(arms, "confirm")
-        return {arm.key: compare.interval(_differences(launcher, arm)) for arm in arms}
-
-
-def _arm(key: str, one: Candidate, facts: FixFacts) -> Arm:
-    fixes = [(one.fix, dict(one.settings)), *one.also.items()]
-    return Arm(key=key, fixes=fixes, facts=facts, candidate=one)
-
-
-def _differences(launcher: Launcher, arm: Arm) -> list[float]:
-    return differences(
-        launcher.rounds, arm.key, lambda timing: compare.seconds_per_sample(timing, "mean")
-    )
-
-
-def _gain(launcher: Launcher, arm: Arm) -> float:
-    found = _differences(launcher, arm)
-    return fmean(found) if found else -math.inf
-
-
-def run_as_a_user(script: Path, folder: Path, budget_s: float, seed: int) -> Fixes:
-    """What `torchdoctor run` recommends."""
+def run_as_a_user(script: Path, folder: Path, budget_s: float, seed: int) -> dict[str, Any]:
+    """The report of `torchdoctor run`."""
     report = folder / f"search-{seed}.json"
     options = ["--quiet", "--budget", f"{budget_s:g}s", "--seed", str(seed), "--json", str(report)]
     command = [sys.executable, "-m", "torchdoctor.cli", "run", *options]
     command += ["--output", str(folder / f"search-{seed}"), str(script)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    found = json.loads(report.read_text())["recommendation"]["fixes"]
-    return [(one["fix"], one["settings"]) for one in found]
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+def _tried(report: dict[str, Any]) -> list[str]:
+    """Each trial in a few words, so that a search which missed something can be understood."""
+    return [
+        f"{one['fix']} {one['settings'] or ''} {one['verdict']} "
+        f"{round(one['speedup']['estimate'], 3) if one['speedup'] else '-'} {one['pairs']}"
+        for one in report["trials"]
+    ]
 
 
 def run_one(script: Path, budget_s: float, number: int) -> dict[str, Any]:
@@ -229,19 +74,37 @@ def run_one(script: Path, budget_s: float, number: int) -> dict[str, Any]:
         Workload.observed(script, Path(name), budget_s) as one,
     ):
         tried = one.candidates()
-        ours = run_as_a_user(script, Path(name), budget_s, number)
+        began = time.monotonic()
+        report = run_as_a_user(script, Path(name), budget_s, number)
+        took_s = time.monotonic() - began
+        ours = [(x["fix"], x["settings"]) for x in report["recommendation"]["fixes"]]
         best = one.exhaustive(tried, TIMES * budget_s, number)
-        both = one.side_by_side({"search": ours, "exhaustive": best}, number)
+        several = {"search": ours, "exhaustive": best}
+        if _same_set(ours, best):  # measured twice, chance alone would tell them apart
+            found = one.side_by_side({"search": ours}, number)
+            both = dict.fromkeys(several, found.get("search"))
+        else:
+            both = one.side_by_side(several, number)
     return {
         "kind": "run",
         "workload": script.stem,
         "round": number,
         "budget_s": budget_s,
         "candidates": len(tried),
+        "search_s": round(took_s, 1),
+        "tried": _tried(report),
+        "not_tried": len(report["not_tried"]),
         "search": label(ours),
         "exhaustive": label(best),
         **{f"{way}_speedup": asdict(x) if x else None for way, x in both.items()},
     }
+
+
+def _same_set(one: Fixes, other: Fixes) -> bool:
+    """Whether both are the same fixes in the same settings, in any order."""
+    return sorted((fix, str(sorted(with_.items()))) for fix, with_ in one) == sorted(
+        (fix, str(sorted(with_.items()))) for fix, with_ in other
+    )
 
 
 def run_nulls(script: Path, budget_s: float, number: int) -> dict[str, Any]:
