@@ -62,7 +62,7 @@ def _tried(report: dict[str, Any]) -> list[str]:
     """Each trial in a few words, so that a search which missed something can be understood."""
     return [
         f"{one['fix']} {one['settings'] or ''} {one['verdict']} "
-        f"{round(one['speedup']['estimate'], 3) if one['speedup'] else '-'} {one['pairs']}"
+        f"{round(one['speedup']['estimate'], 3) if one['speedup'] else '-'} {one['pairs']} pairs"
         for one in report["trials"]
     ]
 
@@ -93,7 +93,6 @@ def run_one(script: Path, budget_s: float, number: int) -> dict[str, Any]:
         "candidates": len(tried),
         "search_s": round(took_s, 1),
         "tried": _tried(report),
-        "not_tried": len(report["not_tried"]),
         "search": label(ours),
         "exhaustive": label(best),
         **{f"{way}_speedup": asdict(x) if x else None for way, x in both.items()},
