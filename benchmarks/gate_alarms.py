@@ -12,6 +12,7 @@ Runs `torchdoctor gate` on a small training program against itself (A/A), and ag
   --max-step-time-regression-pct 5`. It needs `--traceml`, the command in a virtual environment that
   sees the same torch: `python -m venv --system-site-packages VENV; VENV/bin/pip install --no-deps
   traceml-ai` and its small dependencies (rich, psutil, numpy, msgspec, pyyaml, nvidia-ml-py).
+  `--traceml-alone` gates by it as often as the log holds other gates without it beside them.
 
 Every gate is appended to the log, so a run that was stopped goes on; the table is of all of it
 (`--same 0 --slower 0`: only the table).
@@ -78,6 +79,22 @@ def git(folder: Path, *arguments: str) -> None:
     """Run git with an identity."""
     identity = ["-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost"]
     subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def traceml_alone(slowdown: float, traceml: str) -> dict[str, Any]:
+    """Its verdict on one pair of versions, in a row of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        found = {"slowdown": slowdown, "traceml": traceml_gate(Path(name), traceml, slowdown)}
+    return {**found, "load": os.getloadavg()[0]}
+
+
+def lacking(gates: list[dict[str, Any]], wanted: list[float], key: str) -> list[float]:
+    """Slow-downs of `wanted` that no row with this key has yet, one for one."""
+    left = list(wanted)
+    for gate in gates:
+        if key in gate and gate["slowdown"] in left:
+            left.remove(gate["slowdown"])
+    return left
 
 
 def one_gate(slowdown: float, budget: str, traceml: str | None) -> dict[str, Any]:
@@ -175,7 +192,8 @@ def table(gates: list[dict[str, Any]]) -> str:
         )
     blind = sorted(g["blind_spot"] for g in gates if g.get("verdict") == "not slower")
     middle = f"{blind[len(blind) // 2]:.1%}" if blind else "-"
-    spent = sum(g.get("seconds", 0.0) for g in gates) / max(len(gates), 1)
+    times = [g["seconds"] for g in gates if "seconds" in g]
+    spent = sum(times) / max(len(times), 1)
     failed = sum("error" in g for g in gates)
     return "\n".join(
         [
@@ -194,16 +212,19 @@ def main() -> None:
     parser.add_argument("--slowdown", type=float, default=0.10)
     parser.add_argument("--budget", default="10m", help="Of each gate.")
     parser.add_argument("--traceml", help="TraceML's command, to gate the same versions by it.")
+    parser.add_argument("--traceml-alone", action="store_true", help="Only what lacks it.")
     parser.add_argument("--log", type=Path, default=Path("gates.jsonl"))
     arguments = parser.parse_args()
     gates = rows_of(arguments.log)
+    alone = arguments.traceml if arguments.traceml_alone else None
     wanted = [0.0] * arguments.same + [arguments.slowdown] * arguments.slower
-    for gate in gates:
-        if gate["slowdown"] in wanted:
-            wanted.remove(gate["slowdown"])
+    wanted = lacking(gates, wanted, "exit" if alone is None else "traceml")
     random.Random(len(gates)).shuffle(wanted)
     for slowdown in wanted:
-        gates.append(one_gate(slowdown, arguments.budget, arguments.traceml))
+        if alone is not None:
+            gates.append(traceml_alone(slowdown, alone))
+        else:
+            gates.append(one_gate(slowdown, arguments.budget, arguments.traceml))
         append(arguments.log, gates[-1])
         print(gates[-1], flush=True)
     print(table(gates))
