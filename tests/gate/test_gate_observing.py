@@ -11,6 +11,7 @@ import pytest
 from observed_program import SEEN, STEPS
 
 from torchdoctor.errors import Inconclusive, ProgramFailed
+from torchdoctor.gate import launches
 from torchdoctor.gate.figures import waiting
 from torchdoctor.gate.launches import PairLauncher, Side
 from torchdoctor.gate.observing import Observed, observe_both
@@ -19,10 +20,7 @@ from torchdoctor.gate.surroundings import launch_doubts
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.turn_blocks import choose_turns, why_in_turns
 from torchdoctor.recording.window import Window
-from torchdoctor.records import (
-    LaunchTiming,
-    ProgramFailure,
-)
+from torchdoctor.records import Block, LaunchTiming, ProgramFailure, TurnsTaken
 
 CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
 
@@ -169,3 +167,31 @@ def test_a_version_that_fails_three_times(new: str, old: str, error: type[Except
         for _ in range(3):
             launcher.measure(0.0)
     assert launcher.pairs.blocks == []
+
+
+@pytest.mark.parametrize("how", ["crashed", "stood still"])
+def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Side by side, what it had measured until then counted, and the gate passed."""
+    step = LaunchTiming(ended="measured", step_s=[0.1] * 5, samples=20.0, iterations=90)
+    blocks = [Block(arm=0, round=n, began_s=0.0, ended_s=0.0, timing=step) for n in (1, 2)]
+    whole = TurnsTaken(timing=step, blocks=blocks, stopped=True)
+    ended = "failed" if how == "crashed" else "measured"
+    timing = replace(step, ended=ended, reason="IndexError: 7", iterations=60)
+    broken = TurnsTaken(timing=timing, blocks=blocks, late=ended == "measured")
+    taken = [whole, broken]
+    monkeypatch.setattr(launches, "take_turns_by_lot", lambda *_: tuple(taken))
+    sides = [Side(name=name, recorder=None, seen=SEEN) for name in ("reference", "new")]  # type: ignore[arg-type]
+    window = Window(warmup_steps=10, measure_steps=30, max_window_s=5.0)
+    turns = choose_turns(STEPS, window, 2.0, 60.0)
+    launcher = PairLauncher(tuple(sides), window, turns, random.Random(0), lambda what: None)  # type: ignore[arg-type]
+    with pytest.raises(ProgramFailed, match="broke down in 3 launches, where the reference went"):
+        for _ in range(3):
+            launcher.measure(0.0)
+    assert launcher.pairs.blocks == []
+    assert "broke down where that of the reference went on: IndexError" in launcher.doubts[0]
+    # Where the reference had not come as far, it may break down there as well: the blocks count.
+    taken[1] = replace(broken, timing=replace(timing, iterations=90))
+    launcher.measure(0.0)
+    assert len(launcher.pairs.blocks[0]) == 2

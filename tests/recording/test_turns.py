@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from torchdoctor.recording import turns
+from torchdoctor.recording.launch_environment import PROBE
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
 from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns
@@ -88,13 +91,33 @@ def test_one_that_crashes_ends_both_and_keeps_whole_blocks(tmp_path: Path) -> No
         first, second = take_turns((begin(good), begin(bad)), ORDER, 1.0, time.monotonic() + 300)
     assert 1 <= len(second.blocks) <= 2
     assert len(first.blocks) >= 1
+    # Whole blocks, yet no launch that went well; the other one was only ended.
+    assert (second.timing.ended, second.stopped) == ("failed", False)
+    assert "no" in (second.timing.reason or "") and not second.late
+    assert (first.timing.ended, first.stopped) == ("measured", True)
     with Sandbox.choose("auto", tmp_path) as sandbox:
         good = recorder(tmp_path / "good2", sandbox, 0.01)
         bad = recorder(tmp_path / "bad2", sandbox, 0.01, "raise ValueError('no memory left')")
         first, second = take_turns((begin(good), begin(bad)), ORDER, 1.0, time.monotonic() + 300)
     assert (second.timing.ended, second.blocks) == ("failed", [])
     assert "no memory left" in (second.timing.reason or "")
-    assert first.blocks == []
+    assert first.blocks == [] and first.stopped
+
+
+@pytest.mark.slow
+def test_one_that_never_ends_its_turn_is_late_and_the_other_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deadlock after the first blocks was a launch that had measured them, and nothing else."""
+    monkeypatch.setattr(turns, "_BLOCKED_S", 3.0)
+    with Sandbox.choose("auto", tmp_path) as sandbox:
+        good = recorder(tmp_path / "good", sandbox, 0.01)
+        bad = recorder(tmp_path / "bad", sandbox, 0.01, "if number == 22: time.sleep(1000)")
+        first, second = take_turns((begin(good), begin(bad)), ORDER, 0.1, time.monotonic() + 300)
+    assert (first.late, second.late) == (False, True)
+    assert first.stopped and len(second.blocks) == 1
+    assert second.broke_down(first) or len(first.blocks) == 1
+    assert not first.broke_down(second)
 
 
 def steps(step_s: float, **more) -> StepStatistics:
@@ -140,3 +163,24 @@ def test_what_is_said_at_each_wait_is_one_number(tmp_path: Path) -> None:
     assert player.waits()
     player.turns = 1
     assert not player.waits()
+
+
+def test_loader_workers_stand_still_from_the_blocks_end_on() -> None:
+    """They filled their queues until they were told from outside: a gift to each next block."""
+    source = (
+        "import multiprocessing, psutil, sys, time\n"
+        f"sys.path.insert(0, {str(PROBE.parent.parent)!r})\n"
+        "from torchdoctor.probe.turns import _stop_children\n"
+        "worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))\n"
+        "worker.start()\n"
+        "_stop_children()\n"
+        "until = time.monotonic() + 20\n"
+        "while psutil.Process(worker.pid).status() != 'stopped' and time.monotonic() < until:\n"
+        "    time.sleep(0.01)\n"
+        "print(psutil.Process(worker.pid).status())\n"
+        "worker.kill()\n"
+        "worker.join()\n"
+        "_stop_children()\n"  # who has ended is in nobody's way
+    )
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("stopped\n", "")

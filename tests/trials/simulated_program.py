@@ -197,11 +197,15 @@ class SimulatedPairs:
 
     Attributes:
         alone: fixes whose launch fails beside another one; "all": every pair, for want of a port.
+        crashes: fixes whose launch fails after half of its blocks; "late": its block never ends.
+        first: whether one that crashes comes as far as that before the other one does.
         blocks: of each side.
     """
 
     program: Simulated
     alone: tuple[str, ...] = ()
+    crashes: dict[str, str] = field(default_factory=dict)
+    first: bool = False
     blocks: int = 8
     pairs: list[tuple[str, str]] = field(default_factory=list)
 
@@ -227,11 +231,31 @@ class SimulatedPairs:
         if fails:
             both[1] = LaunchTiming(ended="failed", reason="Address already in use")
         if fails or not all(timing.ended == "measured" for timing in both):
-            ended = [t if t.ended != "measured" else LaunchTiming(ended="failed") for t in both]
-            return TurnsTaken(timing=ended[0]), TurnsTaken(timing=ended[1]), []
+            ended = [self._without_blocks(timing) for timing in both]
+            return ended[0], ended[1], []
         sides = [[self._block(timing) for _ in range(self.blocks)] for timing in both]
-        taken = [TurnsTaken(timing=timing) for timing in both]
+        taken = [self._taken(*side) for side in zip((one, other), both, sides, strict=True)]
         return taken[0], taken[1], list(zip(*sides, strict=True))
+
+    def _without_blocks(self, timing: LaunchTiming) -> TurnsTaken:
+        if timing.ended != "measured":
+            return TurnsTaken(timing=timing)
+        reason = "The program ended with exit code None"
+        return TurnsTaken(timing=LaunchTiming(ended="failed", reason=reason), stopped=True)
+
+    def _taken(self, fixes: Any, timing: LaunchTiming, blocks: list[LaunchTiming]) -> TurnsTaken:
+        """With what became of it after its blocks."""
+        numbered = [
+            Block(arm=0, round=n, began_s=0.0, ended_s=0.0, timing=x) for n, x in enumerate(blocks)
+        ]
+        how = next((self.crashes[fix] for fix, _ in fixes if fix in self.crashes), None)
+        gone = 100 if how is None or self.first else 60
+        timing = replace(timing, iterations=gone)
+        if how == "failed":
+            timing = replace(timing, ended="failed", reason="The program ended with exit code 1")
+        return TurnsTaken(
+            timing=timing, blocks=numbered, stopped=how != "failed", late=how == "late"
+        )
 
     def _block(self, whole: LaunchTiming) -> LaunchTiming:
         noise = math.exp(self.program.random.gauss(0.0, 0.01))

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from simulated_program import Simulated, SimulatedPairs, try_all
+
+from torchdoctor.trials.arms import Arm, FixFacts
+from torchdoctor.trials.launches import Launcher
+from torchdoctor.trials.schedule import Budget, BudgetEnded
+from torchdoctor.trials.side_by_side import SideBySide
 
 SHARED = (0.01, 0.15, 0.1)  # noise of a machine that others use: launches differ by 15 %
 
@@ -80,6 +87,78 @@ def test_a_fix_that_has_no_room_beside_another_is_measured_by_itself():
     results = try_all(program, ["large", "a"], both_at_once=SimulatedPairs(program, ("large",)))
     assert recommended(results) == ["large"]
     assert results.recommendation.speedup.estimate == pytest.approx(1.5, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("failed", "exit code 1"), ("late", "A block of its steps did not end")]
+)
+def test_a_fix_that_breaks_down_after_its_first_blocks_is_no_gain(how, said):
+    """It was twice as fast until it crashed, or stood still for ever, and was recommended."""
+    program = Simulated(gains={"leaky": 2.0, "fused": 1.3})
+    pairs = SimulatedPairs(program, crashes={"leaky": how})
+    results = try_all(program, ["leaky", "fused", "a"], both_at_once=pairs)
+    assert recommended(results) == ["fused"]
+    assert row(results, "leaky").verdict == "failed" and said in row(results, "leaky").reason
+    assert not any("side by side" in one for one in results.doubts)
+
+
+def test_a_crash_that_the_untouched_program_had_not_come_to_is_repeated_first():
+    """It may be the program's own; the third is the fix's."""
+    program = Simulated(gains={"leaky": 2.0})
+    pairs = SimulatedPairs(program, crashes={"leaky": "failed"}, first=True)
+    results = try_all(program, ["leaky"], both_at_once=pairs)
+    assert row(results, "leaky").verdict == "failed"
+    assert [names[1] for names in pairs.pairs].count("leaky") == 3
+
+
+def test_a_set_that_fails_beside_the_best_one_costs_the_best_one_nothing():
+    """The one that had only been stopped was launched alone from then on, and all others too."""
+    program = Simulated(gains={"fused": 1.5, "nice": 1.02}, noise=SHARED)
+    pairs = SimulatedPairs(program, alone=("nice",))
+    results = try_all(program, ["fused", "nice", "a"], both_at_once=pairs)
+    assert recommended(results) == ["fused"]
+    assert row(results, "fused").reason is None
+    assert not any("could not run side by side" in one for one in results.doubts)
+
+
+def test_one_that_has_no_room_beside_another_leaves_the_others_side_by_side():
+    program = Simulated(gains={"large": 1.5, "fused": 1.3})
+    pairs = SimulatedPairs(program, alone=("large",))
+    results = try_all(program, ["fused", "large", "a"], both_at_once=pairs)
+    assert not any("could not run side by side" in one for one in results.doubts)
+    after = [names for names in pairs.pairs if "large" not in names[1]]
+    assert len(after) >= 6
+
+
+def launcher_of(program: Simulated, budget_s: float) -> Launcher:
+    return Launcher(
+        program,
+        Budget(budget_s, program.clock),
+        order=random.Random(0),
+        expected_launch_s=program.launch_s,
+        side_by_side=SideBySide.of(SimulatedPairs(program)),
+    )
+
+
+def test_what_a_fix_compiles_is_not_charged_to_the_untouched_program():
+    """Half of it was: one pair of 100 s made every pair after it look as dear, and none fitted."""
+    program = Simulated(setup_s={"compile": 90.0})
+    launcher = launcher_of(program, 300.0)
+    compiled = Arm(key="c", fixes=[("compile", {})], facts=FixFacts(setup_s=15.0))
+    launcher.round([compiled], "screen")
+    assert launcher.expected_s(launcher.baseline) == pytest.approx(5.0)
+    assert launcher.expected_s(Arm(key="b", fixes=[("b", {})])) == pytest.approx(5.0)
+    assert compiled.cost_s == pytest.approx(95.0)
+
+
+def test_one_that_no_longer_fits_costs_the_others_of_a_round_nothing():
+    program = Simulated()
+    launcher = launcher_of(program, 30.0)
+    dear = Arm(key="dear", fixes=[("dear", {})], facts=FixFacts(setup_s=60.0))
+    others = [Arm(key=name, fixes=[(name, {})]) for name in ("a", "b")]
+    with pytest.raises(BudgetEnded):
+        launcher.round([dear, *others], "screen")
+    assert [len(arm.timings) for arm in (dear, *others)] == [0, 1, 1]
 
 
 def test_a_fix_that_refuses_is_told_from_one_that_fails():

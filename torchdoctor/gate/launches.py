@@ -91,7 +91,10 @@ class PairLauncher:
         self._say(f"both versions side by side, pair {len(self.pairs.blocks) + 1}")
         starts = self._start(self.sides[0], turns), self._start(self.sides[1], turns)
         reference, new = take_turns_by_lot(starts, turns, self._order, until_s)
-        self._add(reference.timing, new.timing)
+        if new.broke_down(reference):
+            self._broke_down(new)
+            return
+        self._add(reference.counted, new.counted)
         blocks = neighbours(reference, new)
         if blocks:
             self.pairs.blocks.append(blocks)
@@ -103,6 +106,20 @@ class PairLauncher:
             "The two versions could not run side by side, so their launches took turns, which "
             f"sees less in the same time: {failed.reason or 'a block took far too long.'}"
         )
+
+    def _broke_down(self, new: TurnsTaken) -> None:
+        """The pair is lost; a new version that always breaks down is no pass."""
+        side = self.sides[1]
+        why = new.timing.reason or "a block of its steps did not end."
+        side.failures.append(why)
+        self.doubts.append(
+            f"The working tree's program broke down where that of the reference went on: {why}"
+        )
+        if len(side.failures) > _MOST_FAILED:
+            raise ProgramFailed(
+                f"The new version broke down in {len(side.failures)} launches, where the reference "
+                f"went on: {why}"
+            )
 
     def _start(self, side: Side, turns: TurnBlocks) -> Callable[..., TurnsTaken]:
         timeout_s = 4 * turns.pair_s + 4 * side.seen.start_s + 120.0

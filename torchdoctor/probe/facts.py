@@ -59,7 +59,7 @@ def collect(session):
         "is_loader_worker": session.is_loader_worker(),
         "multiprocessing_child": _is_child(),
         "start_unix_s": STARTED_UNIX_S,
-        "first_step_s": session.first_step_s,
+        "first_step_s": _to_first_step_s(session),
         "peak_memory_bytes": _peak_memory(),
         "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if initialized else None,
         "explicit_steps": session.explicit_steps,
@@ -79,6 +79,11 @@ def collect(session):
         if collected is not None:
             data.update(collected())
     return data
+
+
+def _to_first_step_s(session):
+    """But for the time that another process had the turn."""
+    return None if session.first_step_s is None else session.first_step_s - session.stood_still_s
 
 
 def _integer(name):

@@ -64,6 +64,7 @@ class Session:
         self.batches = 0
         self.first_batch_done = False
         self.first_step_s = None
+        self.stood_still_s = 0.0  # before that, while another process had the turn
         self.facts_due_ns = 0
         self._checked_worker = False
 

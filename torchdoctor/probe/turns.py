@@ -7,6 +7,8 @@ loader's workers too. The device is waited for at both ends of a block.
 
 import json
 import os
+import signal
+import sys
 import time
 
 from . import step_log
@@ -79,6 +81,8 @@ class Turns:
         """Stand still until the next turn."""
         session = self._session
         self._synchronise()
+        _stop_children()
+        began_s = time.perf_counter()
         session.flush()
         self._turn += 1
         path = os.path.join(session.channel, "turn.json")
@@ -88,4 +92,19 @@ class Turns:
         go = os.path.join(session.channel, "go-%d" % self._turn)
         while not os.path.exists(go):
             time.sleep(_LOOK_S)
+        if session.first_step_s is None:
+            session.stood_still_s += time.perf_counter() - began_s
         self._count = 0
+
+
+def _stop_children():
+    """Loader workers at once: until they are told from outside, they would fill their queues.
+
+    Whoever gives the turn lets them go on.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    for child in list(getattr(process, "_children", ())):
+        try:
+            os.kill(child.pid, signal.SIGSTOP)
+        except (AttributeError, OSError, TypeError):
+            continue

@@ -79,8 +79,12 @@ class SensorColumns:
 
     def peak_memory_bytes(self) -> int | None:
         """Memory of the process tree at its highest; what processes share counts once or so."""
-        best = np.where(np.isnan(self.pss_bytes), self.rss_bytes, self.pss_bytes)
-        return _whole(_most(best))
+        return _whole(_most(self.memory_bytes))
+
+    @property
+    def memory_bytes(self) -> Columns:
+        """Proportional shares where they are known, else resident memory."""
+        return np.where(np.isnan(self.pss_bytes), self.rss_bytes, self.pss_bytes)
 
     def statistics(
         self, begin_ns: int, end_ns: int, main_pid: int | None = None
@@ -133,6 +137,7 @@ class _Window:
             other_load_cpus=_others(cores, tree, own),
             iowait_share=self._iowait_share(len(cores)),
             rss_peak_bytes=_whole(_most(c.rss_bytes[self.processes])),
+            memory_peak_bytes=_whole(_most(c.memory_bytes[self.processes])),
             rss_growth_bytes_per_s=self._slope(c.rss_bytes),
             swap_used_bytes=_whole(_most(c.swap_bytes[self.processes])),
             context_switches_per_s=self._process_rate(c.switches),

@@ -124,14 +124,20 @@ def why_in_turns(slower: StepStatistics) -> str:
     return "its steps come in two kinds, and the cycle of the long ones is too long for a block"
 
 
-def too_large(seen: Sequence[Observation], to_spare: float = _MEMORY_TO_SPARE) -> str | None:
+def too_large(
+    seen: Sequence[Observation],
+    to_spare: float = _MEMORY_TO_SPARE,
+    gpu_to_spare: float = _MEMORY_TO_SPARE,
+) -> str | None:
     """Why both versions cannot be in memory at the same time; None: they can.
 
     Args:
         seen: of each version.
         to_spare: times as much as both used must be free.
+        gpu_to_spare: the same of the GPU's memory, where a launch that finds none just fails.
     """
-    host = [x.sensors.rss_peak_bytes or 0 for x in seen]
+    # What processes share counts once: forked workers seem to hold all that their parent holds.
+    host = [x.sensors.memory_peak_bytes or x.sensors.rss_peak_bytes or 0 for x in seen]
     free = psutil.virtual_memory().available
     limit = memory_limit_bytes()
     if to_spare * sum(host) > (free if limit is None else min(free, limit)):
@@ -140,6 +146,6 @@ def too_large(seen: Sequence[Observation], to_spare: float = _MEMORY_TO_SPARE) -
         # The observed peak is of the whole device, so what others use is counted twice.
         device = [x.sensors.gpu_memory_peak_bytes or 0 for x in seen]
         for gpu in gpus.describe() if gpus is not None and any(device) else []:
-            if gpu.memory_bytes and to_spare * sum(device) > gpu.memory_bytes:
+            if gpu.memory_bytes and gpu_to_spare * sum(device) > gpu.memory_bytes:
                 return "the GPU has no memory for both at the same time"
     return None

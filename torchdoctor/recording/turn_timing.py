@@ -27,11 +27,13 @@ def turns_taken(
     pid = min(pids, key=lambda pid: (events[pid].t_ns[0], pid), default=None)
     blocks = measured_blocks(events[pid], boundary) if pid is not None else []
     if pid is None or not blocks:
-        return TurnsTaken(timing=with_ending(without_window(facts), result, peak_memory_bytes))
+        timing = with_ending(without_window(facts), result, peak_memory_bytes)
+        return TurnsTaken(timing=timing, stopped=result.ended == "stopped")
     fact = facts.get(pid, ProcessFacts(pid=pid))
     sizes = [block.timing.samples for block in blocks]
     timing = LaunchTiming(
-        ended="measured",
+        # One that crashed after its first blocks is no better than one that crashed before.
+        ended="measured" if _went_well(result) else "failed",
         step_s=[step for block in blocks for step in block.timing.step_s],
         samples=None if None in sizes else sum(s for s in sizes if s is not None),
         window_s=sum(block.timing.window_s for block in blocks),
@@ -39,7 +41,17 @@ def turns_taken(
         iterations=len(events[pid].at(step_log.BOUNDARY)),
         **beside_its_times(result.channel, pid, fact, boundary),
     )
-    return TurnsTaken(timing=with_ending(timing, result, peak_memory_bytes), blocks=blocks)
+    return TurnsTaken(
+        timing=with_ending(timing, result, peak_memory_bytes),
+        blocks=blocks,
+        stopped=result.ended == "stopped",
+    )
+
+
+def _went_well(result: LaunchResult) -> bool:
+    """Ended from outside, or by itself without an error."""
+    whole = result.ended == "exited" and not result.exit_code
+    return not result.oom_killed and (whole or result.ended == "stopped")
 
 
 def _warmup_s(log: Events, steps: int) -> float:

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import psutil
 
@@ -124,18 +125,18 @@ def take_turns(
         until_s: `time.monotonic()` after which no further four turns begin, once four were.
 
     Returns:
-        What each measured; blocks of turns that both had.
+        What each measured; one whose turn did not end is `late`.
 
     Raises:
         KeyboardInterrupt: after both have ended.
     """
-    over = threading.Event()
+    over, late = threading.Event(), None
     players = _Player(starts[0], over), _Player(starts[1], over)
     with processes.adopting_orphans():
         try:
             for player in players:
                 player.thread.start()
-            _play(players, order, turn_s, until_s)
+            late = _play(players, order, turn_s, until_s)
         finally:
             over.set()
             with no_interrupts():
@@ -147,12 +148,22 @@ def take_turns(
             raise player.error
     first, second = (player.result for player in players)
     assert first is not None and second is not None
-    return first, second
+    if late is None:
+        return first, second
+    if late == 0:
+        return replace(first, late=True), _stood_still(second)
+    return _stood_still(first), replace(second, late=True)
+
+
+def _stood_still(one: TurnsTaken) -> TurnsTaken:
+    """The other one's turn took so long that this one's time was up too."""
+    return replace(one, stopped=True) if one.timing.ended == "timed-out" else one
 
 
 def _play(
     players: tuple[_Player, _Player], order: Sequence[int], turn_s: float, until_s: float
-) -> None:
+) -> int | None:
+    """All turns, as far as they go; returns whose turn it was that did not end."""
     held: set[int] = set()
     while len(held) < 2:
         for number, player in enumerate(players):
@@ -160,20 +171,24 @@ def _play(
                 player.hold()
                 held.add(number)
         if not all(player.thread.is_alive() for player in players):
-            return
+            return None
         time.sleep(_LOOK_S)
     # Each warms up alone: what is tuned by trying (cuDNN, torch.compile) is tuned undisturbed.
     for number, side in enumerate([0, 1, *order]):
         played = number - 2
         if played >= 4 and played % 4 == 0 and time.monotonic() > until_s:
-            return
+            return None
         player = players[side]
         player.go()
         # The first turn of each is its warm-up, which may compile.
         patience_s = _BLOCKED_S + _BLOCKED_FACTOR * turn_s if number > 1 else float("inf")
         given_up = time.monotonic() + patience_s
         while not player.waits():
-            if not all(x.thread.is_alive() for x in players) or time.monotonic() > given_up:
-                return
+            if time.monotonic() > given_up:
+                return side
+            ended = [x.result for x in players if not x.thread.is_alive()]
+            if ended:  # the time of who stood still may be up too
+                return side if any(x and x.timing.ended == "timed-out" for x in ended) else None
             time.sleep(_LOOK_S)
         player.hold()
+    return None

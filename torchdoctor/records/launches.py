@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchdoctor.records.program import AppliedFix
 
@@ -54,10 +54,29 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True)
 class TurnsTaken:
-    """One of two launches side by side. `blocks`: in order; `round` numbers the turns from 1."""
+    """One of two launches side by side. `blocks`: in order; `round` numbers the turns from 1.
+
+    stopped: it was ended from outside, so that how it ended says nothing about it.
+    late: it had the turn, which did not end.
+    """
 
     timing: LaunchTiming
     blocks: list[Block] = field(default_factory=list)
+    stopped: bool = False
+    late: bool = False
+
+    @property
+    def counted(self) -> LaunchTiming:
+        """Its blocks as a launch that was measured, whatever became of the program after them."""
+        if not self.blocks or self.timing.ended == "interrupted":
+            return self.timing
+        return replace(self.timing, ended="measured", reason=None)
+
+    def broke_down(self, other: TurnsTaken) -> bool:
+        """Whether it failed, or never went on, after its first block, where the other went on."""
+        broken = self.late or (not self.stopped and self.timing.ended == "failed")
+        gone = [one.timing.iterations or 0 for one in (self, other)]
+        return bool(self.blocks) and broken and gone[1] > gone[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -118,6 +118,7 @@ class SensorStatistics:
     other_load_cpus: float | None = None  # CPUs kept busy by everybody else
     iowait_share: float | None = None
     rss_peak_bytes: int | None = None
+    memory_peak_bytes: int | None = None  # the same, what processes share counted once
     rss_growth_bytes_per_s: float | None = None
     swap_used_bytes: int | None = None
     context_switches_per_s: float | None = None

@@ -61,7 +61,9 @@ def pair_times(
             met somebody else's load.
 
     Returns:
-        Geometric means over those that are left; None where nothing was measured.
+        Geometric means over those that are left; None where nothing was measured. Where none is
+        left out they are arithmetic, the time of all blocks over all samples: where a few blocks
+        hold the stalls of many, a geometric mean prefers the side whose blocks differ more.
     """
     logs = []
     for first, second in blocks:
@@ -70,6 +72,8 @@ def pair_times(
             logs.append((math.log(one_s), math.log(other_s)))
     if not logs:
         return None
+    if not trimmed:
+        return fmean(math.exp(x[0]) for x in logs), fmean(math.exp(x[1]) for x in logs)
     logs.sort(key=lambda pair: pair[1] - pair[0])
     cut = int(trimmed * len(logs))
     kept = logs[cut : len(logs) - cut]

@@ -216,9 +216,16 @@ class Launcher:
         if not self.pairs_up:
             self.block(arms, phase)
             return
+        skipped = False
         for arm in self.order.sample(list(arms), len(arms)):
-            if arm.alive:
+            if not arm.alive:
+                continue
+            if self.affords(self.baseline, arm):
                 self.abba(arm, phase, 1)
+            else:
+                skipped = True
+        if skipped:
+            raise BudgetEnded
 
     def abba(self, arm: Arm, phase: str, pairs: int, against: Arm | None = None) -> None:
         """Pairs of the baseline (or `against`) and one arm; ends when the arm fails.

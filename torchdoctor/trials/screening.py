@@ -14,6 +14,7 @@ from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
     FEWEST_PAIRS,
     WORTH,
+    BudgetEnded,
     Screened,
     choose_finalists,
     plan_screening,
@@ -156,9 +157,12 @@ class Screen:
             # Time to confirm somebody is worth more than another look at everybody.
             if not self._can_confirm_after(arms):
                 break
-            launcher.round(arms, "screen")
+            try:
+                launcher.round(arms, "screen")
+            except BudgetEnded:  # one was dearer than expected; what it leaves is the others'
+                break
             self.tell(arms)
-        return arms
+        return [arm for arm in arms if not arm.alive or self.evidence.ranked(arm, "screen")[0]]
 
     def _refined(self, launched: Sequence[Arm], within: list[Arm]) -> list[Arm]:
         """More values of the best fix's setting: beside the best one so far, or as that, in blocks.

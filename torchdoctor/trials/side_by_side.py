@@ -9,16 +9,20 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Protocol
 
 from torchdoctor.errors import Interrupted, TorchdoctorError
 from torchdoctor.records import LaunchTiming, TurnsTaken
 from torchdoctor.trials.arms import Arm, Fixes, label
-from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
 from torchdoctor.trials.launches import Launcher, Stopped
 from torchdoctor.trials.rounds import Slot
 from torchdoctor.trials.schedule import BudgetEnded
+
+_MOST_CRASHES = 3  # of a fix, where the other program had not come as far: perhaps it crashes too
+_FEWEST_ALONE = 2  # fixes that fail beside another launch and not alone: nothing can run twice
+_LONGER = 2.0  # times the usual share: then it is the fix that takes so long
 
 BlockPairs = Sequence[tuple[LaunchTiming, LaunchTiming]]
 
@@ -53,7 +57,9 @@ class SideBySide:
         self._start = start
         # Gave nothing side by side, so they are launched alone; usable launches until then.
         self._apart: list[tuple[Arm, int]] = []
+        self._crashes: list[Arm] = []
         self.works = True
+        self._worked = False
 
     @classmethod
     def of(cls, start: BothAtOnce | str | None) -> SideBySide | None:
@@ -72,8 +78,10 @@ class SideBySide:
 
     def suits(self, one: Arm, other: Arm) -> bool:
         """Whether these two may be launched at once."""
-        # Fine by itself: it is not the fix that fails, but a fixed port or a lock.
-        if any(arm.alive and len(arm.timings) > before for arm, before in self._apart):
+        # Fine by themselves: it is not the fixes that fail, but a fixed port or a lock. Of one
+        # alone, or after a pair that ran, it is want of room for that fix beside another.
+        alone = sum(arm.alive and len(arm.timings) > before for arm, before in self._apart)
+        if alone >= _FEWEST_ALONE and not self._worked:
             self.works = False
         return self.works and not any(arm in (one, other) for arm, _ in self._apart)
 
@@ -90,31 +98,23 @@ class SideBySide:
         launcher.tell(phase, f"{names[0]} side by side with {names[1]}")
         began_s = launcher.budget.now()
         one, two, blocks = self._both(launcher, other, arm)
-        half_s = (launcher.budget.now() - began_s) / 2  # a launch's share
-        arm.cost_s += half_s
-        other.cost_s += half_s
+        ended_s = launcher.budget.now()
+        split_s = began_s + _its_share_s(launcher, other, ended_s - began_s)
+        other.cost_s += split_s - began_s
+        arm.cost_s += ended_s - split_s
         launcher.done += 2
         mine = Slot(
-            arm=other.key,
-            timing=one.timing,
-            began_s=began_s,
-            ended_s=began_s + half_s,
-            phase=phase,
+            arm=other.key, timing=one.counted, began_s=began_s, ended_s=split_s, phase=phase
         )
-        its = replace(
-            mine,
-            arm=arm.key,
-            timing=two.timing,
-            began_s=began_s + half_s,
-            ended_s=began_s + 2 * half_s,
-        )
+        its = Slot(arm=arm.key, timing=two.counted, began_s=split_s, ended_s=ended_s, phase=phase)
         if "interrupted" in (one.timing.ended, two.timing.ended):
             raise Interrupted("Interrupted.")
-        if self._has_failed(other, one.timing) or self._has_failed(arm, two.timing):
+        if self._has_failed(arm, two, one) or self._has_failed(other, one, two):
             return 0
         if not blocks:
-            self._set_apart(arm, one.timing if usable(two.timing) else two.timing)
+            self._set_apart(arm, one.timing if two.stopped else two.timing)
             return 0
+        self._worked = True
         launcher.keep(other, mine)
         launcher.keep(arm, its)
         found = launcher.begin(phase, "turns", other.key)
@@ -136,19 +136,47 @@ class SideBySide:
         except TorchdoctorError as error:
             raise Stopped(f"Trials stopped: {error}") from error
 
-    def _has_failed(self, arm: Arm, timing: LaunchTiming) -> bool:
-        """Whether a fix refused, or the launch is to be repeated alone, to see whether it fails."""
+    def _has_failed(self, arm: Arm, taken: TurnsTaken, beside: TurnsTaken) -> bool:
+        """Whether a fix refused or failed, or the launch is to be repeated.
+
+        What fails before its first block is repeated alone: a fixed port, no memory for both. What
+        fails later than the other program came is repeated as it was: that may fail there as well.
+        """
+        timing = taken.timing
         if reason := refusal(arm, timing):
             arm.refused = reason
             return True
-        # A launch without blocks may have been ended because the other one failed.
-        if arm.fixes and failure(arm, timing) and (timing.fixes or not usable(timing)):
-            self._set_apart(arm, timing)
+        broken = failure(arm, timing)
+        if not arm.fixes or (broken is None and not taken.late):
+            return False
+        if taken.late and (not taken.blocks or taken.broke_down(beside)):
+            what = "A block of its steps" if taken.blocks else "Its warm-up"
+            arm.failed = f"{what} did not end, so it was given up."
             return True
-        return False
+        if taken.blocks and timing.ended == "failed":
+            self._crashes.append(arm)
+            if taken.broke_down(beside) or self._crashes.count(arm) >= _MOST_CRASHES:
+                arm.failed = broken
+            return True
+        could_not = any(one.state == "failed" for one in timing.fixes)
+        if broken is None or (not could_not and (taken.stopped or taken.late)):
+            return False  # it was ended because the other one failed
+        self._set_apart(arm, timing)
+        return True
 
     def _set_apart(self, arm: Arm, timing: LaunchTiming) -> None:
         """It is launched alone from here on; its row says what became of it beside another one."""
         self._apart.append((arm, len(arm.timings)))
         why = (timing.reason or "no block of steps was measured").rstrip(".")
         arm.remarks.append(f"started beside another launch it failed ({why})")
+
+
+def _its_share_s(launcher: Launcher, other: Arm, pair_s: float) -> float:
+    """Seconds of a pair that count as the other side's: half, but for what a fix takes longer.
+
+    Half of a compilation, charged to the untouched program, would make all that follows look dear.
+    """
+    usual = [slot.ended_s - slot.began_s for slot in other.slots]
+    usual_s = median(usual) if usual else launcher.expected_s(launcher.baseline)
+    half_s = pair_s / 2
+    return usual_s if usual_s and half_s > _LONGER * usual_s else half_s

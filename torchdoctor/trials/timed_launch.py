@@ -24,7 +24,7 @@ from torchdoctor.trials.patch_trial import PATCH
 from torchdoctor.trials.side_by_side import BlockPairs, BothAtOnce
 
 # A fix may need more than the untouched program: larger batches, samples kept.
-_MEMORY_TO_SPARE = 2.0
+_MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 1.5  # times two launches that follow each other
@@ -62,7 +62,7 @@ def turns_of_trials(
         return "files are read from the disk anew by each"
     if recorder.sandbox.mode == "none":
         return "without the sandbox both would write to the same files"
-    if too_large([seen, seen], _MEMORY_TO_SPARE) is not None:
+    if too_large([seen, seen], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
         return "memory for both at the same time, and for what a fix may need, is not sure"
     most_s = 2 * expected_launch_s(seen, window)
     cycle = seen.steps.cycle_steps or 1
