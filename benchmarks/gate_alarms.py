@@ -12,7 +12,8 @@ Runs `torchdoctor gate` on a small training program against itself (A/A), and ag
   --max-step-time-regression-pct 5`. It needs `--traceml`, the command in a virtual environment that
   sees the same torch: `python -m venv --system-site-packages VENV; VENV/bin/pip install --no-deps
   traceml-ai` and its small dependencies (rich, psutil, numpy, msgspec, pyyaml, nvidia-ml-py).
-  `--traceml-alone` gates by it as often as the log holds other gates without it beside them.
+  `--traceml-alone` gates by it as often as the log holds other gates without it beside them. Two
+  of its runs at a time fail, for they share a port: one after the other only.
 
 Every gate is appended to the log, so a run that was stopped goes on; the table is of all of it
 (`--same 0 --slower 0`: only the table).
