@@ -191,6 +191,11 @@ def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(
             launcher.measure(0.0)
     assert launcher.pairs.blocks == []
     assert "broke down where that of the reference went on: IndexError" in launcher.doubts[0]
+    # Where memory ended, both at once may be the reason: each by itself tells.
+    taken[1] = replace(broken, timing=replace(timing, ended="out-of-memory"), late=False)
+    launcher.measure(0.0)
+    assert launcher.pairs.blocks == [] and launcher.turns is None
+    launcher.turns = turns
     # Where the reference had not come as far, it may break down there as well: the blocks count.
     taken[1] = replace(broken, timing=replace(timing, iterations=90))
     launcher.measure(0.0)

@@ -185,6 +185,10 @@ def test_blocks_that_met_the_load_of_others_are_outvoted() -> None:
     old, new = pair_times(rare, Estimator(by="mean").seconds(True), 0.0)
     # All time over all samples: a geometric mean would make little of long stalls in few blocks.
     assert (old, new) == pytest.approx((0.1, (7 * 0.1 + 0.9) / 8))
+    # A block that held a stall was cut short: its two steps are no whole block.
+    cut = [(launch(0.01, 40), launch(0.005, 40))] * 15 + [(launch(1.5, 2), launch(1.5, 2))]
+    old, new = pair_times(cut, Estimator(by="mean").seconds(True), 0.0)
+    assert old / new == pytest.approx((15 * 0.4 + 3) / (15 * 0.2 + 3))
 
 
 def test_what_makes_one_time_of_the_blocks() -> None:

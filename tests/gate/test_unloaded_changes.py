@@ -23,14 +23,23 @@ def test_an_installed_copy_is_said_to_be_the_same_on_both_sides(tmp_path: Path) 
     for name in ("__init__.py", "nn/layers.py"):
         (installed / name).write_text("")
     root = tmp_path / "repository"
+    (root / "src" / "mylib").mkdir(parents=True)
+    (root / "src" / "mylib" / "__init__.py").write_text("")
     changed = ["src/mylib/nn/layers.py", "train.py"]
     script = root / "train.py"
     [doubt] = doubts(root, changed, script, installed / "__init__.py")
-    assert doubt.startswith("src/mylib/nn/layers.py differs, but the program loaded ")
-    assert str(installed / "nn" / "layers.py") in doubt and "pip install -e" in doubt
+    assert doubt.startswith("src/mylib/nn/layers.py differs and was not loaded; the program ")
+    assert f"the installed {installed}," in doubt and "pip install -e" in doubt
     # An editable install loads the repository's own; a new file is in no installed copy.
     assert not doubts(root, changed, script, root / "src" / "mylib" / "nn" / "layers.py")
     assert not doubts(root, ["src/mylib/new.py", "train.py"], script, installed / "__init__.py")
+    # A folder of that name within another package of the repository is another thing.
+    (root / "tool").mkdir()
+    for name in ("tool/__init__.py", "tool/mylib/__init__.py"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("")
+    other = ["tool/mylib/nn/layers.py", "train.py"]
+    assert not doubts(root, other, script, installed / "__init__.py")
 
 
 def test_a_change_that_nothing_loads_is_said_unless_other_files_differ(tmp_path: Path) -> None:

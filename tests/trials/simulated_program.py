@@ -197,7 +197,8 @@ class SimulatedPairs:
 
     Attributes:
         alone: fixes whose launch fails beside another one; "all": every pair, for want of a port.
-        crashes: fixes whose launch fails after half of its blocks; "late": its block never ends.
+        crashes: fixes whose launch fails after half of its blocks; "late": its block never ends;
+            "paused": its first one did not, by itself it does. "": of the untouched program too.
         first: whether one that crashes comes as far as that before the other one does.
         blocks: of each side.
     """
@@ -221,6 +222,9 @@ class SimulatedPairs:
         names = [" + ".join(_label(*fix) for fix in side) for side in (one, other)]
         self.pairs.append((names[0], names[1]))
         wanted = {fix for side in (one, other) for fix, _ in side}
+        if "paused" in {self.crashes.get(fix) for fix in wanted}:
+            both = [self._without_blocks(program(side)) for side in (one, other)]
+            return both[0], replace(both[1], late=True), []
         fails = "all" in self.alone or wanted & set(self.alone)
         noise, program.noise = program.noise, (program.noise[0], 0.0, 0.0)
         program.drift = 0.0  # what happens meanwhile happens to both
@@ -248,7 +252,8 @@ class SimulatedPairs:
         numbered = [
             Block(arm=0, round=n, began_s=0.0, ended_s=0.0, timing=x) for n, x in enumerate(blocks)
         ]
-        how = next((self.crashes[fix] for fix, _ in fixes if fix in self.crashes), None)
+        names = [fix for fix, _ in fixes] or [""]
+        how = next((self.crashes[fix] for fix in names if fix in self.crashes), None)
         gone = 100 if how is None or self.first else 60
         timing = replace(timing, iterations=gone)
         if how == "failed":

@@ -111,6 +111,35 @@ def test_a_crash_that_the_untouched_program_had_not_come_to_is_repeated_first():
     assert [names[1] for names in pairs.pairs].count("leaky") == 3
 
 
+def test_the_untouched_programs_own_crash_is_no_fixs():
+    """It dies at an epoch's end beyond what was observed; by lot the fix comes there first."""
+    program = Simulated(gains={"fused": 1.3})
+    pairs = SimulatedPairs(program, crashes={"fused": "failed", "": "failed"}, first=True)
+    results = try_all(program, ["fused"], both_at_once=pairs)
+    assert recommended(results) == ["fused"]
+    [doubt] = [one for one in results.doubts if "itself failed" in one]
+    assert "after 100 iterations" in doubt
+
+
+def test_a_long_pause_of_the_program_in_its_first_block_is_no_failure_of_a_fix():
+    """An evaluation of minutes, which the fix came to first: it was "given up" and gone."""
+    program = Simulated(gains={"fused": 1.3})
+    pairs = SimulatedPairs(program, crashes={"fused": "paused"})
+    results = try_all(program, ["fused", "a"], both_at_once=pairs)
+    assert row(results, "fused").verdict == "faster"
+    assert "its first block of steps did not end" in (row(results, "fused").reason or "")
+
+
+def test_a_pair_of_the_untouched_program_with_itself_that_fails_is_only_lost():
+    """Everything after it was launched in turns, without a word."""
+    program = Simulated(gains={"fused": 1.3})
+    launcher = launcher_of(program, 300.0)
+    launcher.side_by_side = SideBySide.of(SimulatedPairs(program, alone=("all",)))
+    base = launcher.baseline
+    assert launcher.side_by_side.pair(launcher, base, base, "confirm") == 0
+    assert launcher.side_by_side.suits(base, Arm(key="f", fixes=[("fused", {})]))
+
+
 def test_a_set_that_fails_beside_the_best_one_costs_the_best_one_nothing():
     """The one that had only been stopped was launched alone from then on, and all others too."""
     program = Simulated(gains={"fused": 1.5, "nice": 1.02}, noise=SHARED)

@@ -52,6 +52,7 @@ class PairLauncher:
         self.turns = turns
         self.pairs = Pairs()
         self.doubts: list[str] = []
+        self._reference_went = 0  # iterations, in the launch that came furthest
         self._second_half: tuple[Side, Side] | None = None  # of an ABBA of launches in turns
 
     @property
@@ -91,16 +92,18 @@ class PairLauncher:
         self._say(f"both versions side by side, pair {len(self.pairs.blocks) + 1}")
         starts = self._start(self.sides[0], turns), self._start(self.sides[1], turns)
         reference, new = take_turns_by_lot(starts, turns, self._order, until_s)
-        if new.broke_down(reference):
+        self._reference_went = max(self._reference_went, reference.went)
+        if new.broke_down(self._reference_went):
             self._broke_down(new)
             return
         self._add(reference.counted, new.counted)
         blocks = neighbours(reference, new)
-        if blocks:
+        # Where memory ended, both at once may be the reason: each by itself tells.
+        if blocks and "out-of-memory" not in (reference.timing.ended, new.timing.ended):
             self.pairs.blocks.append(blocks)
             return
         # Not counted as failures: who cannot run beside itself may well run by itself.
-        failed = next((x.timing for x in (reference, new) if not usable(x.timing)), new.timing)
+        failed = next((x.timing for x in (new, reference) if not usable(x.timing)), new.timing)
         self.turns = None
         self.doubts.append(
             "The two versions could not run side by side, so their launches took turns, which "

@@ -26,34 +26,37 @@ def unloaded_doubts(
     loaded, changed = set(sources), list(differing)
     python = [path for path in changed if path.endswith(".py")]
     left_out = [x for x in python if not any(str(one / x) in loaded for one in folders)]
-    copies = {path: copy for path in left_out if (copy := _installed_copy(path, loaded))}
-    found = []
+    packages = [Path(x).parent for x in loaded if x.endswith("/__init__.py")]
+    installed = [one for one in packages if one.parent.name in _INSTALLED]
+    copies = [(x, copy) for x in left_out if (copy := _installed_copy(x, folders, installed))]
     if copies:
-        path, copy = next(iter(copies.items()))
+        path, copy = copies[0]
         more = f" (and {counted(len(copies) - 1, 'more file')})" if len(copies) > 1 else ""
-        found.append(
-            f"{path}{more} differs, but the program loaded {copy}, an installed copy that is the "
-            "same on both sides: the change there was not compared. Install the working tree "
-            "with pip install -e, or put it on PYTHONPATH."
-        )
+        return [
+            f"{path}{more} differs and was not loaded; the program loaded the installed {copy}, "
+            "which is the same on both sides. If that is a copy of it, the change was not "
+            "compared: install the working tree with pip install -e, or put it on PYTHONPATH."
+        ]
     code_alone = all(path.endswith((".py", *_PROSE)) for path in changed)
-    if python and len(left_out) == len(python) and code_alone and not copies:
-        named = ", ".join(python[:_NAMED]) + (", ..." if len(python) > _NAMED else "")
-        found.append(
-            "No process of the program that was seen loaded a Python file that differs "
-            f"({named}): both sides may be the same program."
-        )
-    return found
+    if not python or len(left_out) < len(python) or not code_alone:
+        return []
+    named = ", ".join(python[:_NAMED]) + (", ..." if len(python) > _NAMED else "")
+    return [
+        f"No process of the program that was seen loaded a Python file that differs ({named}): "
+        "both sides may be the same program."
+    ]
 
 
-def _installed_copy(path: str, loaded: set[str]) -> str | None:
-    """The file of an installed package that stands in for this one of the repository."""
+def _installed_copy(path: str, folders: Sequence[Path], installed: Sequence[Path]) -> Path | None:
+    """The installed package that has this file of a package of the repository as well."""
     parts = PurePath(path).parts
-    for package in (Path(source).parent for source in loaded if source.endswith("/__init__.py")):
-        if package.name not in parts[:-1]:
+    for depth, name in enumerate(parts[:-1]):
+        # The package's own folder, not one of the same name within another package.
+        whole = [one.joinpath(*parts[: depth + 1], "__init__.py") for one in folders]
+        above = [one.joinpath(*parts[:depth], "__init__.py") for one in folders]
+        if not any(x.exists() for x in whole) or any(x.exists() for x in above):
             continue
-        below = parts[parts.index(package.name) + 1 :]
-        copy = package.joinpath(*below)
-        if _INSTALLED & set(package.parts) and copy.exists():
-            return str(copy)
+        for package in installed:
+            if package.name == name and package.joinpath(*parts[depth + 1 :]).exists():
+                return package
     return None

@@ -3,27 +3,29 @@
 import os
 import sys
 
+_INSTALLED = ("site-packages", "dist-packages")
+# By module's name; None: of no interest. A look at the disk for each is not for every call.
+_paths: "dict[str, str | None]" = {}
+
 
 def loaded_sources():
-    """Files of loaded modules: all beside the interpreter's, and of installed packages the first.
+    """Files of loaded modules but for the standard library's; of an installed package the first.
 
-    An installed package is named by its `__init__.py`; the interpreter's own library is left out.
+    An installed package is named by its `__init__.py`.
     """
-    library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
-    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix}
-    inside = {os.path.realpath(prefix) + os.sep for prefix in prefixes}
-    inside = tuple(inside | {prefix + os.sep for prefix in prefixes})
-    found = set()
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.endswith(".py"):
-            continue
-        if file.startswith(inside):
-            if "." in name:  # thousands: not worth a look at the disk each
-                continue
-            folders = file.split(os.sep)
-            installed = "site-packages" in folders or "dist-packages" in folders
-            if not installed and os.path.realpath(file).startswith(library):
-                continue
-        found.add(os.path.realpath(file))
-    return sorted(found)
+        if name not in _paths:
+            _paths[name] = _source(name, module)
+    return sorted({path for path in _paths.values() if path is not None})
+
+
+def _source(name, module):
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    folders = file.split(os.sep)
+    if any(folder in folders for folder in _INSTALLED):
+        return None if "." in name else os.path.realpath(file)
+    path = os.path.realpath(file)
+    library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
+    return None if path.startswith(library) else path

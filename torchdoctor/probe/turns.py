@@ -105,6 +105,7 @@ def _stop_children():
     process = sys.modules.get("multiprocessing.process")
     for child in list(getattr(process, "_children", ())):
         try:
-            os.kill(child.pid, signal.SIGSTOP)
-        except (AttributeError, OSError, TypeError):
+            if child._popen.returncode is None:  # else its number may be somebody else's
+                os.kill(child.pid, signal.SIGSTOP)
+        except (AttributeError, OSError, TypeError, ValueError):
             continue

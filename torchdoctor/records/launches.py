@@ -72,11 +72,15 @@ class TurnsTaken:
             return self.timing
         return replace(self.timing, ended="measured", reason=None)
 
-    def broke_down(self, other: TurnsTaken) -> bool:
-        """Whether it failed, or never went on, after its first block, where the other went on."""
+    @property
+    def went(self) -> int:
+        """Iterations since the start."""
+        return self.timing.iterations or 0
+
+    def broke_down(self, others_went: int) -> bool:
+        """Whether it failed or never went on, after its first block, where others went on."""
         broken = self.late or (not self.stopped and self.timing.ended == "failed")
-        gone = [one.timing.iterations or 0 for one in (self, other)]
-        return bool(self.blocks) and broken and gone[1] > gone[0]
+        return bool(self.blocks) and broken and others_went > self.went
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,15 +65,20 @@ def pair_times(
         left out they are arithmetic, the time of all blocks over all samples: where a few blocks
         hold the stalls of many, a geometric mean prefers the side whose blocks differ more.
     """
-    logs = []
-    for first, second in blocks:
-        one_s, other_s = seconds(first), seconds(second)
-        if one_s and other_s:
-            logs.append((math.log(one_s), math.log(other_s)))
-    if not logs:
+    known = [
+        (one_s, other_s, first, second)
+        for first, second in blocks
+        if (one_s := seconds(first)) and (other_s := seconds(second))
+    ]
+    if not known:
         return None
     if not trimmed:
-        return fmean(math.exp(x[0]) for x in logs), fmean(math.exp(x[1]) for x in logs)
+        # By their steps: a block that held a stall was cut short.
+        steps = [(len(first.step_s), len(second.step_s)) for _, _, first, second in known]
+        one_s = sum(x[0] * n for x, (n, _) in zip(known, steps, strict=True))
+        other_s = sum(x[1] * n for x, (_, n) in zip(known, steps, strict=True))
+        return one_s / sum(n for n, _ in steps), other_s / sum(n for _, n in steps)
+    logs = [(math.log(one_s), math.log(other_s)) for one_s, other_s, _, _ in known]
     logs.sort(key=lambda pair: pair[1] - pair[0])
     cut = int(trimmed * len(logs))
     kept = logs[cut : len(logs) - cut]

@@ -6,6 +6,7 @@ meanwhile; their blocks, half a second apart, hardly do (docs/decisions/side-by-
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -58,6 +59,8 @@ class SideBySide:
         # Gave nothing side by side, so they are launched alone; usable launches until then.
         self._apart: list[tuple[Arm, int]] = []
         self._crashes: list[Arm] = []
+        # Iterations that the untouched program did, and after which it failed by itself.
+        self._went, self._own_end = 0, math.inf
         self.works = True
         self._worked = False
 
@@ -69,12 +72,18 @@ class SideBySide:
     @property
     def doubts(self) -> list[str]:
         """For the report."""
-        if self.works:
-            return []
-        return [
-            "The program could not run side by side with itself, so its launches followed each "
-            "other, which sees less in the same time."
-        ]
+        found = []
+        if not self.works:
+            found.append(
+                "The program could not run side by side with itself, so its launches followed "
+                "each other, which sees less in the same time."
+            )
+        if not math.isinf(self._own_end):
+            found.append(
+                f"The untouched program itself failed after {self._own_end} iterations; what was "
+                "measured before counts."
+            )
+        return found
 
     def suits(self, one: Arm, other: Arm) -> bool:
         """Whether these two may be launched at once."""
@@ -109,10 +118,15 @@ class SideBySide:
         its = Slot(arm=arm.key, timing=two.counted, began_s=split_s, ended_s=ended_s, phase=phase)
         if "interrupted" in (one.timing.ended, two.timing.ended):
             raise Interrupted("Interrupted.")
+        if not other.fixes:
+            self._went = max(self._went, one.went)
+            if one.timing.ended == "failed" and not one.stopped and one.blocks:
+                self._own_end = min(self._own_end, one.went)
         if self._has_failed(arm, two, one) or self._has_failed(other, one, two):
             return 0
         if not blocks:
-            self._set_apart(arm, one.timing if two.stopped else two.timing)
+            ended = next((x.timing.reason for x in (two, one) if not x.stopped), None)
+            self._set_apart(arm, ended or "its first block of steps did not end")
             return 0
         self._worked = True
         launcher.keep(other, mine)
@@ -149,25 +163,31 @@ class SideBySide:
         broken = failure(arm, timing)
         if not arm.fixes or (broken is None and not taken.late):
             return False
-        if taken.late and (not taken.blocks or taken.broke_down(beside)):
+        others_went = max(self._went, beside.went)
+        never_began = not taken.blocks and not taken.stopped
+        if taken.late and (never_began or taken.broke_down(others_went)):
             what = "A block of its steps" if taken.blocks else "Its warm-up"
             arm.failed = f"{what} did not end, so it was given up."
             return True
         if taken.blocks and timing.ended == "failed":
+            if taken.went >= self._own_end:
+                return False  # so does the untouched program
             self._crashes.append(arm)
-            if taken.broke_down(beside) or self._crashes.count(arm) >= _MOST_CRASHES:
+            if taken.broke_down(others_went) or self._crashes.count(arm) >= _MOST_CRASHES:
                 arm.failed = broken
             return True
         could_not = any(one.state == "failed" for one in timing.fixes)
         if broken is None or (not could_not and (taken.stopped or taken.late)):
             return False  # it was ended because the other one failed
-        self._set_apart(arm, timing)
+        self._set_apart(arm, timing.reason or "no block of steps was measured")
         return True
 
-    def _set_apart(self, arm: Arm, timing: LaunchTiming) -> None:
+    def _set_apart(self, arm: Arm, why: str) -> None:
         """It is launched alone from here on; its row says what became of it beside another one."""
+        if not arm.fixes:
+            return  # a pair of the untouched program with itself is only lost
         self._apart.append((arm, len(arm.timings)))
-        why = (timing.reason or "no block of steps was measured").rstrip(".")
+        why = why.rstrip(".")
         arm.remarks.append(f"started beside another launch it failed ({why})")
 
 
