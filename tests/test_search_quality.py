@@ -59,11 +59,12 @@ def test_the_table_shows_both_ways(quality: Any) -> None:
     row = {
         "kind": "run",
         "workload": "slow_decode",
+        "budget_s": 60.0,
         "search": "loader-workers num_workers=2",
         "exhaustive": "loader-workers num_workers=4",
         "search_speedup": gave(math.e),
         "exhaustive_speedup": gave(math.e**2),
     }
     text = quality.table([row])
-    assert "| slow_decode | loader-workers num_workers=2 2.72x" in text and "| 50% |" in text
+    assert "| slow_decode, 60 s | loader-workers num_workers=2 2.72x" in text and "| 50% |" in text
     assert "reached on average 50%" in text

@@ -263,7 +263,9 @@ class _Checkup:
         window = self._window(seen)
         launch = TimedLaunch(self._recorder, seen, window, modules, self._left, self._recording)
         wanted = self._settings
-        turns = turns_of_trials(self._recorder, seen, window, wanted.steps, wanted.side_by_side)
+        turns = turns_of_trials(
+            self._recorder, seen, window, wanted.steps, wanted.side_by_side, self._left()
+        )
         self._trials = run_trials(
             launch,
             chosen,

@@ -56,16 +56,34 @@ print("end")
 """
 
 
+THREADED = """
+import threading, torch
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(2400, 8))
+def train():
+    for x, in torch.utils.data.DataLoader(data, batch_size=4):
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+START
+"""
+
+
 def arm(*fixes: str, **settings: Any) -> list[dict[str, Any]]:
     found = catalogue.fixes()
     return [{"id": fix, "file": str(found[fix].__file__), "settings": settings} for fix in fixes]
 
 
 def run(
-    folder: Path, arms: list[list[dict[str, Any]]], body: str = "pass", **wanted: Any
+    folder: Path,
+    arms: list[list[dict[str, Any]]],
+    body: str = "pass",
+    script: str = SCRIPT,
+    **wanted: Any,
 ) -> Probed:
     """The script in a switching launch: 3 iterations to warm up, blocks of 4 after 2 discarded."""
-    (folder / "train.py").write_text(SCRIPT.replace("BODY", textwrap.dedent(body)))
+    (folder / "train.py").write_text(script.replace("BODY", textwrap.dedent(body)))
     switch = {"arms": arms, "rounds": 2, "block_steps": 4, "discard_steps": 2, "seed": 3, **wanted}
     return run_probed(
         ["train.py"],
@@ -219,6 +237,36 @@ def apply(torch, settings, program):
     (slow_block,) = [iterations for one, _, iterations in found if one == 1]
     assert 2 <= len(slow_block) <= 4
     assert len({round for _, round, _ in found}) == 3
+
+
+def test_one_pause_in_an_arms_block_does_not_throw_it_out(tmp_path: Path) -> None:
+    """An evaluation that fell into its block once made a good fix one that cannot be compared."""
+    (tmp_path / "pausing.py").write_text("""
+import time
+def apply(torch, settings, program):
+    calls = []
+    def pause():
+        program.applied()
+        calls.append(1)
+        if len(calls) == 8: time.sleep(3.0)
+    program.before_backward(pause)
+""")
+    pausing = [{"id": "pausing", "file": str(tmp_path / "pausing.py"), "settings": {}}]
+    ran = run(tmp_path, [pausing], block_steps=10, block_most_s=2.0, rounds=3)
+    own = [len(iterations) for one, _, iterations in blocks(ran) if one == 1]
+    assert len(own) == 6 and own[0] < 10 and set(own[1:]) == {11}
+
+
+def test_a_loop_in_a_thread_of_its_own_is_not_switched(tmp_path: Path) -> None:
+    """A thread that fetches ahead would switch in the middle of a step of the main thread."""
+    arms = [arm("cpu-threads", num_threads=1)]
+    for name in ("main", "thread"):
+        (tmp_path / name).mkdir()
+    ran = run(tmp_path / "main", arms, script=THREADED.replace("START", "train()"))
+    assert ran.stopped_by == "done" and blocks(ran)
+    start = "threading.Thread(target=train).start()"
+    ran = run(tmp_path / "thread", arms, script=THREADED.replace("START", start))
+    assert ran.stopped_by == "done" and blocks(ran) == []
 
 
 def test_a_side_that_takes_time_to_settle_gets_it_before_and_after(tmp_path: Path) -> None:

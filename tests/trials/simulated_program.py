@@ -135,6 +135,8 @@ class SimulatedSwitching:
         block_s: wall time of a block of the untouched program.
         ends_after: blocks, after which the program fails.
         fatal: the fix that the program fails with; "after": without any, after one of a ceiling.
+        cut: fixes that are left out after their first block.
+        ahead: the untouched program does not wait for its device but at the end of a block.
     """
 
     program: Simulated
@@ -142,6 +144,8 @@ class SimulatedSwitching:
     block_s: float = 0.5
     ends_after: int | None = None
     fatal: str | None = None
+    cut: tuple[str, ...] = ()
+    ahead: bool = False
     launched: list[list[str]] = field(default_factory=list)
 
     def rounds_within(self, arms: Sequence[Any], seconds: float) -> int:
@@ -164,6 +168,8 @@ class SimulatedSwitching:
                 if len(blocks) == self.ends_after:
                     return self._result("failed", blocks, arms)
                 name = arms[arm - 1][0][0] if arm else None
+                if name in self.cut and number:
+                    continue
                 after = self.fatal == "after" and number and not arm and self._takes_away(arms)
                 if after or (name is not None and name == self.fatal):
                     return self._result("failed", blocks, arms, failed_in=arm)
@@ -176,9 +182,10 @@ class SimulatedSwitching:
         for fix, settings in arms[arm - 1] if arm else []:
             step_s /= program.gains.get(_label(fix, settings), program.gains.get(fix, 1.0))
         program.now += self.block_s * step_s / 0.1
-        timing = LaunchTiming(
-            ended="measured", step_s=[step_s] * 5, samples=160.0, window_s=5 * step_s
-        )
+        steps = [step_s] * 5
+        if self.ahead and (not arm or arms[arm - 1][0][0] not in program.gains):
+            steps = [step_s / 4] * 4 + [4 * step_s]
+        timing = LaunchTiming(ended="measured", step_s=steps, samples=160.0, window_s=5 * step_s)
         return Block(arm=arm, round=number, began_s=began, ended_s=program.now, timing=timing)
 
     def _takes_away(self, arms: Sequence[Any]) -> bool:

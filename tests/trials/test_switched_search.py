@@ -55,6 +55,25 @@ def test_the_same_winners_with_fewer_launches(noise: tuple[float, ...], seed: in
     assert switched.launches == len(program.launched)
 
 
+def test_what_is_known_to_be_far_slower_is_not_launched() -> None:
+    """Its one block was cut short and too few to decide, so launches of it took the time."""
+    program = Simulated(gains={"threads n=1": 0.2, "amp": 1.3})
+    names = ["threads n=1", "amp", "tf32"]
+    _, switching = search(program, names, cut=("threads",))
+    assert switching.launched
+    assert not any(one.startswith("threads") for one, _ in program.launched)
+
+
+def test_an_untouched_step_that_runs_ahead_of_its_gpu_is_judged_by_the_mean() -> None:
+    """Its blocks end in one long step; the median said that bf16 gains nothing."""
+    program = Simulated(gains={"amp": 4.0})
+    _, switching = search(program, ["amp", "tf32", "none"], ahead=True)
+    assert switching.launched
+    # The best one seen in blocks is confirmed first.
+    first = next(one for one, _ in program.launched[1:] if one)
+    assert first == "amp"
+
+
 def test_what_is_confirmed_comes_from_fresh_launches_alone() -> None:
     program = Simulated(gains=GAINS)
     results, switching = search(program)

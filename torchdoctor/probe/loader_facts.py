@@ -43,8 +43,11 @@ class Known:
 
     def place(self):
         """Batches that the pass under way has handed out; 0 where torch does not count them."""
-        iterator = self._iterator() if self._iterator is not None else None
-        return getattr(iterator, "_num_yielded", 0)
+        return getattr(self.iterator(), "_num_yielded", 0)
+
+    def iterator(self):
+        """Of the pass under way; None: there is none."""
+        return self._iterator() if self._iterator is not None else None
 
     def note(self, batch, samples, wall_s, on_cpu):
         """Look closer at one of the first batches."""

@@ -156,6 +156,9 @@ class Program(ProbeAccess):
             from . import training_state
 
             if not kept:
+                lacking = training_state.lacking(self.torch, self.modules, self.optimizers())
+                if lacking is not None:
+                    self.give_up(lacking)
                 state = training_state.TrainingState(self.torch, self.modules, self.optimizers())
                 kept.append(state)
 

@@ -11,6 +11,7 @@ import time
 
 from . import loader_copies, random_states, spare_memory
 from .loader_facts import why_no_second
+from .ready_batches import ReadyBatches
 
 _WAIT_S = 60.0  # for a batch: workers that hang must not hold the program for ever
 _REFILL_S = 30.0  # for workers to fill their queues once the fix is off
@@ -43,6 +44,7 @@ class SecondLoader:
         self._beside = 0  # answers before which one did
         self._in_pass = False  # the second loader's iterator has handed something out
         self._off_s = 0.0
+        self._ready = None  # since the switch
         self._pid = os.getpid()
         program.restore_training()
         program.at_first_batch(self.start, self.stop)
@@ -60,6 +62,7 @@ class SecondLoader:
             self._make()
         self._answered = self._waited = self._beside = 0
         self._learned, self._elsewhere = True, False
+        self._ready = ReadyBatches(self._stock)
 
     def stop(self):
         """Switched off: its workers fill their queues, and rest."""
@@ -172,10 +175,11 @@ class SecondLoader:
             return True
         if self._program.on:
             self._waited += 1
-            used_up = self._answered >= max(self._stock, 1)
-            if not used_up and self._waited > 4 * self._stock + 20:
-                self._end("Its loop asks for too few batches.")
-            return used_up
+            if self._answered < max(self._stock, 1):
+                if self._waited > 4 * self._stock + 20:
+                    self._end("Its loop asks for too few batches.")
+                return False
+            return not self._stock or self._ready.are_used_up(self._iterator._data_queue.qsize())
         if not self._is_full() and time.perf_counter() - self._off_s > _REFILL_S:
             self._end("Its workers did not fill their queues in %.0f s." % _REFILL_S)
         return self._is_full()

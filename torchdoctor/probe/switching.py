@@ -8,7 +8,7 @@ other side left them. The device is waited for at both ends of a block.
 import random
 import time
 
-from . import step_log
+from . import ready_batches, step_log
 
 BASELINE = 0  # the number of the untouched program; arms count from 1
 
@@ -43,6 +43,9 @@ class Switching:
         self._steps_of = [self._steps, *of_arms]
         self._settled_at_s = 0.0
         self._left_out = set()
+        self._paused = set()  # arms of which a block was cut short for one long step
+        self._longest_s = self._step_began_s = 0.0  # of this block
+        self._own = None  # what the program's own workers made while an arm answered its fetches
         self._slots = []  # arms of this round that are still to come
         self._round = -1
         self._now = BASELINE
@@ -73,7 +76,8 @@ class Switching:
             self._synchronise()
             log.add(step_log.BLOCK_BEGIN, self._now, self._round)
             self._in_block, self._count = True, 0
-            self._block_began_s = time.perf_counter()
+            self._block_began_s = self._step_began_s = time.perf_counter()
+            self._longest_s = 0.0
         elif self._in_block and self._is_block_over():
             self._synchronise()
             log.add(step_log.BOUNDARY, 0, number)
@@ -93,7 +97,12 @@ class Switching:
         # All of them: workers that fill their queues disturb whoever is on.
         settled = [program.is_settled() for program in self._session.all_programs()]
         enough = self._count >= self._discard and time.perf_counter() >= self._settled_at_s
-        return enough and all(settled)
+        return all([enough, *settled, self._are_own_batches_used_up()])
+
+    def _are_own_batches_used_up(self):
+        """Those that the program's own workers made while batches came from elsewhere."""
+        found = None if self._own is None else ready_batches.of(self._own_iterator())
+        return found is None or self._own.are_used_up(found[0])
 
     def _is_over(self):
         """Switch to what comes next; whether nothing does."""
@@ -108,10 +117,19 @@ class Switching:
             return True
         if self._block_most_s is None or self._now == BASELINE:
             return False
-        spent = time.perf_counter() - self._block_began_s
-        if spent < self._block_most_s * steps / self._steps:
+        now = time.perf_counter()
+        took, self._step_began_s = now - self._step_began_s, now
+        self._longest_s = max(self._longest_s, took)
+        spent, most_s = now - self._block_began_s, self._block_most_s * steps / self._steps
+        if spent < most_s:
             return False
-        self._left_out.add(self._now)
+        # An evaluation or a checkpoint that fell into its block says nothing of the arm, once.
+        rest_s = spent - self._longest_s
+        one_pause = self._count > 1 and rest_s < most_s / 2 * (self._count - 1) / steps
+        if one_pause and self._now not in self._paused:
+            self._paused.add(self._now)
+        else:
+            self._left_out.add(self._now)
         return True
 
     def _next_block(self):
@@ -154,6 +172,8 @@ class Switching:
         session, programs = self._session, self._session.arms
         settle_s = max(self._settle_s[self._now], self._settle_s[arm])
         self._settled_at_s = time.perf_counter() + settle_s
+        found = ready_batches.of(self._own_iterator()) if self._answers_fetches() else None
+        self._own = None if found is None else ready_batches.ReadyBatches(found[1])
         modules = session.models.alive()
         session.models.leave_contexts()
         if self._now != BASELINE:
@@ -174,6 +194,15 @@ class Switching:
         session.log.add(step_log.SWITCH, arm)
         self._flush()  # who was on must be known of a program that is killed
         return True
+
+    def _answers_fetches(self):
+        """Whether what was on until now handed out batches in place of the program's loader."""
+        before = self._session.arms[self._now - 1] if self._now != BASELINE else ()
+        return any(program.fetch_functions for program in before)
+
+    def _own_iterator(self):
+        loaders = self._session.loaders
+        return None if loaders.last is None else loaders.known[loaders.last].iterator()
 
     def _close(self, programs):
         for program in programs:

@@ -10,6 +10,8 @@ import gc
 import random
 import sys
 
+from . import spare_memory
+
 
 class TrainingState:
     """What it is now; `put_back` writes it into the very tensors and containers that hold it.
@@ -94,6 +96,43 @@ class TrainingState:
         if numpy is not None:
             states.append((numpy.set_state, numpy.get_state()))
         return [lambda put=put, state=state: put(state) for put, state in states]
+
+
+def lacking(torch, modules, optimizers):
+    """Why a copy of it may leave a training step too little memory, as a sentence; None: it fits.
+
+    On a GPU the step needs again what it took at most until now, this state included.
+    """
+    sizes = {}
+    for tensor in _tensors(torch, modules, optimizers):
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + tensor.numel() * tensor.element_size()
+    for device, size in sizes.items():
+        free = None
+        if device.type == "cuda":
+            cuda = torch.cuda
+            unused = cuda.memory_reserved(device) - cuda.max_memory_allocated(device)
+            free = cuda.mem_get_info(device)[0] + unused
+        elif device.type == "cpu":
+            free = spare_memory.available_bytes()
+        if free is not None and size > free:
+            return (
+                "A copy of the training's state takes %.1f GB, and beside a step %.1f are free."
+                % (
+                    size / 1e9,
+                    max(free, 0) / 1e9,
+                )
+            )
+    return None
+
+
+def _tensors(torch, modules, optimizers):
+    """Parameters, buffers, gradients and what optimizers keep, each once."""
+    found = [x for module in modules for x in [*module.parameters(), *module.buffers()]]
+    for optimizer in optimizers:
+        found += [x for group in optimizer.param_groups for x in group["params"]]
+        found += [x for state in optimizer.state.values() for x in getattr(state, "values", list)()]
+    found += [x.grad for x in found if isinstance(x, torch.Tensor) and x.grad is not None]
+    return {id(x): x for x in found if isinstance(x, torch.Tensor)}.values()
 
 
 def _kept_tensor(tensor):

@@ -6,6 +6,7 @@ Only in launches whose plan names the boundary; an observing launch logs until i
 import json
 import math
 import os
+import threading
 import time
 
 from . import (
@@ -129,6 +130,10 @@ class Window:
             return
         if number == self._first:
             log.add(step_log.WINDOW_BEGIN)
+        if threading.current_thread() is not threading.main_thread():
+            # A thread that fetches ahead: what is switched there changes in the middle of a step.
+            self._finish("thread")
+            return
         if self._switching.boundary(number):
             log.add(step_log.WINDOW_END, 0, number - self._first)
             self._finish("switch")

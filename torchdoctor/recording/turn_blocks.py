@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -47,6 +47,13 @@ class TurnBlocks:
     def most_turn_s(self) -> float:
         """What a turn may take where starting is charged to the turns: to wait for at least."""
         return self.pair_s / (2 * self.blocks)
+
+    def shortened(self, blocks: int) -> TurnBlocks:
+        """So many of each side at most: what a pair saves goes into other pairs."""
+        fewer = max(self.blocks - blocks, 0)
+        return replace(
+            self, blocks=self.blocks - fewer, pair_s=self.pair_s - 2 * fewer * self.turn_s
+        )
 
     @property
     def block_most_s(self) -> float:

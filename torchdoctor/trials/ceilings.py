@@ -127,11 +127,12 @@ def tried(
 def conditions(rounds: Sequence[Round], steps: StepStatistics | None) -> float | None:
     """The untouched step in blocks of one launch / the observed one; None: not known.
 
-    By the median, or where steps come in two kinds by the mean.
+    Of the blocks' mean steps the median, or where steps come in two kinds the mean: within a block
+    a program that does not wait for its GPU is ahead of it, and the last step takes the arrear.
     """
     typical = fmean if steps is not None and steps.two_modes else median
     blocks = [x.timing.step_s for one in rounds for x in one.slots if x.arm == BASELINE]
-    times = [time for block in blocks for time in block]
+    times = [fmean(block) for block in blocks if block]
     if steps is None or not times:
         return None
     observed_s = steps.mean_s if steps.two_modes else steps.median_s

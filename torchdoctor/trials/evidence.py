@@ -11,7 +11,7 @@ from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
-from torchdoctor.trials.rounds import Round, Seconds, a_a_differences, differences
+from torchdoctor.trials.rounds import BASELINE, Round, Seconds, a_a_differences, differences
 
 BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
 
@@ -178,12 +178,16 @@ class Evidence:
     def _by(self, arm: Arm) -> str:
         # A fix can turn even steps into two kinds (batches that arrive four at a time): then the
         # median step is a fiction, on both sides of the comparison.
-        timings = arm.timings or self._in_blocks(arm)
-        return "mean" if compare.has_two_modes(timings) else self.decided_by()
+        if arm.timings:
+            return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
+        # In blocks the untouched steps too: one that is ahead of its GPU waits in the last of them.
+        sides = [self._in_blocks(key) for key in (arm.key, BASELINE)]
+        two_modes = any(compare.has_two_modes(timings) for timings in sides)
+        return "mean" if two_modes else self.decided_by()
 
-    def _in_blocks(self, arm: Arm) -> list[LaunchTiming]:
+    def _in_blocks(self, key: str) -> list[LaunchTiming]:
         slots = [slot for one in self._launcher.switched for slot in one.slots]
-        return [slot.timing for slot in slots if slot.arm == arm.key]
+        return [slot.timing for slot in slots if slot.arm == key]
 
     def _rounds(self, phase: str) -> list[Round]:
         log = [*self._launcher.rounds, *self._launcher.switched]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import Protocol
 
 from torchdoctor.records import AppliedFix, SwitchedLaunch
@@ -21,6 +22,7 @@ PHASE = "switch"
 MOST_ROUNDS = 8
 FEWEST_ROUNDS = 3
 _FEWEST_PAIRS = 3  # of blocks, to judge an arm by
+_FAR_SLOWER = 2.0  # times the untouched step
 _MOST_ATTEMPTS = 3  # launches, where ceilings bring the program to its end
 _CEILINGS_SHARE = 0.1  # of the budget left: what ceilings may cost
 
@@ -123,8 +125,16 @@ def _repeat(
 
 
 def _is_decided(launcher: Launcher, arm: Arm) -> bool:
-    seen = [slot.arm for one in launcher.switched for slot in one.slots]
-    return bool(arm.refused) or seen.count(arm.key) >= _FEWEST_PAIRS
+    slots = [slot for one in launcher.switched for slot in one.slots]
+    own = [slot.timing for slot in slots if slot.arm == arm.key]
+    if arm.refused or len(own) >= _FEWEST_PAIRS:
+        return True
+    # One block is enough of what takes twice as long: its launches would as well.
+    plain = [slot.timing.step_s for slot in slots if slot.arm == BASELINE]
+    if not own or not plain:
+        return False
+    usual_s = median(step for steps in plain for step in steps)
+    return all(median(timing.step_s) > _FAR_SLOWER * usual_s for timing in own)
 
 
 def _took_effect(states: Sequence[AppliedFix]) -> bool:

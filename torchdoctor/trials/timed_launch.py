@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 1.5  # times two launches that follow each other
+_MANY_PAIRS = 16  # that the time is for; fewer are made shorter
 
 _Fixes = Sequence[tuple[str, dict[str, Any]]]
 
@@ -43,6 +45,7 @@ def turns_of_trials(
     window: Window,
     steps: int | None = None,
     wanted: bool = True,
+    left_s: float = math.inf,
 ) -> TurnBlocks | str | None:
     """Blocks of pairs side by side, which cost about as much as two launches do.
 
@@ -52,6 +55,8 @@ def turns_of_trials(
         window: of a launch by itself.
         steps: measured iterations of each side, where the user says so.
         wanted: by the user.
+        left_s: for all pairs: where it is short, more pairs of fewer blocks decide more than few
+            pairs of many.
 
     Returns:
         Half a sentence where launches have to follow each other; None where that is wanted.
@@ -77,7 +82,8 @@ def turns_of_trials(
         if not whole and window.measure_steps % cycle == 0:
             return "an epoch is too long for a block of steps"
         if turns.blocks >= _FEWEST_BLOCKS or (whole and cycle > 1):
-            return turns
+            short = steps is None and left_s < _MANY_PAIRS * turns.pair_s
+            return turns.shortened(_FEWEST_BLOCKS) if short else turns
     return _TOO_LONG
 
 
