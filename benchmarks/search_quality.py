@@ -9,8 +9,9 @@
 search that is given ten times as much (every candidate in every setting in rounds of fresh
 launches, then the best together, one after another, as long as that gains); and both results side
 by side in fresh pairs, which alone say what share of the best speed-up (in logarithms) the search
-reached. `again`: another search, of any budget, beside what the exhaustive one found before. `nulls`: candidates that change nothing, eight at a time on each workload in turn,
-until so many were searched: how many were confirmed.
+reached. `again`: another search, of any budget, beside what the exhaustive one found before.
+`nulls`: candidates that change nothing, eight at a time on each workload in turn, until so many
+were searched: how many were confirmed.
 
 Each workload appends a line of JSON to OUT; what is there already is not run again (but by
 `again`), so that it can be stopped and gone on with at any time; the table shows the newest line of
@@ -151,7 +152,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         share = reached_share(ours, best)
         reached += [share] if share is not None else []
         lines.append(
-            f"| {row['workload']}, {row['budget_s']:g} s | {row['search'] or 'none'} {_figures(ours)} "
+            f"| {row['workload']}, {row['budget_s']:g} s "
+            f"| {row['search'] or 'none'} {_figures(ours)} "
             f"| {row['exhaustive'] or 'none'} {_figures(best)} "
             f"| {'nothing to gain' if share is None else f'{share:.0%}'} |"
         )
