@@ -13,6 +13,7 @@ from torchdoctor.trials.compare import half_width, p_value, pooled_deviation, t_
 
 CONFIRM_PAIRS = 6  # fresh pairs for each finalist, where the budget allows
 FEWEST_PAIRS = 4  # fewer do not confirm
+FEWEST_BESIDE = 2  # pairs side by side, where there is no time for more
 SCREEN_ROUNDS = 2
 SEED_LAUNCHES = 2  # with other seeds, when a finalist's losses are not equal up to rounding
 WORTH = 0.01  # a smaller gain is not recommended
@@ -85,7 +86,6 @@ def plan_screening(
     typical_s = fmean(expected_s)
     pair_s = baseline_s + typical_s
     seeds_s = SEED_LAUNCHES * baseline_s
-    one = FEWEST_PAIRS * pair_s
     two_and_stack = FEWEST_PAIRS * 3 * pair_s + seeds_s
 
     def cost(candidates: int) -> float:
@@ -95,10 +95,17 @@ def plan_screening(
     for rounds in range(1 if pairs_up else SCREEN_ROUNDS, 0, -1):
         if rounds * cost(count) + two_and_stack <= left_s:
             return Screening(candidates=count, rounds=rounds)
-    for candidates in range(count, least - 1, -1):
-        if cost(candidates) + one <= left_s:
-            return Screening(candidates=candidates, rounds=1)
-    return Screening(candidates=0, rounds=0)
+
+    def most(fewest_pairs: int) -> int:
+        fits = [n for n in range(least, count + 1) if cost(n) + fewest_pairs * pair_s <= left_s]
+        return max(fits, default=0)
+
+    found = most(FEWEST_PAIRS)
+    # Two pairs side by side may tell a gain that is worth having; without a look at most of the
+    # others they are likely to be spent on what gains nothing.
+    if pairs_up and 2 * found <= count:
+        found = most(FEWEST_BESIDE)
+    return Screening(candidates=found, rounds=min(found, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
