@@ -102,7 +102,9 @@ class Switching:
     def _are_own_batches_used_up(self):
         """Those that the program's own workers made while batches came from elsewhere."""
         found = None if self._own is None else ready_batches.of(self._own_iterator())
-        return found is None or self._own.are_used_up(found[0])
+        if found is None or self._own.are_used_up(found[0]):
+            self._own = None
+        return self._own is None
 
     def _is_over(self):
         """Switch to what comes next; whether nothing does."""
