@@ -114,6 +114,29 @@ def test_time_for_six_pairs_is_not_spent_on_the_first_candidate(
     assert sum(found) / len(found) >= least
 
 
+def test_one_towering_gain_is_confirmed_before_what_adds_next_to_nothing() -> None:
+    """All at once would compile anew: the time went there, and nothing was recommended."""
+    gains = {"compile": 10.0, "threads": 1.06, "fused": 1.02, "none": 0.98}
+    facts = {"compile": FixFacts(setup_s=40.0)}
+    program = Compiles(gains=gains, launch_s=4.0)
+    results = try_all(
+        program, list(gains), 130.0, facts=facts, patch=lambda fixes: None,
+        both_at_once=SimulatedPairs(program),
+    )  # fmt: skip
+    assert ("compile", {}) in recommended(results)
+    assert row(results, "compile").pairs >= 3
+
+
+def test_the_pairs_that_are_left_are_the_leaders_where_it_gives_most() -> None:
+    """Two pairs of a set decide little, and would be all that was measured of anybody."""
+    gains = {"fused": 2.0, "bf": 1.12, "threads": 0.97}
+    program = Simulated(gains=gains, launch_s=4.0)
+    pairs = SimulatedPairs(program)
+    results = try_all(program, list(gains), 44.0, both_at_once=pairs)
+    assert recommended(results) == [("fused", {})]
+    assert not any(" + " in names[1] for names in pairs.pairs)
+
+
 def test_another_setting_takes_the_place_of_one_that_fails() -> None:
     facts = {name: FixFacts(switches=True) for name in ("workers", "threads", "channels-last")}
     program = Simulated(

@@ -31,6 +31,7 @@ from torchdoctor.trials.schedule import (
 )
 
 STACK, ADD, DROP = "stack", "add", "drop"  # phases; only pairs of the first have the baseline
+_LITTLE, _MOST = 0.05, 0.75  # of what all that looked like gains promise
 
 
 def adding(arms: Sequence[Arm]) -> list[Arm]:
@@ -114,7 +115,9 @@ class Stacking:
         launcher, baseline = self.launcher, self.launcher.baseline
         seen = [one for one in map(self.evidence.measured, finalists) if one.differences]
         seen.sort(key=lambda one: one.gain, reverse=True)
-        members = adding([one.arm for one in seen if one.gain >= math.log1p(WORTH)])
+        whole = sum(max(one.gain, 0.0) for one in seen)
+        least = max(math.log1p(WORTH), _LITTLE * whole)  # a set of its own may compile anew
+        members = adding([one.arm for one in seen if one.gain >= least])
         if len(members) < 2:
             return
         plain_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
@@ -122,6 +125,9 @@ class Stacking:
         round_s = sum(map(launcher.expected_s, launcher.round_of(members)))
         kept_s = reserve_s(plain_s, left_s) if self._reserves else 0.0
         if FEWEST_PAIRS * (round_s + pair_s) + kept_s <= left_s:
+            return
+        # Few pairs may not decide: where one gives most of it, they are its own.
+        if FEWEST_PAIRS * pair_s + kept_s > left_s and seen[0].gain > _MOST * whole:
             return
         while len(members) > 1 and not self._promises(self._together(members), kept_s):
             # What may have changed training goes first, then what gained least.
