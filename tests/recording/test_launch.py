@@ -385,7 +385,8 @@ def test_what_one_launch_compiled_the_next_one_finds(mode, project, tmp_path):
             pytest.skip(f"no {mode} here")
         first = launch_script(project, source, sandbox, compile_cache=cache)
         second = launch_script(project, source, sandbox, compile_cache=cache)
-    assert (first.output_tail.strip(), second.output_tail.strip()) == ("[]", "['kernel']")
+    # torch itself may put a folder there.
+    assert ["kernel" in x.output_tail for x in (first, second)] == [False, True]
     assert second.escaped_writes == []
 
 
