@@ -115,7 +115,7 @@ def _measured(
     from torchdoctor.reports.progress import Progress
 
     stored = read_stored(baseline) if baseline is not None else None
-    named = str(baseline) if against is None else against or ""
+    named = str(baseline) if against is None else against
     try:
         with Progress(quiet=quiet) as progress:
             if stored is not None:

@@ -7,6 +7,11 @@ queue holds are taken long before it runs dry, and until then no step waits for 
 _MOST = 4, 20  # iterations that are waited for: times the queue's length, and beside that
 
 
+def most_iterations(stock):
+    """How long is waited for a queue that holds so many batches."""
+    return _MOST[0] * stock + _MOST[1]
+
+
 class ReadyBatches:
     """The queue of one iterator, looked at once in each iteration since a switch.
 
@@ -27,7 +32,7 @@ class ReadyBatches:
         levels.append(level)
         seen = len(levels) - 1
         keeps_up = seen >= stock and level >= levels[seen - stock]
-        return level == 0 or keeps_up or seen >= _MOST[0] * stock + _MOST[1]
+        return level == 0 or keeps_up or seen >= most_iterations(stock)
 
 
 def of(iterator):

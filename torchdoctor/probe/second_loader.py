@@ -11,7 +11,7 @@ import time
 
 from . import loader_copies, random_states, spare_memory
 from .loader_facts import why_no_second
-from .ready_batches import ReadyBatches
+from .ready_batches import ReadyBatches, most_iterations
 
 _WAIT_S = 60.0  # for a batch: workers that hang must not hold the program for ever
 _REFILL_S = 30.0  # for workers to fill their queues once the fix is off
@@ -176,7 +176,7 @@ class SecondLoader:
         if self._program.on:
             self._waited += 1
             if self._answered < max(self._stock, 1):
-                if self._waited > 4 * self._stock + 20:
+                if self._waited > most_iterations(self._stock):
                     self._end("Its loop asks for too few batches.")
                 return False
             return not self._stock or self._ready.are_used_up(self._iterator._data_queue.qsize())

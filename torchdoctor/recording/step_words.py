@@ -56,11 +56,12 @@ def words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
         fact = next((x for x in facts.optimizers if x.ident == boundary.ident), None)
         name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
         feeding = sum(loader.batches > 0 for loader in facts.loaders)
-        why = "no fetch of a DataLoader goes with each step"
-        if feeding != 1:  # one made anew in each epoch counts as many
-            why = f"no one of {feeding} DataLoaders feeds each step"
         if not feeding:
             why = "there is no DataLoader"
+        elif feeding == 1:
+            why = "no fetch of a DataLoader goes with each step"
+        else:  # one made anew in each epoch counts as many
+            why = f"no one of {feeding} DataLoaders feeds each step"
         what = f"{why}, so one iteration is one step of {name}"
         what += _at(fact.location if fact is not None else None)
     elif boundary.kind == "backward":

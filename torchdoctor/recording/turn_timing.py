@@ -26,9 +26,10 @@ def turns_taken(
     pids = [pid for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))]
     pid = min(pids, key=lambda pid: (events[pid].t_ns[0], pid), default=None)
     blocks = measured_blocks(events[pid], boundary) if pid is not None else []
+    stopped = result.ended == "stopped"
     if pid is None or not blocks:
         timing = with_ending(without_window(facts), result, peak_memory_bytes)
-        return TurnsTaken(timing=timing, stopped=result.ended == "stopped")
+        return TurnsTaken(timing=timing, stopped=stopped)
     fact = facts.get(pid, ProcessFacts(pid=pid))
     sizes = [block.timing.samples for block in blocks]
     timing = LaunchTiming(
@@ -41,11 +42,8 @@ def turns_taken(
         iterations=len(events[pid].at(step_log.BOUNDARY)),
         **beside_its_times(result.channel, pid, fact, boundary),
     )
-    return TurnsTaken(
-        timing=with_ending(timing, result, peak_memory_bytes),
-        blocks=blocks,
-        stopped=result.ended == "stopped",
-    )
+    timing = with_ending(timing, result, peak_memory_bytes)
+    return TurnsTaken(timing=timing, blocks=blocks, stopped=stopped)
 
 
 def _went_well(result: LaunchResult) -> bool:

@@ -15,7 +15,7 @@ from torchdoctor.trials.arms import Arm, Fixes, label
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
-from torchdoctor.trials.schedule import Budget, BudgetEnded
+from torchdoctor.trials.schedule import FEWEST_BESIDE, FEWEST_PAIRS, Budget, BudgetEnded
 
 if TYPE_CHECKING:
     from torchdoctor.trials.side_by_side import SideBySide
@@ -200,6 +200,11 @@ class Launcher:
     def pairs_up(self) -> bool:
         """Whether a pair is two launches side by side, so that nothing is gained by a block."""
         return self.side_by_side is not None and self.side_by_side.works
+
+    @property
+    def fewest_pairs(self) -> int:
+        """Fewer are not begun where there is no time for more."""
+        return FEWEST_BESIDE if self.pairs_up else FEWEST_PAIRS
 
     def round_of(self, arms: Sequence[Arm]) -> list[Arm]:
         """What `round` launches: who is launched more often, stands there more often."""

@@ -12,7 +12,6 @@ from torchdoctor.trials.ladder import next_value
 from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
-    FEWEST_BESIDE,
     FEWEST_PAIRS,
     WORTH,
     BudgetEnded,
@@ -236,8 +235,7 @@ class Screen:
         if not alive:
             return False
         times = [launcher.expected_s(arm) for arm in alive]
-        pairs = FEWEST_BESIDE if launcher.pairs_up else FEWEST_PAIRS
-        confirm_s = pairs * (baseline_s + sum(times) / len(times))
+        confirm_s = launcher.fewest_pairs * (baseline_s + sum(times) / len(times))
         round_s = sum(map(launcher.expected_s, launcher.round_of(alive)))
         return round_s + confirm_s <= launcher.budget.left()
 

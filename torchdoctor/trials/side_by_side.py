@@ -177,7 +177,7 @@ class SideBySide:
                 arm.failed = broken
             return True
         could_not = any(one.state == "failed" for one in timing.fixes)
-        if broken is None or (not could_not and (taken.stopped or taken.late)):
+        if not could_not and (taken.stopped or taken.late):
             return False  # it was ended because the other one failed
         self._set_apart(arm, timing.reason or "no block of steps was measured")
         return True

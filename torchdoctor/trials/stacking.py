@@ -21,7 +21,6 @@ from torchdoctor.trials.outcome import Judgement, training_is_the_same
 from torchdoctor.trials.patch_trial import reserve_s
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.trials.schedule import (
-    FEWEST_BESIDE,
     FEWEST_PAIRS,
     HOPELESS,
     MOST_FINALISTS,
@@ -138,7 +137,7 @@ class Stacking:
         launcher = self.launcher
         plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(together)
         plan = plan_confirmation([each_s], plain_s, launcher.budget.left() - kept_s)
-        if plan.pairs < (FEWEST_BESIDE if launcher.pairs_up else FEWEST_PAIRS):
+        if plan.pairs < launcher.fewest_pairs:
             return True  # nothing was measured, and nothing smaller would be
         pair = [launcher.baseline, together]
         launcher.plan = Plan(phase=STACK, unit="pair", most=plan.pairs, arms=pair)
