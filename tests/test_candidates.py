@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,8 @@ from torchdoctor.records import (
     Diagnosis,
     Environment,
     Finding,
+    LoaderFacts,
+    ProcessFacts,
     Recording,
     Shares,
     StepStatistics,
@@ -242,3 +245,28 @@ def test_a_mistake_that_costs_more_than_the_bottleneck_does_not_wait(share, keep
     found = [*DIAGNOSIS.findings, Finding(check="evaluation", share_of_step=share)]
     diagnosis = Diagnosis(bottleneck="data_loader", detail="data-wait", findings=found)
     assert candidates(recording(), diagnosis, catalogue)[0][0].fix == first
+
+
+def test_workers_gain_no_more_than_the_cpus_leave_to_them():
+    """On two CPUs that decode all the time, what takes the decoding away goes first."""
+    catalogue = {
+        "workers": fix(("data-wait",), PREPARES_ELSEWHERE=True),
+        "cache": fix(("data-wait",), SETUP_S=2.0),
+    }
+    loader = LoaderFacts(ident=0, num_workers=0, batches=50, sample_cpu_share=1.0)
+
+    def tried(cpus, **known):
+        seen = replace(
+            recording(),
+            environment=Environment(usable_cpus=cpus),
+            processes=[ProcessFacts(pid=1, loaders=[replace(loader, **known)])],
+        )
+        found, refused = candidates(seen, DIAGNOSIS, catalogue)
+        assert not refused
+        return [(one.fix, pytest.approx(one.ceiling)) for one in found]
+
+    assert tried(2.0) == [("cache", 2.5), ("workers", 2.0)]
+    assert tried(1.0) == [("cache", 2.5), ("workers", 1.0)]
+    assert tried(16.0) == [("workers", 2.5), ("cache", 2.5)], "the cheaper trial first"
+    assert tried(2.0, sample_cpu_share=0.1)[0][0] == "workers", "it waits for a disk"
+    assert tried(2.0, num_workers=2)[0][0] == "workers", "they are there already"

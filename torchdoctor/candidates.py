@@ -20,6 +20,7 @@ from torchdoctor.records import (
     Refused,
     StepStatistics,
 )
+from torchdoctor.records.beside_training import least_step_s
 from torchdoctor.records.lookup import SHARE_IS
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
@@ -61,7 +62,7 @@ class FixModule(Protocol):
     `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
     `REORDERS`: it hands out the same batches in another order.
     `PREPARES_ELSEWHERE`: workers prepare the samples, each with a copy of the dataset that the
-    untouched program does not have there.
+    untouched program does not have there. It gains no more than the CPUs leave to them.
     `BY_SECOND_LOADER`: in a running program it is switched by a second loader with its arguments.
     `UNTRIED_NEEDS`: checks, of which one must have found something for the fix to be offered where
     no run has tried it.
@@ -154,7 +155,7 @@ def candidates(
             continue
         one = Candidate(
             fix=ident,
-            ceiling=_speedup_without(prospect.share),
+            ceiling=_speedup_without(_removable(prospect, module, recording)),
             bound=_speedup_without(prospect.bound),
             reason=prospect.reason,
             main=prospect.tier == 0,
@@ -294,6 +295,16 @@ def _capped(prospect: _Prospect, module: FixModule, recording: Recording) -> _Pr
         return prospect
     tier = prospect.tier if most >= _MAIN_SHARE else max(prospect.tier, 1)
     return replace(prospect, share=most, tier=tier)
+
+
+def _removable(prospect: _Prospect, module: FixModule, recording: Recording) -> float | None:
+    """Share of the step that is gone at most; what is prepared elsewhere still needs the CPUs."""
+    elsewhere = getattr(module, "PREPARES_ELSEWHERE", False)
+    least_s = least_step_s(recording) if elsewhere else None
+    if least_s is None or prospect.share is None or recording.steps is None:
+        return prospect.share
+    left = least_s / recording.steps.mean_s if recording.steps.mean_s > 0 else 0.0
+    return min(prospect.share, max(1.0 - left, 0.0))
 
 
 def _works_on_s(module: FixModule, recording: Recording, steps: StepStatistics) -> float | None:

@@ -567,6 +567,9 @@ def test_a_cache_is_offered_untried_where_launches_end_within_the_first_epoch() 
     second = recording(loader={"samples": 320, "dataset_length": 5000, "iterators": 2})
     assert not fix.by_hand(second)
     assert "Not measured" not in fix.instruction({}, second)
+    check = SampleCheck(loader=0, samples=8, same=False, reason="It draws random numbers.")
+    drawn = replace(second, processes=[replace(second.main, sample_check=check)])
+    assert "draws random numbers" in refused("decoded-cache", drawn), "no trial is wasted on it"
 
 
 def test_workers_for_a_dataset_that_changes_itself_are_doubted_at_the_line() -> None:

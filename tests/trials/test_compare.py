@@ -1,4 +1,6 @@
 import math
+import random
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -58,6 +60,30 @@ def test_one_pair_has_no_interval():
     assert compare.interval([0.3]) is None
     assert compare.verdict([0.3]) == "unclear"
     assert compare.p_value([0.3]) == 1.0
+
+
+def test_the_look_that_chose_a_candidate_says_how_much_a_pair_varies_and_no_more():
+    """Two fresh pairs alone leave everything open; a third one of their kind is known."""
+    fresh, look = [0.55, 0.67], [0.44]
+    alone, with_look = compare.interval(fresh), compare.interval(fresh, looked=look)
+    assert with_look.estimate == alone.estimate, "the look chose it: it must not count as a gain"
+    deviation = math.sqrt(sum((x - fmean(fresh + look)) ** 2 for x in fresh + look) / 2)
+    half = compare.t_quantile(0.975, 2) * deviation / math.sqrt(2)
+    assert math.log(with_look.high) - fmean(fresh) == pytest.approx(half)
+    assert compare.verdict(fresh) == "unclear"
+    assert compare.verdict(fresh, looked=look) == "faster"
+    assert compare.p_value(fresh, look) < 0.05 < compare.p_value(fresh)
+    assert compare.verdict(fresh, looked=[-0.9]) == "unclear", "a look that disagrees widens it"
+
+
+def test_best_of_several_that_gain_nothing_is_rarely_called_faster_by_two_pairs_and_the_look():
+    order = random.Random(7)
+    false = 0
+    for _ in range(2000):
+        look = max(order.gauss(0, 0.05) for _ in range(5))
+        fresh = [order.gauss(0, 0.05) for _ in range(2)]
+        false += compare.verdict(fresh, looked=[look]) == "faster"
+    assert false / 2000 < 0.05
 
 
 def test_wild_pairs_give_a_finite_interval():

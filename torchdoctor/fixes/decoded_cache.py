@@ -85,13 +85,15 @@ def refuses(recording: Recording) -> str | None:
     share = data_wait_share(recording)
     if share is not None and share < _NOTHING_TO_GAIN:
         return f"The step waits for data only {100 * share:.1f} % of its time."
+    check = recording.main.sample_check
     if by_hand(recording):
-        check = recording.main.sample_check
         within = "While it was observed no sample was used twice, as the first epoch did not end"
         if check is None:
             return f"{within}, and whether samples stay the same could not be looked at."
         if not check.same:
             return f"{within}. Nor may it be used later. {check.reason}"
+    if check is not None and not check.same:
+        return f"Its samples must not be kept. {check.reason}"
     needed, limit = _needed_bytes(loader), _limit_bytes(recording)
     if needed is not None and limit is not None and needed > limit:
         return (

@@ -28,7 +28,7 @@ def beyond_belief(one: Measured, verdict: str) -> bool:
     most = math.log(1.0 + _share(one.bound)) + BOUND_KNOWN_TO
     if one.gain >= -most:
         return False
-    found = compare.interval(one.differences)
+    found = compare.interval(one.differences, looked=one.looked)
     return few or found is None or found.high >= math.exp(-most)
 
 

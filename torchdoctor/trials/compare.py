@@ -123,27 +123,43 @@ def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> fl
     return math.expm1(min(reach * deviation / math.sqrt(pairs), 50.0))
 
 
-def half_width(differences: Sequence[float], confidence: float = CONFIDENCE) -> float:
-    """Half the t interval of the mean difference, in log units; infinite below two pairs."""
-    pairs = len(differences)
+def half_width(
+    differences: Sequence[float],
+    confidence: float = CONFIDENCE,
+    looked: Sequence[float] = (),
+) -> float:
+    """Half the t interval of the mean difference, in log units; infinite below two pairs.
+
+    Args:
+        differences: of fresh pairs.
+        confidence: of the interval.
+        looked: of the look that chose this candidate, in pairs of the same kind. How much one pair
+            varies they say as well as fresh ones; where the mean lies they must not say
+            (docs/decisions/few-pairs.md).
+    """
+    pairs, degrees = len(differences), len(differences) + len(looked) - 1
     if pairs < 2:
         return math.inf
-    deviation = math.sqrt(_variance(differences) / pairs)
-    return t_quantile(0.5 + confidence / 2, pairs - 1) * deviation
+    deviation = math.sqrt(_variance([*differences, *looked]) / pairs)
+    return t_quantile(0.5 + confidence / 2, degrees) * deviation
 
 
-def interval(differences: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
-    """Speed-up with its t interval on K - 1 degrees of freedom; None below two pairs."""
+def interval(
+    differences: Sequence[float],
+    confidence: float = CONFIDENCE,
+    looked: Sequence[float] = (),
+) -> Interval | None:
+    """Speed-up with its t interval, as `half_width`; None below two pairs."""
     if len(differences) < 2:
         return None
-    return as_interval(fmean(differences), half_width(differences, confidence))
+    return as_interval(fmean(differences), half_width(differences, confidence, looked))
 
 
-def estimate(differences: Sequence[float]) -> Interval | None:
+def estimate(differences: Sequence[float], looked: Sequence[float] = ()) -> Interval | None:
     """As `interval`; of one pair an interval that bounds nothing, of none None."""
     if len(differences) == 1:
         return as_interval(differences[0], math.inf)
-    return interval(differences)
+    return interval(differences, looked=looked)
 
 
 def welch_interval(
@@ -175,17 +191,20 @@ def as_interval(mean: float, half: float) -> Interval:
     return Interval(estimate=math.exp(mean), low=math.exp(low), high=math.exp(high))
 
 
-def p_value(differences: Sequence[float]) -> float:
-    """Two-sided p of the paired t test that there is no difference; 1 below two pairs."""
-    pairs = len(differences)
+def p_value(differences: Sequence[float], looked: Sequence[float] = ()) -> float:
+    """Two-sided p of the paired t test that there is no difference; 1 below two pairs.
+
+    `looked`: as in `half_width`.
+    """
+    pairs, every = len(differences), [*differences, *looked]
     if pairs < 2:
         return 1.0
-    mean, deviation = fmean(differences), math.sqrt(_variance(differences) / pairs)
+    mean, deviation = fmean(differences), math.sqrt(_variance(every) / pairs)
     if deviation == 0.0:
         return 1.0 if mean == 0.0 else 0.0
     from scipy.special import stdtr
 
-    return float(2.0 * stdtr(pairs - 1, -abs(mean) / deviation))
+    return float(2.0 * stdtr(len(every) - 1, -abs(mean) / deviation))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -216,7 +235,10 @@ def excludes_one(interval: Interval) -> bool:
 
 
 def verdict(
-    differences: Sequence[float], delta: float = SMALLEST_DELTA, adjusted_p: float | None = None
+    differences: Sequence[float],
+    delta: float = SMALLEST_DELTA,
+    adjusted_p: float | None = None,
+    looked: Sequence[float] = (),
 ) -> str:
     """ "faster", "slower", "same" or "unclear" of one candidate's paired differences.
 
@@ -225,16 +247,17 @@ def verdict(
         delta: what counts as no difference, as a ratio above 1.
         adjusted_p: the p value after correction for the number of candidates confirmed together;
             None where there is nothing to correct.
+        looked: as in `half_width`.
     """
     if len(differences) < 2:
         return "unclear"
-    mean, half = fmean(differences), half_width(differences)
+    mean, half = fmean(differences), half_width(differences, looked=looked)
     decided = adjusted_p is None or adjusted_p < 1.0 - CONFIDENCE
     if mean - half > 0 and decided:
         return "faster"
     if mean + half < 0 and decided:
         return "slower"
-    narrow = half_width(differences, 0.90)
+    narrow = half_width(differences, 0.90, looked)
     if max(abs(mean - narrow), abs(mean + narrow)) <= math.log1p(delta):
         return "same"
     return "unclear"

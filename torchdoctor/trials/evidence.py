@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from torchdoctor.records import Interval, LaunchTiming, StepStatistics
@@ -26,11 +26,19 @@ class Measured:
     phase: str  # "switch", "screen", "confirm", "stack" or "" where nothing was paired
     numerics: Numerics
     by: str
+    looked: list[float] = field(default_factory=list)  # `compare.half_width`
+    other_looked: list[float] = field(default_factory=list)
 
     @property
     def gain(self) -> float:
         """Mean log speed-up; minus infinity where nothing was paired."""
         return fmean(self.differences) if self.differences else -math.inf
+
+    def verdict(
+        self, delta: float = compare.SMALLEST_DELTA, adjusted_p: float | None = None
+    ) -> str:
+        """As `compare.verdict`."""
+        return compare.verdict(self.differences, delta, adjusted_p, self.looked)
 
     @property
     def bound(self) -> float | None:
@@ -173,7 +181,17 @@ class Evidence:
             phase=phase if found else "",
             numerics=self.numerics(arm),
             by=by,
+            looked=self._looked(arm, phase, by),
+            other_looked=self._looked(arm, phase, _other(by)),
         )
+
+    def _looked(self, arm: Arm, phase: str, by: str) -> list[float]:
+        """Of the look that chose it, where that and all fresh pairs were taken side by side."""
+        phases = ("screen", phase)
+        pairs = [one for one in self._launcher.rounds if one.phase in phases and one.has(arm.key)]
+        if phase != "confirm" or any(one.shape != "turns" for one in pairs):
+            return []
+        return self._differences(arm, "screen", by)
 
     def _by(self, arm: Arm) -> str:
         # A fix can turn even steps into two kinds (batches that arrive four at a time): then the

@@ -94,11 +94,11 @@ class Judgement:
         self.measured = [evidence.measured(arm) for arm in arms]
         confirmed = [one for one in self.measured if one.phase == "confirm" and one.arm.alive]
         self.confirmed = len(confirmed)
-        adjusted = compare.holm([p_of_looks(one.differences) for one in confirmed])
+        adjusted = compare.holm([p_of_looks(one.differences, one.looked) for one in confirmed])
         corrected = {one.arm.key: p for one, p in zip(confirmed, adjusted, strict=True)}
         delta = compare.delta(self.noise_floor)
         self.verdicts = {
-            one.arm.key: compare.verdict(one.differences, delta, corrected.get(one.arm.key))
+            one.arm.key: one.verdict(delta, corrected.get(one.arm.key))
             if one.arm.alive
             else ("refused" if one.arm.refused else "failed")
             for one in self.measured
@@ -150,7 +150,7 @@ def trial(
         at_most: `Trial.at_most`.
     """
     arm, timings, untouched = one.arm, one.arm.timings, baseline.timings
-    speedup = compare.estimate(one.differences)
+    speedup = compare.estimate(one.differences, one.looked)
     memory = _median(t.peak_memory_bytes for t in timings)
     memory_before = _median(
         t.peak_memory_bytes for t in untouched if any(t.gpu_memory == o.gpu_memory for o in timings)
@@ -180,7 +180,7 @@ def trial(
         setup_s=setup_s,
         details=_details(arm),
         break_even_steps=_break_even(one, setup_s, untouched) if verdict == "faster" else None,
-        median_speedup=compare.estimate(one.other) if arm.alive else None,
+        median_speedup=compare.estimate(one.other, one.other_looked) if arm.alive else None,
     )
 
 
@@ -215,7 +215,7 @@ def reason(
         dropped = "it did not look faster, so others had the time"
         lost = one.arm.alive and hopeless(one.differences, CONFIRM_PAIRS)
         parts.append(f"only {pairs} pairs: {dropped if lost else ended or NO_TIME}")
-    alone = compare.verdict(one.differences)
+    alone = one.verdict()
     if one.phase == "confirm" and verdict not in (alone, "same") and alone in ("faster", "slower"):
         parts.append(f"{alone} alone, not after Holm's correction for {confirmed} candidates")
     if verdict in ("faster", "unclear") and one.beyond_bound:

@@ -52,6 +52,10 @@ class Round:
     flip: bool = False  # random: which way round the A/A candidate is taken
     slots: list[Slot] = field(default_factory=list)
 
+    def has(self, arm: str) -> bool:
+        """Whether it was launched in this round."""
+        return any(slot.arm == arm for slot in self.slots)
+
 
 def differences(
     rounds: Sequence[Round],

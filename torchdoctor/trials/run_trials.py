@@ -317,6 +317,7 @@ class _Search:
             doubts=[
                 *self.doubts,
                 *self.stacking.doubts,
+                *self.stacking.unweighed(),
                 *self.beside_doubts(),
             ],
             interrupted=self.interrupted,

@@ -191,10 +191,13 @@ def hopeless(differences: Sequence[float], planned: int) -> bool:
     return max(differences) < 0 or fmean(differences) < -math.log1p(HOPELESS)
 
 
-def p_of_looks(differences: Sequence[float]) -> float:
-    """p of pairs that were looked at, two by two, beyond those planned: each look is a chance."""
+def p_of_looks(differences: Sequence[float], looked: Sequence[float] = ()) -> float:
+    """p of pairs that were looked at, two by two, beyond those planned: each look is a chance.
+
+    `looked`: as in `compare.half_width`.
+    """
     looks = 1 + max(len(differences) - CONFIRM_PAIRS, 0) / 2
-    return min(1.0, looks * p_value(differences))
+    return min(1.0, looks * p_value(differences, looked))
 
 
 def no_gain(differences: Sequence[float]) -> bool:

@@ -24,6 +24,7 @@ from torchdoctor.trials.switching import PHASE, Switching, screen_within
 
 _DEAR = 2.0  # times the cheapest launch
 _MOST_REFINED = 3  # values beyond those that a fix names
+_DECISIVE = 3  # fresh pairs side by side, and the look: enough for a plain gain, mostly
 _PLAIN = 1.3  # a speed-up seen in blocks that goes before all that was not looked at
 
 
@@ -158,11 +159,30 @@ class Screen:
             if not self._can_confirm_after(arms):
                 break
             try:
-                launcher.round(arms, "screen")
+                self._round(arms)
             except BudgetEnded:  # one was dearer than expected; what it leaves is the others'
                 break
             self.tell(arms)
         return [arm for arm in arms if not arm.alive or self.evidence.ranked(arm, "screen")[0]]
+
+    def _round(self, arms: list[Arm]) -> None:
+        """A look at each; where pairs are few, none that a plain gain needs to be confirmed.
+
+        Side by side each has a baseline of its own, so the order is free: most promising first.
+        """
+        launcher = self.launcher
+        if not launcher.pairs_up:
+            launcher.round(arms, "screen")
+            return
+        baseline = launcher.baseline
+        for number, arm in enumerate(arms):
+            seen = [one for one in arms[:number] if one.alive]
+            best = max(seen, key=self._promise, default=baseline)
+            confirmed = [baseline, best] * _DECISIVE
+            plain = best is not baseline and self._promise(best) >= math.log(_PLAIN)
+            if plain and not launcher.affords(baseline, arm, *confirmed):
+                return
+            launcher.round([arm], "screen")
 
     def _refined(self, launched: Sequence[Arm], within: list[Arm]) -> list[Arm]:
         """More values of the best fix's setting: beside the best one so far, or as that, in blocks.

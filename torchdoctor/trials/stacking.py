@@ -65,6 +65,7 @@ class Stacking:
     Attributes:
         sets: what was put together, in order.
         short_of_time: a set that should have been measured was not.
+        weighed: fixes that a set was measured with and without.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Stacking:
         self.sets: list[Arm] = []
         self.doubts: list[str] = []
         self.short_of_time = False
+        self.weighed: set[str] = set()
 
     def run(self) -> None:
         """All confirmed fixes at once; then what may still add to the best, and what need not be.
@@ -100,6 +102,22 @@ class Stacking:
     def measured(self) -> list[Arm]:
         """The sets that a report has to show: beside the untouched program, or failed."""
         return [arm for arm in self.sets if not arm.alive or self.evidence.paired(arm, STACK)]
+
+    def unweighed(self) -> list[str]:
+        """A sentence where members of the recommended set may add nothing to it."""
+        judged = self._judge()
+        best = next((one.arm for one in judged.recommendable()), None)
+        if best is None or best not in self.sets:
+            return []
+        alone = [one for one in judged.faster() if one.phase == "confirm"]
+        known = {fix for one in alone for fix, _ in one.arm.fixes} | self.weighed
+        names = [fix for fix, _ in best.fixes[1:] if fix not in known]
+        if not names:
+            return []
+        return [
+            f"Only the whole of {label(best.fixes)} was measured on fresh pairs: there was no time "
+            f"to find out whether it needs {' and '.join(names)} (--budget)."
+        ]
 
     def _best(self) -> Arm | None:
         found = self._judge().recommendable()
@@ -181,6 +199,7 @@ class Stacking:
             arm.remarks.append(f"on top of {label(best.fixes)}: {_shown(found)}")
             if gains and grown.alive and same:
                 best = grown
+                self.weighed |= {fix for fix, _ in arm.fixes}
         return best
 
     def _promising(self, best: Arm) -> Iterator[Arm]:
@@ -223,6 +242,7 @@ class Stacking:
             found = self._pairs(rest, best, DROP)
             if found is None:
                 return best
+            self.weighed.add(fix)
             if len(found) > 1 and rest.alive and fmean(found) > -math.log1p(WORTH):
                 best.remarks.append(f"as fast without {fix}: {_shown(found)} of it")
                 best = rest
