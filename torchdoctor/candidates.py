@@ -59,6 +59,7 @@ class FixModule(Protocol):
     `ladder(recording)`: fields of `trials.ladder.Ladder`: a setting of which more values may be
     tried where the best of `settings` gains.
     `next_settings(tried, recording)`: its setting is searched (`trials.sizes`).
+    `FILLS_IN_FIRST_EPOCH`: it gains from the second epoch on; trials warm up for one.
     `NEEDS_FINDING`: it is tried where a finding calls for it, or when it is named.
     `REORDERS`: it hands out the same batches in another order.
     `PREPARES_ELSEWHERE`: workers prepare the samples, each with a copy of the dataset that the

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 from simulated_program import observed
 
+from torchdoctor import catalogue
 from torchdoctor.recording.window import Window, choose_window
-from torchdoctor.records import SensorStatistics
-from torchdoctor.trials.timed_launch import expected_launch_s, turns_of_trials
+from torchdoctor.records import (
+    Environment,
+    LaunchTiming,
+    LoaderFacts,
+    ProcessFacts,
+    Recording,
+    SensorStatistics,
+    Workload,
+)
+from torchdoctor.trials.timed_launch import TimedLaunch, expected_launch_s, turns_of_trials
 
 
 def chosen(step_s: float, budget_s: float = 120.0, start_s: float = 4.0, **more: Any) -> Any:
@@ -52,3 +61,48 @@ def test_launches_follow_each_other_where_both_at_once_would_do_harm_or_mislead(
     assert isinstance(chosen(0.05, trainers=2)[0], str)
     assert isinstance(chosen(0.05, 300.0, cycle_steps=160)[0], str)  # of a window, but of no block
     assert isinstance(chosen(0.05, total_steps_seen=25, program_ended=True)[0], str)
+
+
+def launched(loader: dict[str, Any], fix: str = "decoded-cache", **more: Any) -> int:
+    """Warm-up iterations of a launch with a fix; 10 is what the window has."""
+    steps = observed(mean_s=0.02, median_s=0.02, **more)
+    facts = LoaderFacts(ident=0, batches=90, **loader)
+    recording = Recording(
+        workload=Workload(command=[], cwd=""),
+        environment=Environment(),
+        steps=steps,
+        processes=[ProcessFacts(pid=1, loaders=[facts])],
+    )
+    windows: list[Window] = []
+
+    def time(name: str, boundary: Any, window: Window, *_: Any) -> LaunchTiming:
+        windows.append(window)
+        return LaunchTiming(ended="measured")
+
+    seen: Any = SimpleNamespace(
+        steps=steps, start_s=4.0, found=SimpleNamespace(boundary=steps.boundary)
+    )
+    recorder: Any = SimpleNamespace(time=time)
+    window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
+    launch = TimedLaunch(recorder, seen, window, catalogue.fixes(), lambda: 100.0, recording)
+    launch([(fix, {"num_workers": 2, "limit_bytes": 1})])
+    return windows[0].warmup_steps
+
+
+def test_a_cache_is_measured_once_it_is_filled() -> None:
+    """Half of a window lay in the first epoch, and 2.9x came out as 2.1x."""
+    epoch = {"dataset_length": 960, "batch_size": 16}
+    assert launched(epoch) == 60
+    assert launched(epoch, fix="loader-workers") == 10
+    assert launched(epoch, batches_per_step=2.0) == 30
+    assert launched({"dataset_length": 96_000, "batch_size": 16}) == 10, "no time for an epoch"
+    assert launched(epoch, program_ended=True, total_steps_seen=100) == 10, "it ends before that"
+    assert launched({"dataset_length": None, "batch_size": 16}) == 10
+
+
+def test_pairs_of_a_cache_warm_up_for_an_epoch_where_that_no_more_than_doubles_them() -> None:
+    turns, _ = chosen(0.02)
+    filled = turns.warmed_up(60)
+    assert filled.warmup_steps == 60 and filled.blocks == turns.blocks
+    assert filled.pair_s == pytest.approx(turns.pair_s + 2 * 50 * 0.02)
+    assert turns.warmed_up(100_000) == turns and turns.warmed_up(0) == turns

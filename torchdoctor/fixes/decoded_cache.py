@@ -60,6 +60,7 @@ TREATS = ("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "s
 KEEPS_RESULTS = "exactly"
 PHASES = ("data_wait_s", "loader_start_s")
 WHEN = "launch"
+FILLS_IN_FIRST_EPOCH = True
 SETUP_S = 2.0  # before it answers any, samples are made as ever, some of them twice, and copied
 
 _NOTHING_TO_GAIN = 0.01

@@ -56,6 +56,18 @@ class TurnBlocks:
         )
 
     @property
+    def measured_steps(self) -> int:
+        """Iterations of one version after its warm-up."""
+        return self.blocks * (self.block_steps + self.discard_steps)
+
+    def warmed_up(self, steps: int) -> TurnBlocks:
+        """With so long a warm-up, where that at most doubles what a pair takes."""
+        more_s = 2 * max(steps - self.warmup_steps, 0) * self.step_s
+        if not 0 < more_s <= self.pair_s:
+            return self
+        return replace(self, warmup_steps=steps, pair_s=self.pair_s + more_s)
+
+    @property
     def block_most_s(self) -> float:
         """A block that takes longer is cut short."""
         return _SLOW * self.block_steps * self.step_s

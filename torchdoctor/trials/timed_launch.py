@@ -20,6 +20,7 @@ from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_larg
 from torchdoctor.recording.turns import Start, neighbours, take_turns_by_lot
 from torchdoctor.recording.window import Window
 from torchdoctor.records import AppliedFix, LaunchTiming, Recording, TurnsTaken
+from torchdoctor.records.lookup import training_loaders
 from torchdoctor.source_patch import SourcePatch, source_patch
 from torchdoctor.trials.patch_trial import PATCH
 from torchdoctor.trials.side_by_side import BlockPairs, BothAtOnce
@@ -135,12 +136,14 @@ class TimedLaunch:
     def __call__(self, fixes: _Fixes, *, seed_offset: int = 0) -> LaunchTiming:
         """Launch once with these fixes, or `[(PATCH, {})]`; a failure is a value."""
         how = self._how(fixes)
+        after = self._filled_after(fixes, self._window.measure_steps)
+        window = self._window.warmed_up(after, self._seen.steps.mean_s)
         timing = self._recorder.time(
             how.name,
             self._seen.found.boundary,
-            self._window,
+            window,
             how.files,
-            self._timeout_s(expected_launch_s(self._seen, self._window)),
+            self._timeout_s(expected_launch_s(self._seen, window)),
             seed_offset,
             self._seen.steps.trainers,
             how.contents,
@@ -162,12 +165,31 @@ class TimedLaunch:
         def both(
             one: _Fixes, other: _Fixes, order: random.Random, most_s: float
         ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
-            until_s = time.monotonic() + max(most_s - turns.turn_s, 0.0)
-            starts = self._turning(one, turns), self._turning(other, turns)
-            mine, its = take_turns_by_lot(starts, turns, order, until_s)
+            after = self._filled_after([*one, *other], turns.measured_steps)
+            warmed = turns.warmed_up(after)
+            until_s = time.monotonic() + max(most_s - warmed.turn_s, 0.0)
+            starts = self._turning(one, warmed), self._turning(other, warmed)
+            mine, its = take_turns_by_lot(starts, warmed, order, until_s)
             return mine, its, neighbours(mine, its)
 
         return both
+
+    def _filled_after(self, fixes: _Fixes, measured: int) -> int:
+        """Iterations after which what these fixes keep for later epochs is complete.
+
+        0 where they keep nothing, and where a program that ends has no `measured` ones after it.
+        """
+        keeps = any(
+            getattr(self._modules.get(fix), "FILLS_IN_FIRST_EPOCH", False) for fix, _ in fixes
+        )
+        loaders = training_loaders(self._recording) if keeps else []
+        if not loaders or not loaders[0].dataset_length or not loaders[0].batch_size:
+            return 0
+        batches = math.ceil(loaders[0].dataset_length / loaders[0].batch_size)
+        steps = self._seen.steps
+        epoch = math.ceil(batches / max(steps.batches_per_step, 1.0))
+        fits = not steps.program_ended or epoch + measured < steps.total_steps_seen
+        return epoch if fits else 0
 
     def _turning(self, fixes: _Fixes, turns: TurnBlocks) -> Start:
         how, timeout_s = self._how(fixes), self._timeout_s(turns.pair_s)
