@@ -270,3 +270,21 @@ def test_workers_gain_no_more_than_the_cpus_leave_to_them():
     assert tried(16.0) == [("workers", 2.5), ("cache", 2.5)], "the cheaper trial first"
     assert tried(2.0, sample_cpu_share=0.1)[0][0] == "workers", "it waits for a disk"
     assert tried(2.0, num_workers=2)[0][0] == "workers", "they are there already"
+
+
+def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
+    """In channels_last low precision gains what neither gains alone."""
+    catalogue = {
+        "layout": fix(("compute",), together=lambda settings, seen: {"precision": {"dtype": "x"}}),
+        "precision": fix(("compute",)),
+    }
+
+    def tried(**options):
+        found, _ = candidates(recording(), DIAGNOSIS, catalogue, **options)
+        return [(one.fix, one.also) for one in found]
+
+    company = {"precision": {"dtype": "x"}}
+    assert tried() == [("layout", company), ("precision", {}), ("layout", {})]
+    assert tried(skip=["precision"]) == [("layout", {})]
+    assert tried(fixes=["layout"]) == [("layout", {})], "nothing that was not asked for"
+    assert ("layout", company) in tried(fixes=["layout", "precision"])

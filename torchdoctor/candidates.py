@@ -163,7 +163,9 @@ def candidates(
         )
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         tier = 0 if _is_larger_mistake(prospect, module, diagnosis) else prospect.tier
-        for number, (settings, also) in enumerate(_with_company(tried, module, recording, skip)):
+        allowed = set(catalogue if fixes is None else fixes) - set(skip)
+        company = _with_company(tried, module, recording, allowed)
+        for number, (settings, also) in enumerate(company):
             rank = _rank(tier + number, one, cost_s, len(included))
             # What goes with it works elsewhere in the step.
             bound = None if also else one.bound
@@ -265,7 +267,7 @@ def _with_company(
     tried: Sequence[dict[str, Any]],
     module: FixModule,
     recording: Recording,
-    skip: Collection[str],
+    allowed: Collection[str],
 ) -> list[tuple[dict[str, Any], dict[str, dict[str, Any]]]]:
     """Settings to try, the most promising of them with its company first, then alone."""
     found: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = []
@@ -273,7 +275,7 @@ def _with_company(
         also = {}
         if not found and hasattr(module, "together"):
             also = module.together(settings, recording)
-        if also and not set(also) & set(skip):
+        if also and set(also) <= set(allowed):
             found.append((settings, also))
         found.append((settings, {}))
     return found

@@ -397,6 +397,13 @@ def test_float16_is_refused_where_gradients_cannot_be_unscaled() -> None:
 
 def test_channels_last_is_for_convolutions_outside_ddp() -> None:
     assert tried("channels-last", recording(model={"conv2d": 3})) == [{}]
+    together, fast = FIXES["channels-last"].together, ("avx512_bf16",)
+    assert together({}, recording(model={"conv2d": 3}, features=fast)) == {
+        "mixed-precision": {"dtype": "bfloat16"}
+    }
+    assert together({}, recording(model={"conv2d": 3})) == {}, "no bfloat16 instructions"
+    already = recording(model={"conv2d": 3, "forwards": 5, "autocast_forwards": 5}, features=fast)
+    assert together({}, already) == {}
     assert "no 2-D" in refused("channels-last", recording(model={}))
     done = {"conv2d": 3, "conv_channels_last": True}
     assert "already" in refused("channels-last", recording(model=done))

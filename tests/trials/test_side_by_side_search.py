@@ -10,6 +10,7 @@ from simulated_program import Simulated, SimulatedPairs, try_all
 from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Launcher
+from torchdoctor.trials.members import one_of_each
 from torchdoctor.trials.schedule import Budget, BudgetEnded
 from torchdoctor.trials.side_by_side import SideBySide
 
@@ -247,3 +248,34 @@ def test_pairs_in_turns_do_not_lend_their_look():
     launcher.side_by_side.works = False
     launcher.abba(arm, "confirm", 2)
     assert evidence.measured(arm).looked == []
+
+
+def test_variants_of_what_is_far_behind_wait_for_the_others():
+    """Seven ways to start workers took two minutes of three, and a cache was faster than all."""
+    ways = [f"workers n={n}" for n in (2, 4, 8, 16)]
+    program = Simulated(gains={"cache": 2.7, "workers": 1.4})
+    pairs = SimulatedPairs(program)
+    results = try_all(program, ["cache", *ways, "fused"], 110.0, both_at_once=pairs)
+    looked = [pair[1] or pair[0] for pair in pairs.pairs[:3]]
+    assert looked == ["cache", "workers n=2", "fused"]
+    assert "cache" in recommended(results)
+
+
+def test_what_ends_the_same_wait_is_not_put_together_unmeasured():
+    """With workers each process fills a cache of its own: both were slower than one alone."""
+    waits = FixFacts(phases=frozenset({"data_wait_s"}))
+    program = Simulated(gains={"cache": 2.0, "workers": 1.7, "cache + workers": 0.4, "fused": 1.1})
+    facts = {"cache": waits, "workers": waits, "fused": FixFacts()}
+    for budget_s in (75.0, 90.0, 120.0):
+        pairs = SimulatedPairs(program)
+        try_all(program, ["cache", "workers", "fused"], budget_s, both_at_once=pairs, facts=facts)
+        sets = [name for pair in pairs.pairs for name in pair if " + " in name]
+        assert not any("cache" in name and "workers" in name for name in sets), budget_s
+
+
+def test_a_fix_of_some_of_the_same_phases_still_adds_up():
+    arms = [
+        Arm(key=key, facts=FixFacts(phases=frozenset(phases)))
+        for key, phases in (("a", "xy"), ("b", "yz"), ("c", "x"), ("d", ""), ("e", "xyw"))
+    ]
+    assert [arm.key for arm in one_of_each(arms)] == ["a", "b", "d"]

@@ -75,6 +75,15 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     return [{}]
 
 
+def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
+    """Low precision, whose kernels are made for this layout: alone either may gain nothing."""
+    from torchdoctor.fixes import mixed_precision
+
+    if mixed_precision.refuses(recording) is not None:
+        return {}
+    return {"mixed-precision": mixed_precision.settings(recording)[0]}
+
+
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Convert root modules with 2-D convolutions, and their inputs at each call."""
     converted: weakref.WeakKeyDictionary[Any, _Before | None] = weakref.WeakKeyDictionary()

@@ -23,6 +23,7 @@ class FixFacts:
     keeps_results: str = "within rounding"  # KEEPS_RESULTS of its module
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
+    phases: frozenset[str] = frozenset()  # of the step: all that it works on; empty: not known
     switches: bool = False  # on and off in a running program (`WHEN`)
     ladder: Ladder | None = None  # a setting of which more values may be tried
     how: Preparation = field(default_factory=Preparation)  # where its samples come from

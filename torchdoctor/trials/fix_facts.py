@@ -18,6 +18,7 @@ def fix_facts(module: Any, recording: Recording) -> FixFacts:
         keeps_results=module.KEEPS_RESULTS,
         setup_s=getattr(module, "SETUP_S", 0.0),
         includes=frozenset(module.includes(recording) if hasattr(module, "includes") else ()),
+        phases=frozenset(getattr(module, "PHASES", ())),
         switches=_switches(module, recording),
         ladder=_ladder(module, recording),
         how=Preparation(

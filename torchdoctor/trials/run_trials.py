@@ -118,6 +118,7 @@ def _facts_of(names: Sequence[str], fixes: Mapping[str, FixFacts]) -> FixFacts:
         riskiest,
         setup_s=sum(facts.setup_s for facts in known),
         includes=frozenset().union(*(facts.includes for facts in known)),
+        phases=known[0].phases,
         switches=all(facts.switches for facts in known),
         how=Preparation.together(facts.how for facts in known),
         doubted=any(facts.doubted for facts in known),

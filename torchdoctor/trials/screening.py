@@ -24,6 +24,7 @@ from torchdoctor.trials.switching import PHASE, Switching, screen_within
 
 _DEAR = 2.0  # times the cheapest launch
 _MOST_REFINED = 3  # values beyond those that a fix names
+_FAR_BEHIND = 1.25  # times as fast: a look does not err by as much
 _DECISIVE = 3  # fresh pairs side by side, and the look: enough for a plain gain, mostly
 _PLAIN = 1.3  # a speed-up seen in blocks that goes before all that was not looked at
 
@@ -179,10 +180,19 @@ class Screen:
             seen = [one for one in arms[:number] if one.alive]
             best = max(seen, key=self._promise, default=baseline)
             confirmed = [baseline, best] * _DECISIVE
-            plain = best is not baseline and self._promise(best) >= math.log(_PLAIN)
-            if plain and not launcher.affords(baseline, arm, *confirmed):
-                return
+            if best is not baseline and self._promise(best) >= math.log(_PLAIN):
+                if not launcher.affords(baseline, arm, *confirmed):
+                    return
+                if self._like_one_far_behind(arm, best, seen):
+                    continue
             launcher.round([arm], "screen")
+
+    def _like_one_far_behind(self, arm: Arm, best: Arm, seen: Sequence[Arm]) -> bool:
+        """Whether it does in another way what is far behind: it waits for the others."""
+        alike = [one for one in seen if _alike(one, arm)]
+        if not alike or best in alike:
+            return False
+        return max(map(self._promise, alike)) < self._promise(best) - math.log(_FAR_BEHIND)
 
     def _refined(self, launched: Sequence[Arm], within: list[Arm]) -> list[Arm]:
         """More values of the best fix's setting: beside the best one so far, or as that, in blocks.
@@ -272,6 +282,13 @@ def _next_to(best: Arm, known: Sequence[Arm], gains: Mapping[str, float], key: s
     if value is None:
         return None
     return best.with_settings(key, {**settings, ladder.setting: value})
+
+
+def _alike(one: Arm, other: Arm) -> bool:
+    """Whether they differ by a setting alone, or one applies the other: in the same company."""
+    (first, *company), (second, *others) = ([name for name, _ in x.fixes] for x in (one, other))
+    related = first == second or first in other.facts.includes or second in one.facts.includes
+    return related and company == others
 
 
 def _ceiling(arm: Arm) -> float:

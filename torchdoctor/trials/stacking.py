@@ -17,6 +17,7 @@ from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Launcher, Plan
+from torchdoctor.trials.members import adding, one_of_each
 from torchdoctor.trials.outcome import Judgement, training_is_the_same
 from torchdoctor.trials.patch_trial import reserve_s
 from torchdoctor.trials.samples import Preparation
@@ -31,18 +32,6 @@ from torchdoctor.trials.schedule import (
 
 STACK, ADD, DROP = "stack", "add", "drop"  # phases; only pairs of the first have the baseline
 _LITTLE, _MOST = 0.05, 0.75  # of what all that looked like gains promise
-
-
-def adding(arms: Sequence[Arm]) -> list[Arm]:
-    """Those that do something that the better ones before them do not do as well."""
-    chosen: list[Arm] = []
-    done: set[str] = set()
-    for arm in arms:
-        names = {fix for fix, _ in arm.fixes}
-        if not names <= done:
-            chosen.append(arm)
-            done |= names | arm.facts.includes
-    return chosen
 
 
 def _shown(differences: Sequence[float]) -> str:
@@ -134,7 +123,7 @@ class Stacking:
         seen.sort(key=lambda one: one.gain, reverse=True)
         whole = sum(max(one.gain, 0.0) for one in seen)
         least = max(math.log1p(WORTH), _LITTLE * whole)  # a set of its own may compile anew
-        members = adding([one.arm for one in seen if one.gain >= least])
+        members = one_of_each(adding([one.arm for one in seen if one.gain >= least]))
         if len(members) < 2:
             return
         plain_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
