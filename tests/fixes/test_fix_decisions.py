@@ -140,6 +140,8 @@ def test_workers_for_a_loader_that_waits_go_beyond_the_cores() -> None:
     seen = recording(cpus=2, loader={"sample_cpu_share": 0.05}, wait=0.8)
     assert sorted(numbers(seen)) == [2, 4, 8, 16]
     assert numbers(seen)[0] == 4  # 0.8 s of loading to 0.2 s of computing
+    more = recording(cpus=2, loader={"sample_cpu_share": 0.05}, wait=0.84)
+    assert numbers(more)[0] == 8, "five would do: four would be waited for"
 
 
 @pytest.mark.parametrize(

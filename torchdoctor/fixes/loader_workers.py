@@ -73,6 +73,8 @@ PREPARES_ELSEWHERE = True
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 _IOWAIT = 0.2
+_ALMOST = 0.85  # of the workers that would keep up with the model
+_WHOLE = 0.05  # of a worker: 4.01 are four
 _STARTED_AGAIN = 0.03  # share of the step
 _MOST_SETTINGS = 4
 _SHARDING = """\
@@ -176,7 +178,9 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     ladder = [n for n in ladder if n != loader.num_workers]
     aim = _enough(recording, loader)
     aim = min(max(aim, ladder[0]), ladder[-1] if waiting else max(cpus, 1))
-    ladder.sort(key=lambda n: (round(abs(math.log2(n / aim)), 3), -n))
+    # One too few is waited for, one too many hardly costs.
+    keeps_up = next(n for n in ladder if n >= _ALMOST * aim)
+    ladder.sort(key=lambda n: (n != keeps_up, round(abs(math.log2(n / aim)), 3), -n))
     return [*([0] if _may_do_without(recording, loader) else []), *ladder][:_MOST_SETTINGS]
 
 
@@ -239,7 +243,7 @@ def _enough(recording: Recording, loader: LoaderFacts) -> int:
     computing = max(steps.mean_s - steps.data_wait_s, 1e-6)
     # Workers that the model waits for are busy all the time: n workers, one batch a step.
     preparing = loader.num_workers * steps.mean_s if loader.num_workers else steps.data_wait_s
-    return max(math.ceil(preparing / computing), 1)
+    return max(math.ceil(preparing / computing - _WHOLE), 1)
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
