@@ -18,8 +18,8 @@ from torchdoctor.recording.running_launch import Poll
 from torchdoctor.recording.sandbox import Contents
 from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_large, why_in_turns
 from torchdoctor.recording.turns import Start, neighbours, take_turns_by_lot
-from torchdoctor.recording.window import Window
-from torchdoctor.records import AppliedFix, LaunchTiming, Recording, TurnsTaken
+from torchdoctor.recording.window import DEFAULT_PREFETCH, Window
+from torchdoctor.records import AppliedFix, LaunchTiming, LoaderFacts, Recording, TurnsTaken
 from torchdoctor.records.lookup import training_loaders
 from torchdoctor.source_patch import SourcePatch, source_patch
 from torchdoctor.trials.patch_trial import PATCH
@@ -30,9 +30,19 @@ _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 1.5  # times two launches that follow each other
+_DRAINED = 2.0  # times the stock, as it is filled while it is used
 _MANY_PAIRS = 16  # that the time is for; fewer are made shorter
 
 _Fixes = Sequence[tuple[str, dict[str, Any]]]
+
+
+def _ready(settings: dict[str, Any], loader: LoaderFacts) -> int:
+    """Batches to wait for until a stock of them is gone, while workers go on making more."""
+    if not {"num_workers", "prefetch_factor"} & set(settings):
+        return 0
+    workers = settings.get("num_workers", loader.num_workers)
+    each = settings.get("prefetch_factor") or loader.prefetch_factor or DEFAULT_PREFETCH
+    return int(_DRAINED * workers * each)
 
 
 def expected_launch_s(seen: Observation, window: Window) -> float:
@@ -136,7 +146,7 @@ class TimedLaunch:
     def __call__(self, fixes: _Fixes, *, seed_offset: int = 0) -> LaunchTiming:
         """Launch once with these fixes, or `[(PATCH, {})]`; a failure is a value."""
         how = self._how(fixes)
-        after = self._filled_after(fixes, self._window.measure_steps)
+        after = self._settled_after(fixes, self._window.measure_steps)
         window = self._window.warmed_up(after, self._seen.steps.mean_s)
         timing = self._recorder.time(
             how.name,
@@ -165,7 +175,7 @@ class TimedLaunch:
         def both(
             one: _Fixes, other: _Fixes, order: random.Random, most_s: float
         ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
-            after = self._filled_after([*one, *other], turns.measured_steps)
+            after = self._settled_after([*one, *other], turns.measured_steps)
             warmed = turns.warmed_up(after)
             until_s = time.monotonic() + max(most_s - warmed.turn_s, 0.0)
             starts = self._turning(one, warmed), self._turning(other, warmed)
@@ -174,22 +184,25 @@ class TimedLaunch:
 
         return both
 
-    def _filled_after(self, fixes: _Fixes, measured: int) -> int:
-        """Iterations after which what these fixes keep for later epochs is complete.
+    def _settled_after(self, fixes: _Fixes, measured: int) -> int:
+        """Iterations after which these fixes work as they go on working.
 
-        0 where they keep nothing, and where a program that ends has no `measured` ones after it.
+        What they keep for later epochs is complete, and the batches that new workers have made
+        ready meanwhile are used up. 0 where a program that ends has no `measured` ones after it.
         """
+        loaders, steps = training_loaders(self._recording), self._seen.steps
+        if not loaders:
+            return 0
+        batches = max((_ready(values, loaders[0]) for _, values in fixes), default=0)
         keeps = any(
             getattr(self._modules.get(fix), "FILLS_IN_FIRST_EPOCH", False) for fix, _ in fixes
         )
-        loaders = training_loaders(self._recording) if keeps else []
-        if not loaders or not loaders[0].dataset_length or not loaders[0].batch_size:
-            return 0
-        batches = math.ceil(loaders[0].dataset_length / loaders[0].batch_size)
-        steps = self._seen.steps
-        epoch = math.ceil(batches / max(steps.batches_per_step, 1.0))
-        fits = not steps.program_ended or epoch + measured < steps.total_steps_seen
-        return epoch if fits else 0
+        if keeps and loaders[0].dataset_length and loaders[0].batch_size:
+            epoch = math.ceil(loaders[0].dataset_length / loaders[0].batch_size)
+            batches = max(batches, epoch)
+        after = math.ceil(batches / max(steps.batches_per_step, 1.0))
+        fits = not steps.program_ended or after + measured < steps.total_steps_seen
+        return after if fits else 0
 
     def _turning(self, fixes: _Fixes, turns: TurnBlocks) -> Start:
         how, timeout_s = self._how(fixes), self._timeout_s(turns.pair_s)
