@@ -229,7 +229,7 @@ def test_an_impossible_gain_of_few_pairs_is_not_recommended():
     assert recommended(possible) == [("fused", {})]
     assert any("from 2 pairs alone" in doubt for doubt in possible.doubts)
     # What is left of such a step differs between launches by more than these two do.
-    nearly_all = bounded(Simulated(gains={"fused": 13.6}), bound=8.0, **few)
+    nearly_all = bounded(Simulated(gains={"fused": 13.0}), bound=8.0, **few)
     assert recommended(nearly_all) == [("fused", {})]
 
 

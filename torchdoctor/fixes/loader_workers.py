@@ -74,7 +74,6 @@ PREPARES_ELSEWHERE = True
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 _IOWAIT = 0.2
 _ALMOST = 0.85  # of the workers that would keep up with the model
-_WHOLE = 0.05  # of a worker: 4.01 are four
 _STARTED_AGAIN = 0.03  # share of the step
 _MOST_SETTINGS = 4
 _SHARDING = """\
@@ -169,6 +168,8 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     """At most four numbers of workers worth trying, most promising first, without today's."""
     if not _shards(loader):
         return [1]  # which repeats nothing
+    from torchdoctor.records.beside_training import workers_that_keep_up
+
     cpus = recording.environment.whole_cpus
     waiting = _waits(recording, loader)
     if waiting:
@@ -176,7 +177,7 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     else:
         ladder = sorted({n for n in (1, 2, 4, 8, 16, 32) if n < cpus} | {cpus, 2 * cpus})
     ladder = [n for n in ladder if n != loader.num_workers]
-    aim = _enough(recording, loader)
+    aim = workers_that_keep_up(recording, loader)
     aim = min(max(aim, ladder[0]), ladder[-1] if waiting else max(cpus, 1))
     # One too few is waited for, one too many hardly costs.
     keeps_up = next(n for n in ladder if n >= _ALMOST * aim)
@@ -233,17 +234,6 @@ def _waits(recording: Recording, loader: LoaderFacts) -> bool:
         return False
     busy = sensors.workers_cpus + (sensors.workers_queued_cpus or 0.0)
     return busy < MOSTLY_WAITING * loader.num_workers
-
-
-def _enough(recording: Recording, loader: LoaderFacts) -> int:
-    """How many workers prepare a batch in the time that the model needs for one."""
-    steps = recording.steps
-    if steps is None or steps.mean_s <= 0:
-        return 2
-    computing = max(steps.mean_s - steps.data_wait_s, 1e-6)
-    # Workers that the model waits for are busy all the time: n workers, one batch a step.
-    preparing = loader.num_workers * steps.mean_s if loader.num_workers else steps.data_wait_s
-    return max(math.ceil(preparing / computing - _WHOLE), 1)
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:

@@ -1,9 +1,14 @@
-"""What preparing samples beside the training can give at most on the CPUs that there are."""
+"""Preparing samples beside the training: how many workers that takes, and what it can give."""
 
 from __future__ import annotations
 
+import math
+
 from torchdoctor.records.lookup import loader_cpu_share, training_loaders
+from torchdoctor.records.program import LoaderFacts
 from torchdoctor.records.recording import Recording
+
+_WHOLE = 0.05  # of a worker: 4.01 are four
 
 
 def least_step_s(recording: Recording) -> float | None:
@@ -20,3 +25,14 @@ def least_step_s(recording: Recording) -> float | None:
     waits_s = steps.data_wait_s + steps.loader_start_s
     trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0)
     return max(trains_s, (busy * waits_s + trains_s) / max(cpus, 1.0))
+
+
+def workers_that_keep_up(recording: Recording, loader: LoaderFacts) -> int:
+    """How many workers prepare a batch in the time that the model needs for one."""
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0:
+        return 2
+    computing = max(steps.mean_s - steps.data_wait_s, 1e-6)
+    # Workers that the model waits for are busy all the time: n workers, one batch a step.
+    preparing = loader.num_workers * steps.mean_s if loader.num_workers else steps.data_wait_s
+    return max(math.ceil(preparing / computing - _WHOLE), 1)

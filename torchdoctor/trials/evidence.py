@@ -60,7 +60,7 @@ def exceeds(gain: float, bound: float | None) -> bool:
     """
     if bound is None:
         return False
-    known_to = BOUND_KNOWN_TO + _REST_KNOWN_TO * (1.0 - 1.0 / bound)
+    known_to = BOUND_KNOWN_TO + _REST_KNOWN_TO * (1.0 - 1.0 / bound) ** 3
     return gain > math.log(bound) + known_to
 
 
