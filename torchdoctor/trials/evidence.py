@@ -14,7 +14,7 @@ from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.rounds import BASELINE, Round, Seconds, a_a_differences, differences
 
 BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
-_REST_KNOWN_TO = math.log(2.0)  # cores that slept through a wait compute half as fast after it
+_REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute that much slower after it
 
 
 @dataclass(frozen=True, kw_only=True)
