@@ -279,3 +279,11 @@ def test_a_fix_of_some_of_the_same_phases_still_adds_up():
         for key, phases in (("a", "xy"), ("b", "yz"), ("c", "x"), ("d", ""), ("e", "xyw"))
     ]
     assert [arm.key for arm in one_of_each(arms)] == ["a", "b", "d"]
+
+
+def test_one_that_is_too_dear_for_a_look_costs_the_others_nothing():
+    program = Simulated(gains={"b": 1.3}, setup_s={"dear": 45.0})
+    pairs = SimulatedPairs(program)
+    facts = {"dear": FixFacts(setup_s=9.0), "a": FixFacts(), "b": FixFacts()}
+    try_all(program, ["a", "dear", "b"], 90.0, both_at_once=pairs, facts=facts)
+    assert any("b" in pair for pair in pairs.pairs)

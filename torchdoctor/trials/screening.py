@@ -185,7 +185,8 @@ class Screen:
                     return
                 if self._like_one_far_behind(arm, best, seen):
                     continue
-            launcher.round([arm], "screen")
+            if launcher.affords(baseline, arm):  # a dear one costs the others nothing
+                launcher.round([arm], "screen")
 
     def _like_one_far_behind(self, arm: Arm, best: Arm, seen: Sequence[Arm]) -> bool:
         """Whether it does in another way what is far behind: it waits for the others."""
