@@ -128,6 +128,7 @@ def candidates(
             raise UsageError(
                 f"There is no fix '{ident}'. There are: {', '.join(sorted(catalogue))}."
             )
+    allowed = set(catalogue if fixes is None else fixes) - set(skip)
     ranked: list[tuple[tuple[float, ...], Candidate]] = []
     refused: list[Refused] = []
     for ident, module in catalogue.items():
@@ -163,7 +164,6 @@ def candidates(
         )
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         tier = 0 if _is_larger_mistake(prospect, module, diagnosis) else prospect.tier
-        allowed = set(catalogue if fixes is None else fixes) - set(skip)
         company = _with_company(tried, module, recording, allowed)
         for number, (settings, also) in enumerate(company):
             rank = _rank(tier + number, one, cost_s, len(included))
@@ -267,7 +267,7 @@ def _with_company(
     tried: Sequence[dict[str, Any]],
     module: FixModule,
     recording: Recording,
-    allowed: Collection[str],
+    allowed: set[str],
 ) -> list[tuple[dict[str, Any], dict[str, dict[str, Any]]]]:
     """Settings to try, the most promising of them with its company first, then alone."""
     found: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = []
@@ -275,7 +275,7 @@ def _with_company(
         also = {}
         if not found and hasattr(module, "together"):
             also = module.together(settings, recording)
-        if also and set(also) <= set(allowed):
+        if also and set(also) <= allowed:
             found.append((settings, also))
         found.append((settings, {}))
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,13 @@ from torchdoctor.records import (
     Environment,
     LaunchTiming,
     LoaderFacts,
+    Location,
     ProcessFacts,
     Recording,
     SensorStatistics,
     Workload,
 )
+from torchdoctor.trials.patch_trial import PATCH
 from torchdoctor.trials.timed_launch import TimedLaunch, expected_launch_s, turns_of_trials
 
 
@@ -67,6 +70,7 @@ def launched(
     loader: dict[str, Any],
     fix: str = "decoded-cache",
     settings: dict[str, Any] | None = None,
+    patched: bool = False,
     **more: Any,
 ) -> int:
     """Warm-up iterations of a launch with a fix; 10 is what the window has."""
@@ -90,7 +94,11 @@ def launched(
     recorder: Any = SimpleNamespace(time=time)
     window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
     launch = TimedLaunch(recorder, seen, window, catalogue.fixes(), lambda: 100.0, recording)
-    launch([(fix, settings or {"limit_bytes": 1})])
+    fixes = [(fix, settings or {"limit_bytes": 1})]
+    if patched:
+        launch.make_patch(fixes)
+        assert launch.patch is not None
+    launch([(PATCH, {})] if patched else fixes)
     return windows[0].warmup_steps
 
 
@@ -116,6 +124,15 @@ def test_what_new_workers_made_ready_is_used_up_before_they_are_measured() -> No
     many = {"num_workers": 8}
     assert launched(workers, fix="loader-workers", settings=many) == 48
     assert launched(workers, fix="loader-workers", settings=many, batches_per_step=2.0) == 24
+
+
+def test_the_patch_is_measured_as_what_it_makes_permanent_is(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nloader = torch.utils.data.DataLoader(data, batch_size=16)\n")
+    where = Location(file=str(script), line=2)
+    alone = {"dataset_length": 9600, "batch_size": 16, "location": where}
+    many = {"num_workers": 16}
+    assert launched(alone, fix="loader-workers", settings=many, patched=True) == 64
 
 
 def test_pairs_of_a_cache_warm_up_for_an_epoch_where_that_no_more_than_doubles_them() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torchdoctor.recording.steps import LEAST_WARMUP
 from torchdoctor.records import LoaderFacts, StepStatistics
@@ -85,10 +86,17 @@ def choose_window(
     return Window(warmup_steps=warmup, measure_steps=steps, max_window_s=longest)
 
 
+def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[int, int]:
+    """Workers of a loader with these settings, and batches that each of them prepares ahead."""
+    workers = settings.get("num_workers", loader.num_workers)
+    ahead = settings.get("prefetch_factor", loader.prefetch_factor)
+    return int(workers), int(ahead or DEFAULT_PREFETCH)
+
+
 def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
     """Iterations that batches which the workers hold ready would last."""
     batches = [
-        x.num_workers * (x.prefetch_factor or DEFAULT_PREFETCH)
+        math.prod(prepared_ahead({}, x))
         for x in loaders
         if x.num_workers > 0
         and (observed.boundary.kind != "loader" or x.ident == observed.boundary.ident)

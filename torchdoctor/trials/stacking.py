@@ -94,11 +94,10 @@ class Stacking:
 
     def unweighed(self) -> list[str]:
         """A sentence where members of the recommended set may add nothing to it."""
-        judged = self._judge()
-        best = next((one.arm for one in judged.recommendable()), None)
+        best = self._best()
         if best is None or best not in self.sets:
             return []
-        alone = [one for one in judged.faster() if one.phase == "confirm"]
+        alone = [one for one in self._judge().faster() if one.phase == "confirm"]
         known = {fix for one in alone for fix, _ in one.arm.fixes} | self.weighed
         names = [fix for fix, _ in best.fixes[1:] if fix not in known]
         if not names:

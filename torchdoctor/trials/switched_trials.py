@@ -10,7 +10,7 @@ from torchdoctor import catalogue
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
-from torchdoctor.recording.window import DEFAULT_PREFETCH, Window
+from torchdoctor.recording.window import Window, prepared_ahead
 from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch
 from torchdoctor.trials.arms import Fixes
 from torchdoctor.trials.ceilings import CeilingTrial
@@ -127,11 +127,9 @@ class SwitchedTrials:
         """
         for fix, settings in fixes:
             if getattr(self._modules[fix], "BY_OWN_LOADER", False):
-                return self._loader.num_workers, self._loader.prefetch_factor or DEFAULT_PREFETCH
+                return prepared_ahead({}, self._loader)
             if getattr(self._modules[fix], "BY_SECOND_LOADER", False):
-                workers = settings.get("num_workers", self._loader.num_workers)
-                ahead = settings.get("prefetch_factor", self._loader.prefetch_factor)
-                return int(workers), int(ahead or DEFAULT_PREFETCH)
+                return prepared_ahead(settings, self._loader)
         return 0, 0
 
 

@@ -18,7 +18,7 @@ from torchdoctor.recording.running_launch import Poll
 from torchdoctor.recording.sandbox import Contents
 from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_large, why_in_turns
 from torchdoctor.recording.turns import Start, neighbours, take_turns_by_lot
-from torchdoctor.recording.window import DEFAULT_PREFETCH, Window
+from torchdoctor.recording.window import Window, prepared_ahead
 from torchdoctor.records import AppliedFix, LaunchTiming, LoaderFacts, Recording, TurnsTaken
 from torchdoctor.records.lookup import training_loaders
 from torchdoctor.source_patch import SourcePatch, source_patch
@@ -40,9 +40,7 @@ def _ready(settings: dict[str, Any], loader: LoaderFacts) -> int:
     """Batches to wait for until a stock of them is gone, while workers go on making more."""
     if not {"num_workers", "prefetch_factor"} & set(settings):
         return 0
-    workers = settings.get("num_workers", loader.num_workers)
-    each = settings.get("prefetch_factor") or loader.prefetch_factor or DEFAULT_PREFETCH
-    return int(_DRAINED * workers * each)
+    return int(_DRAINED * math.prod(prepared_ahead(settings, loader)))
 
 
 def expected_launch_s(seen: Observation, window: Window) -> float:
@@ -133,10 +131,12 @@ class TimedLaunch:
         self._recording = recording
         self._kind = kind
         self.patch: SourcePatch | None = None  # of `make_patch`
+        self._patched: _Fixes = []  # what launches of PATCH have in their source
 
     def make_patch(self, fixes: _Fixes) -> str | None:
         """Make the patch that launches of PATCH run; a sentence where it cannot be run."""
         self.patch = source_patch(fixes, self._recording, self._modules)
+        self._patched = [one for one in fixes if self.patch and one[0] in self.patch.fixes]
         if self.patch is None:
             return "no edit of the source can be made with certainty"
         if self._recording.environment.sandbox != "overlay":
@@ -193,6 +193,7 @@ class TimedLaunch:
         loaders, steps = training_loaders(self._recording), self._seen.steps
         if not loaders:
             return 0
+        fixes = [x for one in fixes for x in (self._patched if one[0] == PATCH else [one])]
         batches = max((_ready(values, loaders[0]) for _, values in fixes), default=0)
         keeps = any(
             getattr(self._modules.get(fix), "FILLS_IN_FIRST_EPOCH", False) for fix, _ in fixes
