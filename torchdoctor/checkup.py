@@ -292,7 +292,7 @@ class _Checkup:
         )
         self._patch = launch.patch
         self._interrupted = self._trials.interrupted
-        self._doubts += self._trials.doubts
+        self._doubts += [*self._trials.doubts, *launch.doubts]
 
     def _try_training(self, seen: Observation) -> None:
         """Advice on training, where it is wanted: last, with the time that is left."""

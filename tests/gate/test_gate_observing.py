@@ -16,11 +16,11 @@ from torchdoctor.gate.figures import waiting
 from torchdoctor.gate.launches import PairLauncher, Side
 from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import launch_doubts
+from torchdoctor.gate.surroundings import launch_doubts, load_of
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.turn_blocks import choose_turns, why_in_turns
 from torchdoctor.recording.window import Window
-from torchdoctor.records import Block, LaunchTiming, ProgramFailure, TurnsTaken
+from torchdoctor.records import Block, LaunchTiming, ProgramFailure, SensorStatistics, TurnsTaken
 
 CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
 
@@ -200,3 +200,12 @@ def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(
     taken[1] = replace(broken, timing=replace(timing, iterations=90))
     launcher.measure(0.0)
     assert len(launcher.pairs.blocks[0]) == 2
+
+
+def test_a_busy_machine_is_said_and_a_quiet_one_is_not() -> None:
+    def load(*busy: float | None) -> str | None:
+        return load_of([SensorStatistics(other_load_cpus=one) for one in busy], 2.0)
+
+    assert load(0.1, 1.2) == "1.2 of 2 usable CPUs"
+    assert load(0.1, 0.2) is None
+    assert load(None, None) is None

@@ -97,8 +97,11 @@ def test_a_gate_that_measures_nothing_says_why_in_every_file(
     assert said in summary.read_text() and "NOT DECIDED" in summary.read_text()
     assert "---" not in summary.read_text(), "a table without rows"
     suite = ElementTree.parse(tmp_path / "o.xml").getroot()
-    assert suite.attrib["tests"] == suite.attrib["skipped"] == "1"
-    assert suite.find("testcase/skipped").attrib["message"] == said
+    counted, case = ("skipped", "skipped") if code == 6 else ("errors", "error")
+    assert found["broken"] == (code != 6), "a crash stood among the skipped tests"
+    assert suite.attrib["tests"] == suite.attrib[counted] == "1"
+    assert int(suite.attrib["errors"]) + int(suite.attrib["skipped"]) == 1
+    assert suite.find(f"testcase/{case}").attrib["message"] == said
 
 
 def test_ctrl_c_before_the_first_pair_leaves_files_that_say_so(tmp_path: Path) -> None:

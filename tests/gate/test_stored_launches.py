@@ -12,7 +12,7 @@ from observed_program import SEEN, STEPS
 
 from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.stored import launched, read_stored, stored_report
+from torchdoctor.gate.stored import launched, load_doubts, read_stored, stored_report
 from torchdoctor.record_files import write_report
 from torchdoctor.records import (
     Baseline,
@@ -20,6 +20,7 @@ from torchdoctor.records import (
     Environment,
     LaunchTiming,
     Report,
+    SensorStatistics,
     StepTime,
     WorkloadRecord,
 )
@@ -79,6 +80,18 @@ def test_times_per_step_are_not_compared_with_times_per_sample() -> None:
     stored = report([0.025] * 4, launches_by="median", launches_per="sample")
     with pytest.raises(Inconclusive, match="times are per sample, those of now are not"):
         compared(stored, [launch([0.1] * 10, samples=None)] * 5)
+
+
+def test_launches_that_were_stored_on_a_busy_machine_are_a_doubt() -> None:
+    """A baseline made beside another training lets a slow-down pass, and nothing said so."""
+    busy, quiet = (SensorStatistics(other_load_cpus=one) for one in (1.5, 0.1))
+    there = Environment(usable_cpus=2.0)
+    stored = replace(report([0.1] * 3), environment=there, sensors=busy)
+    (said,) = load_doubts(stored, [quiet], 2.0)
+    assert said.startswith("Other programs kept 1.5 of 2 usable CPUs busy when the stored launches")
+    (said,) = load_doubts(replace(stored, sensors=quiet), [quiet, busy], 2.0)
+    assert "busy now" in said
+    assert load_doubts(replace(stored, sensors=quiet), [quiet], 2.0) == []
 
 
 class Clock:

@@ -74,6 +74,17 @@ def launched(
     **more: Any,
 ) -> int:
     """Warm-up iterations of a launch with a fix; 10 is what the window has."""
+    return launched_and_doubted(loader, fix, settings, patched, **more)[0]
+
+
+def launched_and_doubted(
+    loader: dict[str, Any],
+    fix: str = "decoded-cache",
+    settings: dict[str, Any] | None = None,
+    patched: bool = False,
+    **more: Any,
+) -> tuple[int, list[str]]:
+    """Likewise, and what is doubted for it."""
     steps = observed(mean_s=0.02, median_s=0.02, **more)
     facts = LoaderFacts(ident=0, batches=90, **loader)
     recording = Recording(
@@ -98,8 +109,21 @@ def launched(
     if patched:
         launch.make_patch(fixes)
         assert launch.patch is not None
-    launch([(PATCH, {})] if patched else fixes)
-    return windows[0].warmup_steps
+    for _ in range(2):
+        launch([(PATCH, {})] if patched else fixes)
+    return windows[0].warmup_steps, launch.doubts
+
+
+def test_a_warm_up_that_was_too_short_for_a_fix_is_a_doubt() -> None:
+    """The gain of a cache was that of a cache being filled, and nothing said so."""
+    long = {"dataset_length": 96_000, "batch_size": 16}
+    (said,) = launched_and_doubted(long)[1]
+    assert said.startswith("decoded-cache was measured while it still filled")
+    assert launched_and_doubted({"dataset_length": 960, "batch_size": 16})[1] == []
+    many = {"fix": "loader-workers", "settings": {"num_workers": 256}}
+    (said,) = launched_and_doubted(long, **many)[1]
+    assert said.startswith("loader-workers was measured with batches in stock")
+    assert launched_and_doubted(long, "loader-workers", {"num_workers": 2})[1] == []
 
 
 def test_a_cache_is_measured_once_it_is_filled() -> None:

@@ -125,7 +125,8 @@ def _measured(
             assert against is not None
             return GateRun(workload, against, settings, progress.update).run()
     except (Inconclusive, ProgramFailed, NoStepFound, TimedOut) as error:
-        write_files(undecided(workload, named, first_sentences(error)), files)
+        broken = not isinstance(error, Inconclusive)
+        write_files(undecided(workload, named, first_sentences(error), broken=broken), files)
         raise
     except KeyboardInterrupt:
         why = "It was interrupted before anything was compared."

@@ -22,7 +22,7 @@ from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.pairs import Estimator, estimator
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import environment_of, launch_doubts
+from torchdoctor.gate.surroundings import environment_of, launch_doubts, load_of
 from torchdoctor.gate.unloaded import unloaded_doubts
 from torchdoctor.gate.versions import Reference
 from torchdoctor.recording.record import Recorder
@@ -93,6 +93,11 @@ class GateRun:
                 self._why = str(error)
             self._doubts += [*launcher.doubts, *launch_doubts((new, old), sandbox)]
             found = environment_of(self._workload, seen.sides[1].seen, sandbox)
+            if load := load_of([side.seen.sensors for side in seen.sides], found.cpus):
+                self._doubts.append(
+                    f"Other programs kept {load} busy while the versions were observed: on a quiet "
+                    "machine the same time would show smaller differences."
+                )
             report = self._report(seen, launcher, how, verdict, reference.commit)
             return replace(
                 report, environment=found, interrupted=interrupted, run_folder=str(folder)

@@ -17,7 +17,7 @@ from torchdoctor.gate.observing import look_at_new
 from torchdoctor.gate.pairs import is_per_step
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import environment_of, launch_doubts
+from torchdoctor.gate.surroundings import environment_of, launch_doubts, load_of
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
@@ -28,6 +28,7 @@ from torchdoctor.records import (
     LaunchTiming,
     ProgressEvent,
     Report,
+    SensorStatistics,
     StepStatistics,
     Workload,
     WorkloadRecord,
@@ -93,6 +94,7 @@ def gate_against_report(
         timings = launched(recorder, seen[0], settings, ends_s, say)
         recorder.close()
         doubts = [*seen[0].doubts, *launch_doubts([recorder], sandbox)]
+    doubts += load_doubts(stored, [one.sensors for one in seen], found.cpus)
     report = stored_report(stored, name, settings, seen, timings)
     return replace(
         report,
@@ -233,6 +235,19 @@ def _doubts(by: str, seen: Sequence[Observation], timings: Sequence[LaunchTiming
             "alone: what the long steps take is not in the comparison."
         )
     return found
+
+
+def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) -> list[str]:
+    """Where a busy machine may be what differs, then or now."""
+    loads = {
+        "when the stored launches were made": load_of([stored.sensors], stored.environment.cpus),
+        "now": load_of(now, usable),
+    }
+    return [
+        f"Other programs kept {load} busy {when}: what they took is in the times."
+        for when, load in loads.items()
+        if load
+    ]
 
 
 def _further_rows(

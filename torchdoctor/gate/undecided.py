@@ -11,7 +11,7 @@ from torchdoctor.records.gate import GateReport
 
 
 def undecided(
-    workload: Workload, reference: str, why: str, *, interrupted: bool = False
+    workload: Workload, reference: str, why: str, *, interrupted: bool = False, broken: bool = False
 ) -> GateReport:
     """A result without figures, so that who reads the files learns the reason.
 
@@ -20,6 +20,7 @@ def undecided(
         reference: with what.
         why: it could not be; a sentence.
         interrupted: by Ctrl-C.
+        broken: it is the working tree's program that cannot be measured.
     """
     return GateReport(
         torchdoctor_version=__version__,
@@ -30,4 +31,5 @@ def undecided(
         verdict="inconclusive",
         sentence=why,
         interrupted=interrupted,
+        broken=broken,
     )

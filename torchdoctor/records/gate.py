@@ -31,7 +31,7 @@ class GateReport:
     verdict: "not slower", "slower" or "inconclusive"; sentence says it in words.
     """
 
-    schema_version: str = "1.1"
+    schema_version: str = "1.2"
     torchdoctor_version: str = ""
     created: str = ""  # ISO 8601, UTC
     workload: WorkloadRecord
@@ -49,4 +49,5 @@ class GateReport:
     measured: str = "in turns"  # "side by side" | "in turns" | "stored"
     doubts: list[str] = field(default_factory=list)
     interrupted: bool = False
+    broken: bool = False  # the working tree's program failed, hung, or had no training step
     run_folder: str | None = None

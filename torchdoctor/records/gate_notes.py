@@ -25,6 +25,10 @@ NOTES: dict[str, dict[str, str]] = {
         "after the other) or stored (against a report).",
         "doubts": "Everything that weakens the verdict.",
         "interrupted": "It ended early.",
+        "broken": (
+            "The working tree's program failed, timed out or had no training step, so that nothing "
+            "was compared (exit codes 3, 4, 5)."
+        ),
         "run_folder": "Where logs and launches were written.",
     },
     "GateMetric": {

@@ -130,20 +130,22 @@ def junit(report: GateReport) -> str:
     """JUnit XML: one test case for each metric with a tolerance, or one that says why not."""
     judged = [one for one in report.metrics if one.tolerance is not None]
     undecided = report.verdict == "inconclusive"
+    why = "error" if report.broken else "skipped"  # of a case without a verdict
+    cases = len(judged) or 1
     worse = [one for one in judged if one.verdict == "worse" and not undecided]
     suite = ElementTree.Element(
         "testsuite",
         name="torchdoctor gate",
-        tests=str(len(judged) or 1),
+        tests=str(cases),
         failures=str(len(worse)),
-        errors="0",
-        skipped=str((len(judged) or 1) if undecided else 0),
+        errors=str(cases if undecided and report.broken else 0),
+        skipped=str(cases if undecided and not report.broken else 0),
         timestamp=report.created,
     )
     if not judged:
         case = ElementTree.SubElement(suite, "testcase", classname="torchdoctor.gate", name="gate")
         if undecided:
-            ElementTree.SubElement(case, "skipped", message=_printable(report.sentence))
+            ElementTree.SubElement(case, why, message=_printable(report.sentence))
     for one, row in zip(report.metrics, rows(report), strict=True):
         if one.tolerance is None:
             continue
@@ -152,7 +154,7 @@ def junit(report: GateReport) -> str:
         )
         text = f"{row[1]} -> {row[2]}, ratio {row[3]}, tolerance {row[4]}"
         if undecided:
-            ElementTree.SubElement(case, "skipped", message=_printable(report.sentence))
+            ElementTree.SubElement(case, why, message=_printable(report.sentence))
         elif one.verdict == "worse":
             failure = ElementTree.SubElement(case, "failure", message=_printable(report.sentence))
             failure.text = text

@@ -36,6 +36,11 @@ _MANY_PAIRS = 16  # that the time is for; fewer are made shorter
 _Fixes = Sequence[tuple[str, dict[str, Any]]]
 
 
+def _fills(module: Any) -> bool:
+    """Whether what this fix keeps is complete after one epoch."""
+    return bool(getattr(module, "FILLS_IN_FIRST_EPOCH", False))
+
+
 def _ready(settings: dict[str, Any], loader: LoaderFacts) -> int:
     """Batches to wait for until a stock of them is gone, while workers go on making more."""
     if not {"num_workers", "prefetch_factor"} & set(settings):
@@ -110,7 +115,8 @@ class _How:
 class TimedLaunch:
     """What trials call: fixes in, one sample out.
 
-    `kind` begins the names of its launches, where they are not of the trials of speed.
+    `kind` begins the names of its launches, where they are not of the trials of speed. `doubts`
+    says, in sentences, which of them could not be warmed up for as long as their fixes needed.
     """
 
     def __init__(
@@ -131,6 +137,7 @@ class TimedLaunch:
         self._recording = recording
         self._kind = kind
         self.patch: SourcePatch | None = None  # of `make_patch`
+        self.doubts: list[str] = []
         self._patched: _Fixes = []  # what launches of PATCH have in their source
 
     def make_patch(self, fixes: _Fixes) -> str | None:
@@ -148,6 +155,7 @@ class TimedLaunch:
         how = self._how(fixes)
         after = self._settled_after(fixes, self._window.measure_steps)
         window = self._window.warmed_up(after, self._seen.steps.mean_s)
+        self._doubt(fixes, window.warmup_steps)
         timing = self._recorder.time(
             how.name,
             self._seen.found.boundary,
@@ -177,6 +185,7 @@ class TimedLaunch:
         ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
             after = self._settled_after([*one, *other], turns.measured_steps)
             warmed = turns.warmed_up(after)
+            self._doubt([*one, *other], warmed.warmup_steps)
             until_s = time.monotonic() + max(most_s - warmed.turn_s, 0.0)
             starts = self._turning(one, warmed), self._turning(other, warmed)
             mine, its = take_turns_by_lot(starts, warmed, order, until_s)
@@ -190,20 +199,48 @@ class TimedLaunch:
         What they keep for later epochs is complete, and the batches that new workers have made
         ready meanwhile are used up. 0 where a program that ends has no `measured` ones after it.
         """
-        loaders, steps = training_loaders(self._recording), self._seen.steps
-        if not loaders:
-            return 0
-        fixes = [x for one in fixes for x in (self._patched if one[0] == PATCH else [one])]
-        batches = max((_ready(values, loaders[0]) for _, values in fixes), default=0)
-        keeps = any(
-            getattr(self._modules.get(fix), "FILLS_IN_FIRST_EPOCH", False) for fix, _ in fixes
-        )
-        if keeps and loaders[0].dataset_length and loaders[0].batch_size:
-            epoch = math.ceil(loaders[0].dataset_length / loaders[0].batch_size)
-            batches = max(batches, epoch)
-        after = math.ceil(batches / max(steps.batches_per_step, 1.0))
+        steps = self._seen.steps
+        after = max(self._filled_after(fixes), self._drained_after(fixes))
         fits = not steps.program_ended or after + measured < steps.total_steps_seen
         return after if fits else 0
+
+    def _filled_after(self, fixes: _Fixes) -> int:
+        """Iterations of an epoch, where one of these keeps what it makes in it for later ones."""
+        loaders = training_loaders(self._recording)
+        keeps = [fix for fix, _ in self._spelled_out(fixes) if _fills(self._modules.get(fix))]
+        if not keeps or not loaders or not loaders[0].dataset_length or not loaders[0].batch_size:
+            return 0
+        return self._iterations(math.ceil(loaders[0].dataset_length / loaders[0].batch_size))
+
+    def _drained_after(self, fixes: _Fixes) -> int:
+        """Iterations until what new workers made ready while the program started is used up."""
+        loaders = training_loaders(self._recording)
+        spelled = self._spelled_out(fixes) if loaders else []
+        return self._iterations(max((_ready(x, loaders[0]) for _, x in spelled), default=0))
+
+    def _spelled_out(self, fixes: _Fixes) -> _Fixes:
+        """With the fixes that a patch makes permanent in its place."""
+        return [x for one in fixes for x in (self._patched if one[0] == PATCH else [one])]
+
+    def _iterations(self, batches: int) -> int:
+        return math.ceil(batches / max(self._seen.steps.batches_per_step, 1.0))
+
+    def _doubt(self, fixes: _Fixes, warmup_steps: int) -> None:
+        """What a warm-up that had to be short leaves in the times of these fixes."""
+        names = " + ".join(fix for fix, _ in fixes)
+        found = []
+        if self._filled_after(fixes) > warmup_steps:
+            found.append(
+                f"{names} was measured while it still filled, as its first epoch does not fit into "
+                "the warm-up of a trial: later epochs may gain more."
+            )
+        if self._drained_after(fixes) > warmup_steps:
+            found.append(
+                f"{names} was measured with batches in stock, which its workers had made ready "
+                "before and which the warm-up of a trial was too short for: a long training may "
+                "gain less."
+            )
+        self.doubts += [one for one in found if one not in self.doubts]
 
     def _turning(self, fixes: _Fixes, turns: TurnBlocks) -> Start:
         how, timeout_s = self._how(fixes), self._timeout_s(turns.pair_s)
