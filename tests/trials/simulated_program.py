@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -279,12 +279,13 @@ def _label(fix: str, settings: dict[str, Any]) -> str:
     return " ".join([fix, *(f"{name}={value}" for name, value in settings.items())])
 
 
-def candidates(*names: str) -> list[Candidate]:
+def candidates(*names: str, ceilings: Mapping[str, float] | None = None) -> list[Candidate]:
     """Candidates from "fix", "fix name=value", or "fix & another": the other goes with it."""
     found = []
     for name in names:
         (fix, settings), *also = (_parsed(part) for part in name.split(" & "))
-        found.append(Candidate(fix=fix, settings=settings, also=dict(also)))
+        most = (ceilings or {}).get(fix)
+        found.append(Candidate(fix=fix, settings=settings, also=dict(also), ceiling=most))
     return found
 
 
@@ -303,12 +304,12 @@ def observed(**fields: Any) -> StepStatistics:
 def try_all(
     program: Simulated, names: list[str], budget_s: float | None = None, **more: Any
 ) -> Any:
-    """`run_trials` on a simulated program."""
-    facts = more.pop("facts", {})
+    """`run_trials` on a simulated program; `could_gain`: by fix, a speed-up at most."""
+    facts, could_gain = more.pop("facts", {}), more.pop("could_gain", None)
     known = {part.split()[0]: FixFacts() for name in names for part in name.split(" & ")}
     return run_trials(
         program,
-        candidates(*names),
+        candidates(*names, ceilings=could_gain),
         {**known, **facts},
         budget=Budget(budget_s, program.clock),
         steps=more.pop("steps", observed()),

@@ -64,6 +64,19 @@ def test_confirmation_leaves_time_to_measure_them_together(expected_s, left_s, e
     assert plan_confirmation(expected_s, 1.0, left_s) == expected
 
 
+def test_a_one_time_cost_is_planned_once() -> None:
+    """60 s of compiling, and pairs of 8 s after it: they were planned as 64 s each."""
+    assert plan_screening([64.0], 4.0, 110.0, least=1, pairs_up=True) == Screening(
+        candidates=0, rounds=0
+    )
+    found = plan_screening([64.0], 4.0, 110.0, least=1, pairs_up=True, again_s=[12.0])
+    assert found == Screening(candidates=1, rounds=1)
+    assert plan_confirmation([64.0], 4.0, 120.0).pairs == 1
+    assert plan_confirmation([64.0], 4.0, 120.0, again_s=[12.0]).pairs == 4
+    several = plan_confirmation([64.0, 4.0], 4.0, 170.0, True, [12.0, 4.0])
+    assert several == Confirmation(finalists=2, pairs=4)
+
+
 def screened(key, *differences, fix=None):
     return Screened(key=key, fix=fix or key, differences=list(differences))
 

@@ -61,7 +61,9 @@ class Confirmation:
             kept_s = reserve_s(baseline_s, left_s) if self.reserves else 0.0  # for the patch
             kept_s += self._seeds_s(finalists[0])
             expected_s = [launcher.expected_s(arm) for arm in finalists]
-            plan = plan_confirmation(expected_s, baseline_s, left_s - kept_s, launcher.pairs_up)
+            again_s = [launcher.costs.again_s(arm) for arm in finalists]
+            left_s -= kept_s
+            plan = plan_confirmation(expected_s, baseline_s, left_s, launcher.pairs_up, again_s)
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
             if len(chosen) == 1:
                 self._plan_pairs(chosen[0], max(1, plan.pairs))

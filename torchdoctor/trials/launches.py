@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
@@ -14,15 +13,12 @@ from torchdoctor.records import LaunchTiming, ProgressEvent, SwitchedLaunch
 from torchdoctor.trials.arms import Arm, Fixes, label
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
+from torchdoctor.trials.launch_costs import LaunchCosts
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
 from torchdoctor.trials.schedule import FEWEST_BESIDE, FEWEST_PAIRS, Budget, BudgetEnded
 
 if TYPE_CHECKING:
     from torchdoctor.trials.side_by_side import SideBySide
-
-# Of a one-time cost, paid again with a warm cache, until measured (compiling on a CPU: 0.06).
-_CACHED = 0.15
-_MANY = 4  # launches
 
 
 class Launch(Protocol):
@@ -45,12 +41,6 @@ class Plan:
     most: int
     arms: Sequence[Arm]  # that one pair or round consists of, or that the launches are of
     done: int = 0
-
-
-def _at_most(seconds: Sequence[float]) -> float:
-    """What one more takes at most; of many, the slowest one met somebody else's load."""
-    longest = sorted(seconds)
-    return longest[-2] if len(longest) >= _MANY else longest[-1]
 
 
 class Launcher:
@@ -85,21 +75,12 @@ class Launcher:
         self.best: str | None = None
         self.done = 0
         self.side_by_side = side_by_side
-        self._launch, self._progress, self._first_s = launch, progress, expected_launch_s
+        self.costs = LaunchCosts(self.baseline, expected_launch_s)
+        self._launch, self._progress = launch, progress
 
     def expected_s(self, arm: Arm) -> float:
         """Seconds that the next launch of this arm takes at most, by those before it."""
-        own = [slot.ended_s - slot.began_s for slot in arm.slots]
-        if arm is self.baseline:
-            return _at_most(own) if own else self._first_s or 0.0
-        plain = [slot.ended_s - slot.began_s for slot in self.baseline.slots]
-        plain_s = median(plain) if plain else self._first_s or 0.0
-        if not own:
-            return plain_s + arm.facts.setup_s
-        if not arm.facts.setup_s:
-            return _at_most(own)
-        # The first launch compiles; those after it find the result in the cache.
-        return max(own[1:], default=plain_s + _CACHED * max(0.0, own[0] - plain_s))
+        return self.costs.expected_s(arm)
 
     def affords(self, *arms: Arm) -> bool:
         """Whether one launch of each of these ends within the budget."""

@@ -69,6 +69,7 @@ def plan_screening(
     left_s: float,
     least: int = 2,
     pairs_up: bool = False,
+    again_s: Sequence[float] | None = None,
 ) -> Screening:
     """Screen as many candidates as leave time to confirm.
 
@@ -79,21 +80,22 @@ def plan_screening(
         least: fewer are not screened, but confirmed at once.
         pairs_up: each candidate is looked at once, in a pair side by side, which tells more than
             two rounds of launches one after the other do.
+        again_s: seconds of each candidate's launches after the first; None: as of the first.
     """
-    count = len(expected_s)
+    count, again_s = len(expected_s), expected_s if again_s is None else again_s
     if count < least:
         return Screening(candidates=0, rounds=0)
-    typical_s = fmean(expected_s)
-    pair_s = baseline_s + typical_s
+    pair_s = baseline_s + fmean(again_s)
     seeds_s = SEED_LAUNCHES * baseline_s
     two_and_stack = FEWEST_PAIRS * 3 * pair_s + seeds_s
 
-    def cost(candidates: int) -> float:
+    def cost(candidates: int, rounds: int = 1) -> float:
         baselines = candidates if pairs_up else 2
-        return baselines * baseline_s + sum(expected_s[:candidates])
+        first_s, later_s = sum(expected_s[:candidates]), sum(again_s[:candidates])
+        return rounds * baselines * baseline_s + first_s + (rounds - 1) * later_s
 
     for rounds in range(1 if pairs_up else SCREEN_ROUNDS, 0, -1):
-        if rounds * cost(count) + two_and_stack <= left_s:
+        if cost(count, rounds) + two_and_stack <= left_s:
             return Screening(candidates=count, rounds=rounds)
 
     def most(fewest_pairs: int) -> int:
@@ -222,7 +224,11 @@ class Confirmation:
 
 
 def plan_confirmation(
-    expected_s: Sequence[float], baseline_s: float, left_s: float, pairs_up: bool = False
+    expected_s: Sequence[float],
+    baseline_s: float,
+    left_s: float,
+    pairs_up: bool = False,
+    again_s: Sequence[float] | None = None,
 ) -> Confirmation:
     """Confirm as many finalists as leave time to measure them together.
 
@@ -231,16 +237,20 @@ def plan_confirmation(
         baseline_s: of the untouched program.
         left_s: of the budget.
         pairs_up: each finalist has a baseline of its own, instead of two for all in a round.
+        again_s: as of `plan_screening`.
     """
-    stack_s = FEWEST_PAIRS * (baseline_s + max(expected_s, default=0.0))
+    again_s = expected_s if again_s is None else again_s
+    once_s = [first - later for first, later in zip(expected_s, again_s, strict=True)]
+    stack_s = FEWEST_PAIRS * (baseline_s + max(again_s)) + max(once_s)  # a set compiles anew
     for count in range(min(MOST_FINALISTS, len(expected_s)), 1, -1):
-        round_s = (count if pairs_up else 2) * baseline_s + sum(expected_s[:count])
+        round_s = (count if pairs_up else 2) * baseline_s + sum(again_s[:count])
+        free_s = left_s - sum(once_s[:count])
         # Two finalists without time for both together are still two answers.
-        reserve_s = stack_s if count > 2 or FEWEST_PAIRS * round_s + stack_s <= left_s else 0.0
-        pairs = _whole((left_s - reserve_s) / round_s)
+        reserve_s = stack_s if count > 2 or FEWEST_PAIRS * round_s + stack_s <= free_s else 0.0
+        pairs = _whole((free_s - reserve_s) / round_s)
         if pairs >= FEWEST_PAIRS:
             return Confirmation(finalists=count, pairs=pairs)
-    pairs = _whole(left_s / (baseline_s + expected_s[0]))
+    pairs = _whole((left_s - once_s[0]) / (baseline_s + again_s[0]))
     # An odd pair breaks the balance of ABBA.
     return Confirmation(finalists=1, pairs=pairs - pairs % 2 if pairs > 2 else pairs)
 

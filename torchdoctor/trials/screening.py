@@ -25,6 +25,7 @@ from torchdoctor.trials.switching import PHASE, Switching, screen_within
 _DEAR = 2.0  # times the cheapest launch
 _MOST_REFINED = 3  # values beyond those that a fix names
 _FAR_BEHIND = 1.25  # times as fast: a look does not err by as much
+_LITTLE = 1.05  # a speed-up: what cannot gain more waits for the others
 _DECISIVE = 3  # fresh pairs side by side, and the look: enough for a plain gain, mostly
 _PLAIN = 1.3  # a speed-up seen in blocks that goes before all that was not looked at
 
@@ -141,17 +142,37 @@ class Screen:
         return 2 * launcher.expected_s(launcher.baseline) + sum(map(launcher.expected_s, first))
 
     def _by_launches(self, candidates: list[Arm], least: int) -> list[Arm]:
-        """A look at as many as leave time to confirm; the arms that were looked at."""
+        """A look at as many as leave time to confirm; the arms that were looked at.
+
+        What can gain next to nothing waits until all others had their look.
+        """
+        small = [arm for arm in candidates if 1.0 < _ceiling(arm) <= _LITTLE]
+        large = [arm for arm in candidates if arm not in small]
+        if not small or not large:
+            return self._looked_at(candidates, least)
+        found = self._looked_at(large, 1)
+        # What others need to be confirmed is not spent on them.
+        pair_s = self.launcher.expected_s(self.launcher.baseline) + max(
+            map(self.launcher.costs.again_s, large)
+        )
+        return found + self._looked_at(small, 1, kept_s=2 * FEWEST_PAIRS * pair_s)
+
+    def _looked_at(self, candidates: list[Arm], least: int, kept_s: float = 0.0) -> list[Arm]:
+        """Of these, the arms that there was time to look at; `kept_s`: for others."""
         launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
-        left_s, arms = launcher.budget.left(), list(candidates)
+        left_s, arms = launcher.budget.left() - kept_s, list(candidates)
         while True:
-            times = [launcher.expected_s(arm) for arm in arms]
-            plan = plan_screening(times, baseline_s, left_s, least, launcher.pairs_up)
+            times, again = (
+                list(map(of, arms)) for of in (launcher.expected_s, launcher.costs.again_s)
+            )
+            plan = plan_screening(times, baseline_s, left_s, least, launcher.pairs_up, again)
             # One that compiles must not take the place of all that stand behind it.
             if plan.candidates == len(arms) or max(times) < _DEAR * min(times):
                 break
             arms = without_dearest(arms, launcher.expected_s)
         arms = arms[: plan.candidates]
+        if not arms:
+            return []
         round_of = launcher.round_of(arms)
         most = plan.rounds * len(round_of)
         launcher.plan = Plan(phase="screen", unit="launch", most=most, arms=round_of)
@@ -265,8 +286,8 @@ class Screen:
         alive = [arm for arm in arms if arm.alive]
         if not alive:
             return False
-        times = [launcher.expected_s(arm) for arm in alive]
-        confirm_s = launcher.fewest_pairs * (baseline_s + sum(times) / len(times))
+        again_s = [launcher.costs.again_s(arm) for arm in alive]
+        confirm_s = launcher.fewest_pairs * (baseline_s + fmean(again_s))
         round_s = sum(map(launcher.expected_s, launcher.round_of(alive)))
         return round_s + confirm_s <= launcher.budget.left()
 

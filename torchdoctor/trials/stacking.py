@@ -28,6 +28,7 @@ from torchdoctor.trials.schedule import (
     WORTH,
     hopeless,
     plan_confirmation,
+    without_dearest,
 )
 
 STACK, ADD, DROP = "stack", "add", "drop"  # phases; only pairs of the first have the baseline
@@ -123,12 +124,13 @@ class Stacking:
         whole = sum(max(one.gain, 0.0) for one in seen)
         least = max(math.log1p(WORTH), _LITTLE * whole)  # a set of its own may compile anew
         members = one_of_each(adding([one.arm for one in seen if one.gain >= least]))
+        plain_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
+        kept_s = reserve_s(plain_s, left_s) if self._reserves else 0.0
+        members = self._affordable(members, kept_s)
         if len(members) < 2:
             return
-        plain_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
         pair_s = plain_s + max(map(launcher.expected_s, members))
         round_s = sum(map(launcher.expected_s, launcher.round_of(members)))
-        kept_s = reserve_s(plain_s, left_s) if self._reserves else 0.0
         if FEWEST_PAIRS * (round_s + pair_s) + kept_s <= left_s:
             return
         # Few pairs may not decide: where one gives most of it, they are its own.
@@ -138,21 +140,38 @@ class Stacking:
             # What may have changed training goes first, then what gained least.
             members.remove(max(reversed(members), key=lambda arm: arm.facts.risk))
 
+    def _affordable(self, members: list[Arm], kept_s: float) -> list[Arm]:
+        """Those whose set there is time for; none where that would lack the one that gains most.
+
+        A set may compile anew, whatever its members found in the cache.
+        """
+        most = members[:1]
+        while len(members) > 1 and not self._pairs_of_set(self._together(members), kept_s):
+            members = without_dearest(members, self.launcher.costs.once_s)
+        return members if members[:1] == most else []
+
+    def _pairs_of_set(self, together: Arm, kept_s: float = 0.0) -> int:
+        """Pairs that there is time for beside the untouched program; 0: not the fewest."""
+        launcher = self.launcher
+        plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(together)
+        left_s, again_s = launcher.budget.left() - kept_s, [launcher.costs.again_s(together)]
+        found = plan_confirmation([each_s], plain_s, left_s, again_s=again_s).pairs
+        return found if found >= launcher.fewest_pairs else 0
+
     def _promises(self, together: Arm, kept_s: float) -> bool:
         """Pairs of one set, the rest of them once two say that it trains the same."""
         launcher = self.launcher
-        plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(together)
-        plan = plan_confirmation([each_s], plain_s, launcher.budget.left() - kept_s)
-        if plan.pairs < launcher.fewest_pairs:
+        pairs = self._pairs_of_set(together, kept_s)
+        if not pairs:
             return True  # nothing was measured, and nothing smaller would be
-        pair = [launcher.baseline, together]
-        launcher.plan = Plan(phase=STACK, unit="pair", most=plan.pairs, arms=pair)
-        for done in range(0, plan.pairs, 2):
-            launcher.abba(together, STACK, min(2, plan.pairs - done))
+        both = [launcher.baseline, together]
+        launcher.plan = Plan(phase=STACK, unit="pair", most=pairs, arms=both)
+        for done in range(0, pairs, 2):
+            launcher.abba(together, STACK, min(2, pairs - done))
             self._settle([together])
             one = self.evidence.measured(together)
             same = training_is_the_same(one, self._judge().allow_training_changes)
-            if not (together.alive and same) or hopeless(one.differences, plan.pairs):
+            if not (together.alive and same) or hopeless(one.differences, pairs):
                 return False
         return True
 
@@ -245,9 +264,10 @@ class Stacking:
         launcher = self.launcher
         plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(arm)
         left_s = launcher.budget.left()
-        kept_s = FEWEST_PAIRS * (plain_s + each_s)
+        kept_s = FEWEST_PAIRS * (plain_s + launcher.costs.again_s(arm))
         kept_s += reserve_s(plain_s, left_s) if self._reserves else 0.0
-        pairs = plan_confirmation([each_s], launcher.expected_s(against), left_s - kept_s).pairs
+        against_s, again_s = launcher.expected_s(against), [launcher.costs.again_s(arm)]
+        pairs = plan_confirmation([each_s], against_s, left_s - kept_s, again_s=again_s).pairs
         if pairs < FEWEST_PAIRS:
             return None
         launcher.plan = Plan(phase=phase, unit="pair", most=pairs, arms=[against, arm])
@@ -272,14 +292,12 @@ class Stacking:
         for member in members:
             for fix, settings in member.fixes:
                 together.setdefault(fix, settings)  # shared: as the better member has it
-        plain_s = self.launcher.expected_s(self.launcher.baseline)
-        expected_s = max(self.launcher.expected_s(arm) for arm in members)
         riskiest = max((arm.facts for arm in members), key=lambda facts: facts.risk)
         return self._set(
             list(together.items()),
             replace(
                 riskiest,
-                setup_s=max(0.0, expected_s - plain_s),
+                setup_s=self.launcher.costs.once_together_s(members),
                 includes=frozenset().union(*(arm.facts.includes for arm in members)),
                 how=Preparation.together(member.facts.how for member in members),
                 doubted=any(member.facts.doubted for member in members),
@@ -300,10 +318,8 @@ class Stacking:
 
     def _measured(self, arm: Arm) -> bool:
         """Whether this set is better against the untouched program than all measured before."""
-        launcher = self.launcher
-        plain_s, each_s = launcher.expected_s(launcher.baseline), launcher.expected_s(arm)
-        plan = plan_confirmation([each_s], plain_s, launcher.budget.left())
-        if plan.pairs < FEWEST_PAIRS:
+        launcher, pairs = self.launcher, self._pairs_of_set(arm)
+        if pairs < FEWEST_PAIRS:
             if not self.short_of_time:
                 self.doubts.append(
                     f"The budget left no time to measure {label(arm.fixes)} together; "
@@ -311,8 +327,8 @@ class Stacking:
                 )
             self.short_of_time = True
             return False
-        pair = [launcher.baseline, arm]
-        launcher.plan = Plan(phase=STACK, unit="pair", most=plan.pairs, arms=pair)
-        launcher.abba(arm, STACK, plan.pairs)
+        both = [launcher.baseline, arm]
+        launcher.plan = Plan(phase=STACK, unit="pair", most=pairs, arms=both)
+        launcher.abba(arm, STACK, pairs)
         self._settle([arm])
         return self._best() is arm
