@@ -14,6 +14,7 @@ from typing import Any
 from torchdoctor import catalogue
 from torchdoctor.candidates import candidates
 from torchdoctor.diagnosis import diagnose
+from torchdoctor.errors import Inconclusive
 from torchdoctor.recording.environment import environment
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
@@ -22,7 +23,7 @@ from torchdoctor.recording.window import choose_window
 from torchdoctor.recording.workload import workload_of
 from torchdoctor.records import Candidate, Interval, Recording
 from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm, Fixes, FixFacts
+from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.fix_facts import fix_facts
 from torchdoctor.trials.launches import Launcher
@@ -154,12 +155,19 @@ class Workload:
         return together
 
     def side_by_side(self, several: dict[str, Fixes], seed: int) -> dict[str, Interval | None]:
-        """Fresh rounds of these and the untouched program; speed-ups against it."""
+        """Fresh rounds of these and the untouched program; speed-ups against it.
+
+        Raises:
+            Inconclusive: one of them could not be measured.
+        """
         budget = Budget(None)
         launcher = self.launcher(budget, seed)
         arms = [Arm(key=name, fixes=fixes) for name, fixes in several.items() if fixes]
         for _ in range(_SIDE_BY_SIDE if arms else 0):
             launcher.round(arms, "confirm")
+        for arm in arms:
+            if not arm.alive:
+                raise Inconclusive(f"{label(arm.fixes)}: {arm.failed or arm.refused}")
         return {arm.key: compare.interval(_differences(launcher, arm)) for arm in arms}
 
 
