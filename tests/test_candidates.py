@@ -231,6 +231,19 @@ def test_of_gains_that_are_as_large_the_cheaper_trial_comes_first():
     assert [one.fix for one in found] == ["workers", "convert"]
 
 
+def test_of_gains_that_are_as_large_what_is_made_for_the_finding_comes_first():
+    """By the alphabet a number of threads took the one look that there was time for."""
+    catalogue = {
+        "a-threads": fix(("too-many-threads", "compute")),
+        "b-precision": fix(("compute", "low-precision-unused")),
+        "c-optimizer": fix(("single-tensor-optimizer", "compute", "python-overhead")),
+    }
+    found = [Finding(check="compute", share_of_step=0.9)]
+    diagnosis = Diagnosis(bottleneck="cpu", detail="compute", findings=found)
+    ranked, _ = candidates(recording(), diagnosis, catalogue)
+    assert [one.fix for one in ranked] == ["b-precision", "a-threads", "c-optimizer"]
+
+
 @pytest.mark.parametrize(
     "share, keeps, more, first",
     [

@@ -164,9 +164,10 @@ def candidates(
         )
         cost_s = float(getattr(module, "SETUP_S", 0.0))
         tier = 0 if _is_larger_mistake(prospect, module, diagnosis) else prospect.tier
+        listed = (*module.TREATS, diagnosis.detail).index(diagnosis.detail)
         company = _with_company(tried, module, recording, allowed)
         for number, (settings, also) in enumerate(company):
-            rank = _rank(tier + number, one, cost_s, len(included))
+            rank = _rank(tier + number, one, cost_s, len(included), listed)
             # What goes with it works elsewhere in the step.
             bound = None if also else one.bound
             setting = replace(one, settings=settings, also=also, bound=bound)
@@ -174,12 +175,12 @@ def candidates(
     return [one for _, one in sorted(ranked, key=lambda pair: pair[0])], refused
 
 
-def _rank(tier: int, one: Candidate, cost_s: float, includes: int) -> tuple[float, ...]:
-    """Least first: the tier, what it could gain, what its trial costs, who does more besides.
+def _rank(tier: int, one: Candidate, cost_s: float, more: int, listed: int) -> tuple[float, ...]:
+    """Least first: tier, possible gain, cost of its trial, who does more, who is made for it.
 
     A second setting waits until the next tier's first ones had their turn.
     """
-    return (tier, -round(math.log(one.ceiling or 1.0) / _KNOWN_TO), cost_s, -includes)
+    return (tier, -round(math.log(one.ceiling or 1.0) / _KNOWN_TO), cost_s, -more, listed)
 
 
 def _is_larger_mistake(prospect: _Prospect, module: FixModule, diagnosis: Diagnosis) -> bool:

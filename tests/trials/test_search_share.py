@@ -150,6 +150,21 @@ def test_what_can_gain_a_percent_does_not_take_the_time_of_what_compiles(noise: 
         assert {fix for fix, _ in recommended(results)} == {"no-grad", "compile"}
 
 
+def test_with_forty_seconds_three_that_can_be_switched_are_seen_in_one_launch() -> None:
+    """The time of four pairs was kept, of which three are enough: the first one got them all."""
+    gains = {"bf": 1.15, "threads": 0.6, "mixed": 1.9, "fused": 0.97}
+    facts = {name: FixFacts(switches=True) for name in ("bf", "threads", "mixed")}
+    for seed in range(3):
+        program = Simulated(gains=gains, noise=TYPICAL, seed=seed, launch_s=4.5)
+        results = try_all(
+            program, list(gains), 40.0, facts=facts, seed=seed, patch=lambda fixes: None,
+            switching=SimulatedSwitching(program, setup_s=4.0),
+            both_at_once=SimulatedPairs(program),
+            could_gain={**dict.fromkeys(gains, 12.0), "fused": 1.03},
+        )  # fmt: skip
+        assert [fix for fix, _ in recommended(results)] == ["mixed"]
+
+
 def test_what_is_compiled_once_is_not_charged_to_every_pair() -> None:
     """125 s were held to be too little for what compiles in 60, with the pairs that follow."""
     gains = {"compile": 8.0, "mixed": 0.9, "fused": 1.03, "threads": 1.1}

@@ -14,6 +14,7 @@ from torchdoctor.trials.compare import half_width, p_value, pooled_deviation, t_
 CONFIRM_PAIRS = 6  # fresh pairs for each finalist, where the budget allows
 FEWEST_PAIRS = 4  # fewer do not confirm
 FEWEST_BESIDE = 2  # pairs side by side, where there is no time for more
+DECISIVE = 3  # fresh pairs side by side: enough for a plain gain, mostly
 SCREEN_ROUNDS = 2
 SEED_LAUNCHES = 2  # with other seeds, when a finalist's losses are not equal up to rounding
 WORTH = 0.01  # a smaller gain is not recommended

@@ -12,6 +12,7 @@ from torchdoctor.trials.ladder import next_value
 from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
+    DECISIVE,
     FEWEST_PAIRS,
     WORTH,
     BudgetEnded,
@@ -26,7 +27,6 @@ _DEAR = 2.0  # times the cheapest launch
 _MOST_REFINED = 3  # values beyond those that a fix names
 _FAR_BEHIND = 1.25  # times as fast: a look does not err by as much
 _LITTLE = 1.05  # a speed-up: what cannot gain more waits for the others
-_DECISIVE = 3  # fresh pairs side by side, and the look: enough for a plain gain, mostly
 _PLAIN = 1.3  # a speed-up seen in blocks that goes before all that was not looked at
 
 
@@ -200,7 +200,7 @@ class Screen:
         for number, arm in enumerate(arms):
             seen = [one for one in arms[:number] if one.alive]
             best = max(seen, key=self._promise, default=baseline)
-            confirmed = [baseline, best] * _DECISIVE
+            confirmed = [baseline, best] * DECISIVE
             if best is not baseline and self._promise(best) >= math.log(_PLAIN):
                 if not launcher.affords(baseline, arm, *confirmed):
                     return

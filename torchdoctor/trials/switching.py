@@ -16,7 +16,7 @@ from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
-from torchdoctor.trials.schedule import FEWEST_PAIRS
+from torchdoctor.trials.schedule import DECISIVE, FEWEST_PAIRS
 
 PHASE = "switch"
 MOST_ROUNDS = 8
@@ -81,7 +81,8 @@ def _plan(
 ) -> tuple[list[Arm], int]:
     """How many of the ceilings, from the first, and how many rounds."""
     baseline_s, left_s = launcher.expected_s(launcher.baseline), launcher.budget.left()
-    free_s = left_s - 2 * FEWEST_PAIRS * baseline_s - reserve_s  # to confirm one
+    pairs = DECISIVE if launcher.pairs_up else FEWEST_PAIRS  # to confirm one
+    free_s = left_s - 2 * pairs * baseline_s - reserve_s
     share_s = _CEILINGS_SHARE * left_s
     worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s if arms else 0.0
     least = _rounds(switching, arms, min(worth_s, free_s)) if arms else 0
