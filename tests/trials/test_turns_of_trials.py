@@ -133,6 +133,7 @@ def test_a_cache_is_measured_once_it_is_filled() -> None:
     assert launched(epoch, fix="set-to-none") == 10
     assert launched(epoch, batches_per_step=2.0) == 30
     assert launched({"dataset_length": 96_000, "batch_size": 16}) == 10, "no time for an epoch"
+    assert launched({"dataset_length": 4000, "batch_size": 16}) == 250, "4.8 s beside 5.2"
     assert launched(epoch, program_ended=True, total_steps_seen=100) == 10, "it ends before that"
     assert launched({"dataset_length": None, "batch_size": 16}) == 10
 

@@ -38,9 +38,10 @@ class Window:
             window = replace(window, measure_steps=measure_steps, max_window_s=_ASKED_FOR_S)
         return window
 
-    def warmed_up(self, steps: int, step_s: float) -> Window:
-        """With so long a warm-up, where that takes no longer than the longest window."""
-        if steps <= self.warmup_steps or steps * step_s > self.max_window_s:
+    def warmed_up(self, steps: int, step_s: float, start_s: float) -> Window:
+        """With so long a warm-up, where that at most doubles what a launch takes."""
+        launch_s = start_s + (self.warmup_steps + self.measure_steps) * step_s
+        if steps <= self.warmup_steps or (steps - self.warmup_steps) * step_s > launch_s:
             return self
         return replace(self, warmup_steps=steps)
 

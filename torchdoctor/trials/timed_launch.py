@@ -154,7 +154,7 @@ class TimedLaunch:
         """Launch once with these fixes, or `[(PATCH, {})]`; a failure is a value."""
         how = self._how(fixes)
         after = self._settled_after(fixes, self._window.measure_steps)
-        window = self._window.warmed_up(after, self._seen.steps.mean_s)
+        window = self._window.warmed_up(after, self._seen.steps.mean_s, self._seen.start_s)
         self._doubt(fixes, window.warmup_steps)
         timing = self._recorder.time(
             how.name,
