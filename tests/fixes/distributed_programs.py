@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import socket
 import subprocess
 import sys
 import textwrap
@@ -94,6 +95,14 @@ def shell(command: str, folder: Path, environment: Mapping[str, str]) -> str:
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
+
+
+def at_free_port(command: str) -> str:
+    """Not at the port that the page names: another run of these tests would take a place there."""
+    assert ":29500" in command
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return command.replace(":29500", f":{free.getsockname()[1]}")
 
 
 def losses(printed: str) -> list[float]:

@@ -13,6 +13,7 @@ from distributed_programs import (
     AFTER,
     BEFORE,
     alone,
+    at_free_port,
     executable,
     losses,
     permanent,
@@ -153,6 +154,7 @@ def test_the_command_for_two_machines_joins_two_agents(
     (tmp_path / "train.py").write_text(BEFORE + permanent("ddp") + AFTER)
     said = instruction("several-machines", {}, gpus=1, data_parallel="DistributedDataParallel")
     command = said.split("\n\n")[0].split("\n", 1)[1].replace(HOST, "localhost")
+    command = at_free_port(command)
     environment = torchrun_on_path(tmp_path)
     agents = [
         subprocess.Popen(
@@ -205,7 +207,7 @@ def test_the_slurm_script_trains_on_every_node(tmp_path: Path, of_one_process: l
     (tmp_path / "train.py").write_text(BEFORE + permanent("ddp") + AFTER)
     said = instruction("several-machines", {}, gpus=1, data_parallel="DistributedDataParallel")
     script = said[said.index("#!/bin/bash") :]
-    (tmp_path / "job.sh").write_text(script)
+    (tmp_path / "job.sh").write_text(at_free_port(script))
     environment = torchrun_on_path(tmp_path)
     for name, text in (("sbatch", _SBATCH), ("srun", _SRUN), ("scontrol", _SCONTROL)):
         executable(tmp_path / "bin" / name, text)
