@@ -150,9 +150,10 @@ def measure_noise(budget_s: float, progress: Callable[[str], None]) -> Noise:
                     raise Inconclusive(f"{failed} pairs of launches failed: {found}")
             recorder.close()
     if len(pairs) < FEWEST_MEASURED:
+        enough_s = math.ceil((FEWEST_MEASURED + 1) * longest_s)
         raise Inconclusive(
             f"Only {len(pairs)} pairs fit into {budget_s:.0f} s; at least {FEWEST_MEASURED} are "
-            "needed: give it more with --budget."
+            f"needed: give it --budget {enough_s}s, or wait until the machine is less busy."
         )
     return Noise(pairs_s=pairs, pair_s=(time.monotonic() - began) / len(pairs))
 

@@ -32,7 +32,9 @@ def run(self):
     if outcome == "inconclusive":
         raise Inconclusive("The program of HEAD cannot be measured: It failed.")
     if outcome == "failed":
-        raise ProgramFailed("It failed. Its own output ends with:\\n\\nTraceback: 50 % | more", 1)
+        raise ProgramFailed(
+            "It failed. Its own output ends with:\\n\\nTraceback: 50 % | more\\n  at it\\n"
+            "ValueError: no such file\\n\\nMake it run without torchdoctor first.", 1)
     if outcome == "interrupted":
         raise KeyboardInterrupt
     if outcome == "no step":
@@ -77,7 +79,7 @@ def gate(folder: Path, outcome: str, **more: str) -> subprocess.CompletedProcess
     ("outcome", "code", "kind", "said"),
     [
         ("inconclusive", 6, "warning", "The program of HEAD cannot be measured: It failed."),
-        ("failed", 3, "error", "It failed."),
+        ("failed", 3, "error", "It failed. It says: ValueError: no such file"),
         ("no step", 4, "error", "No training step was found."),
     ],
 )
@@ -89,12 +91,13 @@ def test_a_gate_that_measures_nothing_says_why_in_every_file(
     result = gate(tmp_path, outcome, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
     assert result.returncode == code, result.stderr
     assert result.stdout == f"::{kind} title=torchdoctor gate::{said}\n"
-    assert result.stderr.startswith(f"torchdoctor: {said}")
+    assert result.stderr.startswith(f"torchdoctor: {said.partition(' It says')[0]}")
     found = json.loads((tmp_path / "o.json").read_text())
     jsonschema.validate(found, json.loads((ROOT / "docs" / "gate.schema.json").read_text()))
     assert (found["verdict"], found["sentence"]) == ("inconclusive", said)
     assert (found["reference"], found["metrics"]) == ("HEAD", [])
-    assert said in summary.read_text() and "NOT DECIDED" in summary.read_text()
+    title = "NOT DECIDED" if code == 6 else "NOT MEASURED"
+    assert said in summary.read_text() and title in summary.read_text()
     assert "---" not in summary.read_text(), "a table without rows"
     suite = ElementTree.parse(tmp_path / "o.xml").getroot()
     counted, case = ("skipped", "skipped") if code == 6 else ("errors", "error")

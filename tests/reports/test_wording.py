@@ -221,12 +221,12 @@ def test_a_gain_whose_training_is_unknown_is_not_sold_in_the_headline() -> None:
 def test_one_pair_is_no_headline() -> None:
     """The noise of one pair of launches is larger than most gains."""
 
-    def unclear(fix: str, pairs: int, estimate: float, low: float) -> Trial:
-        found = Interval(estimate=estimate, low=low, high=9.9)
+    def unclear(fix: str, pairs: int, estimate: float, low: float, high: float = 9.9) -> Trial:
+        found = Interval(estimate=estimate, low=low, high=high)
         return Trial(fix=fix, verdict="unclear", pairs=pairs, speedup=found, numerics="identical")
 
     once = unclear("mixed-precision", 1, 2.55, 0.9)
-    often = unclear("loader-workers", 7, 1.57, 0.95)
+    often = unclear("loader-workers", 7, 1.57, 0.95, 2.6)
     report = Report(
         workload=WorkloadRecord(command=["train.py"], cwd="/w"),
         environment=Environment(),
@@ -235,6 +235,19 @@ def test_one_pair_is_no_headline() -> None:
     said = wording.gain(replace(report, trials=[once, often]))
     assert "loader-workers looked 1.57x faster in 7 pairs" in said
     assert "2.55" not in wording.gain(replace(report, trials=[once]))
+    # Three pairs on a starved machine: 17.9x stood in the headline.
+    wide = unclear("cpu-threads", 3, 17.9, 0.11, 3010.0)
+    said = wording.gain(replace(report, trials=[wide]))
+    assert "17.9" not in said and "anywhere from 0.11x to 3010x after 3 pairs" in said
+
+
+def test_a_budget_that_was_used_up_is_the_reason_and_not_the_refusals() -> None:
+    """The headline was "43 refused", where nothing that may be tried had any time."""
+    refused = Trial(fix="pin-memory", verdict="refused", reason="No GPU.", numerics="identical")
+    reason = "The budget of 120 s was used up by observing the program."
+    report = replace(nothing_found(), trials=[refused])
+    assert "1 refused" in wording.gain(report)
+    assert reason in wording.gain(replace(report, no_trials_reason=reason))
 
 
 @pytest.mark.parametrize(

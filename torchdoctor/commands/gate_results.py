@@ -84,8 +84,13 @@ def failures_annotated() -> Iterator[None]:
 
 
 def first_sentences(error: TorchdoctorError) -> str:
-    """What an error says, without the program's own output."""
-    return str(error).partition("\n")[0].removesuffix(" Its own output ends with:")
+    """What an error says, and of the program's own output the exception alone."""
+    from torchdoctor.reports.failure import exception_line
+
+    said, _, output = str(error).partition("\n")
+    raised = exception_line(output)
+    said = said.removesuffix(" Its own output ends with:")
+    return f"{said} It says: {raised}" if raised else said
 
 
 def _on_github() -> bool:

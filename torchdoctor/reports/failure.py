@@ -20,7 +20,7 @@ def failure(report: Report) -> str:
     if failed is None:
         return ""
     line = _telling_line(failed.output_tail)
-    said = f" It says: {clean(line[:_LONGEST_LINE])}" if line else ""
+    said = f" It says: {line}" if line else ""
     return f"{how_it_failed(failed)}: the report is of the steps before.{said}"
 
 
@@ -36,8 +36,13 @@ def program_failed(
 def _telling_line(output: str) -> str:
     """The exception that ended it: torchrun and warnings at exit follow it; else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
-    raised = [line for line in lines if _EXCEPTION.match(line)]
-    return next(reversed(raised or lines), "")
+    return exception_line(output) or clean(next(reversed(lines), "")[:_LONGEST_LINE])
+
+
+def exception_line(output: str) -> str:
+    """The last exception among the last lines of what a program printed; empty without one."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
+    return next((clean(x[:_LONGEST_LINE]) for x in reversed(lines) if _EXCEPTION.match(x)), "")
 
 
 def how_it_failed(failed: ProgramFailure) -> str:

@@ -51,6 +51,8 @@ def _ratio(interval: Interval | None) -> str:
 
 def mark(report: GateReport) -> str:
     """The verdict in capitals, and what keeps a pass from saying much."""
+    if report.broken:
+        return "NOT MEASURED"
     weak = warning(report)
     return f"{_MARKS[report.verdict]}, but {weak}" if weak else _MARKS[report.verdict]
 

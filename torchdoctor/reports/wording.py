@@ -48,6 +48,7 @@ _TRAINING_CLAUSE = {
     "not-comparable": "; whether training stays the same could not be compared",
 }
 
+_ANYTHING = 4.0  # times the lower bound: an interval that says nothing
 _BRANCH_SENTENCES = {
     "data_loader": "Training waits for data.",
     "memcpy": "Copies between host and device hold the step up.",
@@ -140,7 +141,7 @@ def _no_gain(report: Report) -> str:
     trials = [t for t in report.trials if t.verdict in ("faster", "same", "slower", "unclear")]
     if trials:
         return _undecided(report, trials) or _none_of(report, trials)
-    if report.trials:
+    if report.trials and not report.no_trials_reason:
         refused = sum(trial.verdict == "refused" for trial in report.trials)
         failed = len(report.trials) - refused
         parts = [f"{refused} refused"] * bool(refused) + [f"{failed} failed"] * bool(failed)
@@ -157,6 +158,9 @@ def _undecided(report: Report, trials: list[Trial]) -> str:
         name = fix_with_settings(best.fix, best.settings)
         if best.pairs < 2:
             return f"No fix is decided yet: {name} was measured once only.{more}"
+        if best.speedup.high > _ANYTHING * best.speedup.low:
+            span = f"anywhere from {ratio(best.speedup.low)}x to {ratio(best.speedup.high)}x"
+            return f"No fix is decided yet: {name} lies {span} after {best.pairs} pairs.{more}"
         found = f"{name} looked {ratio(best.speedup.estimate)}x faster in {best.pairs} pairs"
         return f"No fix is decided yet: {found} of launches, which proves nothing.{more}"
     if looked_faster(trials):
