@@ -38,6 +38,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.nice(_GIVES_WAY)
 
 
+@pytest.fixture(autouse=True)
+def no_compile_cache_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch writes the folder of its cache into the environment of whoever compiles, and a launch
+    keeps to a folder that stands there.
+    """
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Why a test had to be run again: a failure that did not come back is shown all the same."""
