@@ -283,3 +283,28 @@ def test_a_tie_does_not_hold_up_the_next() -> None:
         results = try_all(program, ["a", "b", "c"], 55.0, seed=seed)
         found += recommended(results) == [("b", {})]
     assert found >= 7
+
+
+def test_what_there_is_no_time_for_keeps_no_time_from_the_others() -> None:
+    """Time was kept to confirm a compilation of minutes, and what gains little got no look."""
+    nothing = [f"nothing-{number}" for number in range(6)]
+    gains = {"compile": 3.0, "large": 1.0, **dict.fromkeys(nothing, 1.0), "little": 1.045}
+    could_gain = {"compile": 4.0, "large": 4.0} | dict.fromkeys([*nothing, "little"], 1.05)
+    facts = {"compile": FixFacts(setup_s=400.0)}
+    program = Compiles(gains=gains, launch_s=4.0)
+    results = try_all(
+        program, list(gains), 150.0, facts=facts, both_at_once=SimulatedPairs(program),
+        patch=lambda fixes: None, could_gain=could_gain,
+    )  # fmt: skip
+    assert ("little", {}) in recommended(results)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_can_gain_little_waits_also_where_there_is_no_time_for_a_look(beside: bool) -> None:
+    gains = {"little": 1.04, "large": 1.3}
+    program = Compiles(gains=gains, launch_s=4.0)
+    try_all(
+        program, list(gains), 20.0, both_at_once=SimulatedPairs(program) if beside else None,
+        patch=lambda fixes: None, could_gain={"little": 1.05, "large": 4.0},
+    )  # fmt: skip
+    assert next(fix for fix, _ in program.launched if fix) == "large"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from simulated_program import observed
 from torchdoctor import catalogue
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import (
+    AppliedFix,
     Environment,
     LaunchTiming,
     LoaderFacts,
@@ -66,6 +68,9 @@ def test_launches_follow_each_other_where_both_at_once_would_do_harm_or_mislead(
     assert isinstance(chosen(0.05, total_steps_seen=25, program_ended=True)[0], str)
 
 
+MEASURED = LaunchTiming(ended="measured", step_s=[0.02])
+
+
 def launched(
     loader: dict[str, Any],
     fix: str = "decoded-cache",
@@ -82,6 +87,7 @@ def launched_and_doubted(
     fix: str = "decoded-cache",
     settings: dict[str, Any] | None = None,
     patched: bool = False,
+    timing: LaunchTiming = MEASURED,
     **more: Any,
 ) -> tuple[int, list[str]]:
     """Likewise, and what is doubted for it."""
@@ -97,7 +103,7 @@ def launched_and_doubted(
 
     def time(name: str, boundary: Any, window: Window, *_: Any) -> LaunchTiming:
         windows.append(window)
-        return LaunchTiming(ended="measured")
+        return timing
 
     seen: Any = SimpleNamespace(
         steps=steps, start_s=4.0, found=SimpleNamespace(boundary=steps.boundary)
@@ -105,7 +111,7 @@ def launched_and_doubted(
     recorder: Any = SimpleNamespace(time=time)
     window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
     launch = TimedLaunch(recorder, seen, window, catalogue.fixes(), lambda: 100.0, recording)
-    fixes = [(fix, settings or {"limit_bytes": 1})]
+    fixes = [("set-to-none", {}), (fix, settings or {"limit_bytes": 1})]
     if patched:
         launch.make_patch(fixes)
         assert launch.patch is not None
@@ -124,6 +130,15 @@ def test_a_warm_up_that_was_too_short_for_a_fix_is_a_doubt() -> None:
     (said,) = launched_and_doubted(long, **many)[1]
     assert said.startswith("loader-workers was measured with batches in stock")
     assert launched_and_doubted(long, "loader-workers", {"num_workers": 2})[1] == []
+
+
+def test_a_fix_that_was_not_measured_leaves_no_doubt_of_its_measurement() -> None:
+    """A refused cache was called "measured while it still filled"."""
+    long = {"dataset_length": 96_000, "batch_size": 16}
+    failed = LaunchTiming(ended="failed")
+    refused = replace(MEASURED, fixes=[AppliedFix(fix="decoded-cache", state="refused")])
+    for timing in (failed, refused):
+        assert launched_and_doubted(long, timing=timing)[1] == []
 
 
 def test_a_cache_is_measured_once_it_is_filled() -> None:

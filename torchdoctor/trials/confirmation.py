@@ -129,9 +129,8 @@ class Confirmation:
         """
         launcher = self.launcher
         arms = [arm for arm in others if self._may_win(arm)]
-        while arms and not launcher.affords(
-            *[side for arm in arms for side in (launcher.baseline, arm)] * 2,
-            *[launcher.baseline, arms[0]] * 2,
+        while arms and launcher.budget.left() < launcher.costs.pairs_s(arms[0], 4) + sum(
+            launcher.costs.pairs_s(arm, 2) for arm in arms[1:]
         ):
             arms = without_dearest(arms, launcher.expected_s)
         if not arms or self.faster():

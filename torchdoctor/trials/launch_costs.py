@@ -53,13 +53,18 @@ class LaunchCosts:
         saved_s = 0.0 if arm.slots else (1.0 - _CACHED) * arm.facts.setup_s
         return self.expected_s(arm) - saved_s
 
+    def pairs_s(self, arm: Arm, pairs: int) -> float:
+        """Seconds of the next pairs of the untouched program and one arm."""
+        first_s = self.expected_s(arm) - self.again_s(arm)
+        return first_s + pairs * (self.expected_s(self._baseline) + self.again_s(arm))
+
     def once_together_s(self, members: Sequence[Arm]) -> float:
         """One-time seconds of a set: other operators than each member alone has compile anew."""
         dearest = max(members, key=self.once_s)
         others = [arm.facts for arm in members if arm is not dearest]
-        if any(facts.risk > 0 and not facts.phases for facts in others):
-            return self.once_s(dearest)
-        return max(0.0, max(map(self.expected_s, members)) - self.expected_s(self._baseline))
+        longer_s = max(map(self.expected_s, members)) - self.expected_s(self._baseline)
+        anew = any(facts.risk > 0 and not facts.phases for facts in others)
+        return max(0.0, longer_s, self.once_s(dearest) if anew else 0.0)
 
     def _plain_s(self) -> float:
         plain = [slot.ended_s - slot.began_s for slot in self._baseline.slots]

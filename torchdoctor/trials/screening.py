@@ -70,14 +70,15 @@ class Screen:
         arms = self._by_launches(rest, least=1 if within else 2)
         arms += self._refined(arms, within)
         if not within and not arms:
-            return self.arms, []  # no time for a look: one after another, while there is time
+            # No time for a look: one after another, while there is time.
+            return _little_last(self.arms), []
         chosen = choose_finalists(
             [self._screened(arm, "screen") for arm in arms if arm.alive]
             + [self._screened(arm, PHASE) for arm in within if arm.alive]
         )
         by_key = {arm.key: arm for arm in self.arms}
         worth, others = ([by_key[key] for key in keys] for keys in (chosen.worth, chosen.others))
-        unseen = [arm for arm in rest if arm not in arms]
+        unseen = _little_last([arm for arm in rest if arm not in arms])
         if not arms:
             return self._merged(worth, unseen), others
         # What was too dear for a look waits for those that were seen to gain.
@@ -146,16 +147,26 @@ class Screen:
 
         What can gain next to nothing waits until all others had their look.
         """
-        small = [arm for arm in candidates if 1.0 < _ceiling(arm) <= _LITTLE]
+        small = [arm for arm in candidates if _gains_little(arm)]
         large = [arm for arm in candidates if arm not in small]
         if not small or not large:
             return self._looked_at(candidates, least)
         found = self._looked_at(large, 1)
-        # What others need to be confirmed is not spent on them.
-        pair_s = self.launcher.expected_s(self.launcher.baseline) + max(
-            map(self.launcher.costs.again_s, large)
-        )
-        return found + self._looked_at(small, 1, kept_s=2 * FEWEST_PAIRS * pair_s)
+        return found + self._looked_at(small, 1, self._needed_s(large))
+
+    def _needed_s(self, arms: Sequence[Arm]) -> float:
+        """Seconds to confirm two of these that look like a gain and that there is time for."""
+        launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
+        left_s, fewest = launcher.budget.left(), launcher.fewest_pairs
+        able = [
+            arm
+            for arm in arms
+            if arm.alive
+            and self._promise(arm) >= math.log1p(WORTH)
+            and launcher.costs.pairs_s(arm, fewest) <= left_s
+        ]
+        pair_s = baseline_s + max(map(launcher.costs.again_s, able), default=0.0)
+        return 2 * FEWEST_PAIRS * pair_s if able else 0.0
 
     def _looked_at(self, candidates: list[Arm], least: int, kept_s: float = 0.0) -> list[Arm]:
         """Of these, the arms that there was time to look at; `kept_s`: for others."""
@@ -178,7 +189,7 @@ class Screen:
         launcher.plan = Plan(phase="screen", unit="launch", most=most, arms=round_of)
         for _ in range(plan.rounds):
             # Time to confirm somebody is worth more than another look at everybody.
-            if not self._can_confirm_after(arms):
+            if not self._can_confirm_after(arms, kept_s):
                 break
             try:
                 self._round(arms)
@@ -280,7 +291,7 @@ class Screen:
         pairs_s = (CONFIRM_PAIRS + FEWEST_PAIRS) * (baseline_s + max(times))
         return 2 * baseline_s + sum(times) + pairs_s <= launcher.budget.left()
 
-    def _can_confirm_after(self, arms: Sequence[Arm]) -> bool:
+    def _can_confirm_after(self, arms: Sequence[Arm], kept_s: float) -> bool:
         """Whether a round of screening leaves time for the fewest pairs of one finalist."""
         launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
         alive = [arm for arm in arms if arm.alive]
@@ -289,7 +300,7 @@ class Screen:
         again_s = [launcher.costs.again_s(arm) for arm in alive]
         confirm_s = launcher.fewest_pairs * (baseline_s + fmean(again_s))
         round_s = sum(map(launcher.expected_s, launcher.round_of(alive)))
-        return round_s + confirm_s <= launcher.budget.left()
+        return round_s + confirm_s + kept_s <= launcher.budget.left()
 
 
 def _next_to(best: Arm, known: Sequence[Arm], gains: Mapping[str, float], key: str) -> Arm | None:
@@ -311,6 +322,15 @@ def _alike(one: Arm, other: Arm) -> bool:
     (first, *company), (second, *others) = ([name for name, _ in x.fixes] for x in (one, other))
     related = first == second or first in other.facts.includes or second in one.facts.includes
     return related and company == others
+
+
+def _gains_little(arm: Arm) -> bool:
+    return 1.0 < _ceiling(arm) <= _LITTLE
+
+
+def _little_last(arms: Sequence[Arm]) -> list[Arm]:
+    """What can gain next to nothing after all others, else in this order."""
+    return sorted(arms, key=_gains_little)
 
 
 def _ceiling(arm: Arm) -> float:

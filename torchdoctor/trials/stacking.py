@@ -312,6 +312,8 @@ class Stacking:
     def _set(self, fixes: Fixes, facts: FixFacts) -> Arm:
         for arm in (*self.candidates, *self.sets):
             if arm.alive and dict(arm.fixes) == dict(fixes):
+                if arm in self.sets and not arm.slots:
+                    arm.facts = facts  # its price, by what its members cost by now
                 return arm
         self.sets.append(Arm(key=f"stack-{len(self.sets)}", fixes=fixes, facts=facts))
         return self.sets[-1]

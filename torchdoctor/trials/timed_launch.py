@@ -22,6 +22,7 @@ from torchdoctor.recording.window import Window, prepared_ahead
 from torchdoctor.records import AppliedFix, LaunchTiming, LoaderFacts, Recording, TurnsTaken
 from torchdoctor.records.lookup import training_loaders
 from torchdoctor.source_patch import SourcePatch, source_patch
+from torchdoctor.trials.compare import usable
 from torchdoctor.trials.patch_trial import PATCH
 from torchdoctor.trials.side_by_side import BlockPairs, BothAtOnce
 
@@ -155,7 +156,6 @@ class TimedLaunch:
         how = self._how(fixes)
         after = self._settled_after(fixes, self._window.measure_steps)
         window = self._window.warmed_up(after, self._seen.steps.mean_s, self._seen.start_s)
-        self._doubt(fixes, window.warmup_steps)
         timing = self._recorder.time(
             how.name,
             self._seen.found.boundary,
@@ -167,6 +167,8 @@ class TimedLaunch:
             how.contents,
             how.variables,
         )
+        if usable(timing):
+            self._doubt(fixes, window.warmup_steps, timing)
         return replace(timing, fixes=how.applied) if how.applied else timing
 
     def expected_s(self, turns: TurnBlocks | str | None) -> float:
@@ -185,11 +187,14 @@ class TimedLaunch:
         ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
             after = self._settled_after([*one, *other], turns.measured_steps)
             warmed = turns.warmed_up(after)
-            self._doubt([*one, *other], warmed.warmup_steps)
             until_s = time.monotonic() + max(most_s - warmed.turn_s, 0.0)
             starts = self._turning(one, warmed), self._turning(other, warmed)
             mine, its = take_turns_by_lot(starts, warmed, order, until_s)
-            return mine, its, neighbours(mine, its)
+            blocks = neighbours(mine, its)
+            for fixes, taken in ((one, mine), (other, its)):
+                if blocks:
+                    self._doubt(fixes, warmed.warmup_steps, taken.timing)
+            return mine, its, blocks
 
         return both
 
@@ -225,21 +230,24 @@ class TimedLaunch:
     def _iterations(self, batches: int) -> int:
         return math.ceil(batches / max(self._seen.steps.batches_per_step, 1.0))
 
-    def _doubt(self, fixes: _Fixes, warmup_steps: int) -> None:
+    def _doubt(self, fixes: _Fixes, warmup_steps: int, timing: LaunchTiming) -> None:
         """What a warm-up that had to be short leaves in the times of these fixes."""
-        names = " + ".join(fix for fix, _ in fixes)
+        missing = {fix.fix for fix in timing.fixes if fix.state in ("refused", "failed")}
         found = []
-        if self._filled_after(fixes) > warmup_steps:
-            found.append(
-                f"{names} was measured while it still filled, as its first epoch does not fit into "
-                "the warm-up of a trial: later epochs may gain more."
-            )
-        if self._drained_after(fixes) > warmup_steps:
-            found.append(
-                f"{names} was measured with batches in stock, which its workers had made ready "
-                "before and which the warm-up of a trial was too short for: a long training may "
-                "gain less."
-            )
+        for one in self._spelled_out(fixes):
+            if one[0] in missing:
+                continue
+            if self._filled_after([one]) > warmup_steps:
+                found.append(
+                    f"{one[0]} was measured while it still filled, as its first epoch does not fit "
+                    "into the warm-up of a trial: later epochs may gain more."
+                )
+            if self._drained_after([one]) > warmup_steps:
+                found.append(
+                    f"{one[0]} was measured with batches in stock, which its workers had made "
+                    "ready before and which the warm-up of a trial was too short for: a long "
+                    "training may gain less."
+                )
         self.doubts += [one for one in found if one not in self.doubts]
 
     def _turning(self, fixes: _Fixes, turns: TurnBlocks) -> Start:
