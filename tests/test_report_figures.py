@@ -102,3 +102,15 @@ def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
     doubts = " ".join(all_doubts(recording(OBSERVED), trials, None))
     assert "A step took 10.4 ms on average" in doubts
     assert "and 1.35 s while fixes were tried" in doubts
+
+
+def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> None:
+    """Three quarters of the time lay in steps that others had interrupted, and nothing said so."""
+    steps = {"mean_s": 0.04, "median_s": 0.01, "steps": 40}
+    machine = {"environment": {"usable_cpus": 2.0}, "steps": steps}
+    quiet = recording({**machine, "sensors": {"other_load_cpus": 0.1}})
+    assert "single steps" not in " ".join(all_doubts(quiet, None, None))
+    busy = recording({**machine, "sensors": {"other_load_cpus": 1.2}})
+    (said,) = [x for x in all_doubts(busy, None, None) if x.startswith("Other programs kept")]
+    assert "kept 1.2 of 2 usable CPUs busy" in said
+    assert "75% of the time lies in what single steps took beyond the median one" in said

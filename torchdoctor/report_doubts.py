@@ -8,15 +8,15 @@ from typing import Any
 
 from torchdoctor.records import Recording
 from torchdoctor.records.fetch_time import untold_wait
-from torchdoctor.records.lookup import data_wait_share
+from torchdoctor.records.lookup import data_wait_share, is_first_look, long_steps_share
+from torchdoctor.records.other_load import load_of
 from torchdoctor.records.slow_reads import cold_mounts
 from torchdoctor.reports.figures import ratio, seconds, speedup
 from torchdoctor.source_patch import SourcePatch
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement
 
-_FEW_STEPS = 12
-_BUSY = 0.25  # of the CPUs, by other programs
+_MUCH_OF_IT = 0.3  # of the step
 _COSTLY = 0.2  # of a step, for observing it
 _UNLIKE_ITSELF = (0.8, 1.25)  # the untouched program against itself, as a speed-up
 _WAITED_FOR = 0.05  # of a step; the loader's checks ask the same
@@ -114,7 +114,7 @@ def _of_the_recording(recording: Recording) -> list[str]:
             "Steps were still getting faster or slower while the program was observed; the shares "
             "of the step may shift later in training."
         )
-    if steps is not None and steps.steps < _FEW_STEPS:
+    if steps is not None and is_first_look(steps):
         doubts.append(f"Only {steps.steps} steps could be measured: their times are a first look.")
     cost_us = recording.main.probe_cost_us_per_step
     if steps is not None and cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
@@ -122,18 +122,30 @@ def _of_the_recording(recording: Recording) -> list[str]:
             f"A step takes hardly longer than observing it ({cost_us:.0f} us): its parts are not "
             "known well."
         )
-    busy, usable = recording.sensors.other_load_cpus, recording.environment.cpus
-    if busy is not None and busy >= _BUSY * max(usable, 1.0):
-        doubts.append(
-            f"Other programs kept {busy:.1f} of {usable:g} usable CPUs busy: speed-ups, above all "
-            "of thread counts and workers, may be those of a busy machine. Measure on a quiet one "
-            "before changing anything for good."
-        )
+    doubts += _of_the_load(recording)
     if said := _unknown_wait(recording):
         doubts.append(said)
     if recording.environment.sandbox == "none":
         doubts.append("No sandbox: each launch wrote to your own files.")
     return doubts
+
+
+def _of_the_load(recording: Recording) -> list[str]:
+    """What others did on the machine, and how much of the step's time may be theirs."""
+    load = load_of([recording.sensors], recording.environment.cpus)
+    if load is None:
+        return []
+    steps, long = recording.steps, ""
+    if steps is not None and (share := long_steps_share(steps)) >= _MUCH_OF_IT:
+        long = (
+            f" {share:.0%} of the time lies in what single steps took beyond the median one, so "
+            "where it goes may be theirs too."
+        )
+    return [
+        f"Other programs kept {load} busy: speed-ups, above all of thread counts and workers, may "
+        f"be those of a busy machine.{long} Measure on a quiet one before changing anything for "
+        "good."
+    ]
 
 
 def _unknown_wait(recording: Recording) -> str | None:

@@ -42,7 +42,7 @@ def _untold(seen: Recording) -> list[str]:
 def test_what_a_fetch_waited_for_a_cpu_is_said_and_no_storage() -> None:
     seen = _seen({"sample_cpu_share": 0.98, "sample_queue_share": 0.55}, _BUSY)
     [found] = loader_cpu_bound.look(seen)
-    assert "98% CPU time (of which 55% in the queue for a CPU)" in found.evidence[0]
+    assert "98% CPU time (of which 55% waiting for a CPU that others held)" in found.evidence[0]
     assert loader_io_bound.look(seen) == []
     assert _untold(seen) == []
 

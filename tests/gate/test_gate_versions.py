@@ -128,7 +128,7 @@ def test_submodules_stay_as_they_are_today(with_submodule: Path, tmp_path: Path)
     (with_submodule / "library" / "library.py").write_text("VALUE = 2\n")
     reference = Reference(workload(with_submodule), "HEAD")
     try:
-        assert reference.contents() == {} == reference.differing()
+        assert reference.contents() == {} == reference.differing
         moved = elsewhere(reference).workload
         assert Path(moved.cwd, "library", "library.py").read_text() == "VALUE = 2\n"
     finally:

@@ -9,6 +9,7 @@ import samples
 
 from torchdoctor.records import Trial
 from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.content import offered
 from torchdoctor.reports.not_measured import not_measured, told_and_named
 
 
@@ -45,6 +46,22 @@ def test_many_refusals_are_told_where_they_matter_and_named_elsewhere() -> None:
     assert len(few) == 5 and none == []
     printed = terminal.render(report, 80)
     assert "Why loader-workers." in printed and "fix-8" in printed and "Why fix-8." not in printed
+    more = [replace(one, fix=f"{one.fix}-too") for one in refused[1:]]
+    printed = terminal.render(replace(report, trials=[*refused, *more]), 80)
+    assert "18 other fixes (refused)" in printed and "fix-8" not in printed
+
+
+def test_what_comes_first_is_not_worth_doing_as_well() -> None:
+    """ "Also worth doing" stood below nothing that was worth doing."""
+    report = samples.loader_bound()
+    fix = replace(report.recommendation.fixes[0], standing="confirmed")
+    alone = replace(report.recommendation, fixes=[], also_offered=[fix])
+    after = replace(report.recommendation, also_offered=[fix])
+    first, also = (
+        [x for x, _ in offered(replace(report, recommendation=y))] for y in (alone, after)
+    )
+    assert first == ["Worth doing, measured by itself"]
+    assert also == ["Also worth doing, measured by itself"]
 
 
 @pytest.mark.parametrize("form", [terminal, markdown, html])

@@ -13,7 +13,7 @@ from browser import Browser, chromium, tensorboard
 from run_folders import OBSERVED_STEPS, ranks_folder, report_with_run
 
 from torchdoctor.records import Report
-from torchdoctor.reports import wording
+from torchdoctor.reports import headline
 from torchdoctor.reports.content import trial_groups
 from torchdoctor.reports.tree_path import path_rows
 from torchdoctor.tensorboard_log.write import write_tensorboard
@@ -97,7 +97,7 @@ def test_text_is_the_report_without_leftovers_of_markdown(
     browser: Browser, address: str, report: Report
 ) -> None:
     browser.open(f"{address}/#text")
-    verdict = " ".join(wording.verdict(report).split())
+    verdict = " ".join(headline.verdict(report).split())
     browser.wait(lambda: verdict in browser.texts("p"))
     wanted = {row.speedup for group in trial_groups(report) for row in group.rows}
     wanted |= {row.question for row in path_rows(report)}

@@ -28,7 +28,7 @@ from torchdoctor.records import (
     Trial,
     WorkloadRecord,
 )
-from torchdoctor.reports import figures, html, markdown, terminal, wording
+from torchdoctor.reports import figures, headline, html, markdown, terminal, wording
 from torchdoctor.reports.failure import program_failed
 
 
@@ -62,10 +62,10 @@ def test_long_paths_keep_their_end() -> None:
 def test_a_gain_that_is_not_proven_is_never_called_faster(interval) -> None:
     whole = loader_bound()
     recommended = dataclasses.replace(whole.recommendation, speedup=interval)
-    assert "faster" not in wording.gain(dataclasses.replace(whole, recommendation=recommended))
+    assert "faster" not in headline.gain(dataclasses.replace(whole, recommendation=recommended))
     trial = dataclasses.replace(whole.trials[0], speedup=interval, verdict="faster")
     alone = dataclasses.replace(whole, trials=[trial], recommendation=Recommendation())
-    assert "runs" not in wording.gain(alone)
+    assert "runs" not in headline.gain(alone)
     assert "\nFaster" not in terminal.render(alone)
 
 
@@ -79,7 +79,7 @@ def test_an_impossible_speedup_says_what_of_it_can_be_the_fixs() -> None:
     for text in (terminal.render(report), markdown.render(report), html.render(report)):
         assert " ".join(text.split()).count("of which 4.43x at most can be the fix") == 2, text
     several = dataclasses.replace(recommended, fixes=whole.recommendation.fixes[:1] * 2)
-    assert "the fixes'" in wording.gain(dataclasses.replace(whole, recommendation=several))
+    assert "the fixes'" in headline.gain(dataclasses.replace(whole, recommendation=several))
 
 
 def test_an_open_speedup_that_cannot_be_is_not_the_headline() -> None:
@@ -88,10 +88,10 @@ def test_an_open_speedup_that_cannot_be_is_not_the_headline() -> None:
         whole.trials[0], verdict="unclear", speedup=between(1.21, 0.01, 99.0), at_most=1.05, pairs=1
     )
     alone = dataclasses.replace(whole, trials=[open_], recommendation=Recommendation())
-    assert wording.gain(alone) == "No fix is decided yet. More time may decide it (--budget)."
+    assert headline.gain(alone) == "No fix is decided yet. More time may decide it (--budget)."
     other = dataclasses.replace(open_, fix="other", at_most=None, speedup=between(1.1, 0.9, 1.3))
     both = dataclasses.replace(alone, trials=[open_, other])
-    assert "other" in wording.gain(both) and open_.fix not in wording.gain(both)
+    assert "other" in headline.gain(both) and open_.fix not in headline.gain(both)
 
 
 TORCHRUN = """\
@@ -127,7 +127,7 @@ def test_a_fix_that_changes_training_is_not_put_forward() -> None:
     whole = loader_bound()
     trial = dataclasses.replace(whole.trials[0], numerics="changed")
     report = dataclasses.replace(whole, trials=[trial], recommendation=Recommendation())
-    assert trial.fix not in wording.gain(report)
+    assert trial.fix not in headline.gain(report)
 
 
 def test_a_wrapped_command_means_the_same_to_a_shell() -> None:
@@ -212,10 +212,27 @@ def test_a_gain_whose_training_is_unknown_is_not_sold_in_the_headline() -> None:
         speedup=between(2.27, 1.48, 3.48),
         pairs=4,
     )
-    said = wording.gain(dataclasses.replace(nothing_found(), trials=[unknown]))
+    said = headline.gain(dataclasses.replace(nothing_found(), trials=[unknown]))
     assert "not known yet whether training stays the same" in said
     assert "not recommended" in said
     assert not said.startswith("With")
+
+
+def test_the_headline_says_what_the_diagnosis_rests_on() -> None:
+    """Four steps, or a machine that others keep busy, gave as firm a sentence as any."""
+    report = diagnosed_only()
+    steps, sensors = report.steps, report.sensors
+    assert steps is not None and headline.weakened(report) == ""
+    few = replace(report, steps=replace(steps, steps=4))
+    assert headline.weakened(few) == "Beware: 4 steps alone were measured."
+    assert headline.weakened(few) in headline.verdict(few)
+    busy = replace(
+        few,
+        sensors=replace(sensors, other_load_cpus=1.5),
+        environment=replace(few.environment, usable_cpus=2.0),
+    )
+    both = "4 steps alone were measured and other programs kept 1.5 of 2 usable CPUs busy"
+    assert headline.weakened(busy) == f"Beware: {both}."
 
 
 def test_one_pair_is_no_headline() -> None:
@@ -232,12 +249,12 @@ def test_one_pair_is_no_headline() -> None:
         environment=Environment(),
         diagnosis=Diagnosis(bottleneck="cpu"),
     )
-    said = wording.gain(replace(report, trials=[once, often]))
+    said = headline.gain(replace(report, trials=[once, often]))
     assert "loader-workers looked 1.57x faster in 7 pairs" in said
-    assert "2.55" not in wording.gain(replace(report, trials=[once]))
+    assert "2.55" not in headline.gain(replace(report, trials=[once]))
     # Three pairs on a starved machine: 17.9x stood in the headline.
     wide = unclear("cpu-threads", 3, 17.9, 0.11, 3010.0)
-    said = wording.gain(replace(report, trials=[wide]))
+    said = headline.gain(replace(report, trials=[wide]))
     assert "17.9" not in said and "anywhere from 0.11x to 3010x after 3 pairs" in said
 
 
@@ -246,8 +263,8 @@ def test_a_budget_that_was_used_up_is_the_reason_and_not_the_refusals() -> None:
     refused = Trial(fix="pin-memory", verdict="refused", reason="No GPU.", numerics="identical")
     reason = "The budget of 120 s was used up by observing the program."
     report = replace(nothing_found(), trials=[refused])
-    assert "1 refused" in wording.gain(report)
-    assert reason in wording.gain(replace(report, no_trials_reason=reason))
+    assert "1 refused" in headline.gain(report)
+    assert reason in headline.gain(replace(report, no_trials_reason=reason))
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,14 @@ THRESHOLD_SOURCE = "torchdoctor; SageMaker Debugger marks steps beyond 3 standar
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import long_steps_share
 
     steps = recording.steps
     if steps is None or steps.p99_s is None or steps.median_s <= 0:
         return []
-    explained = steps.evaluation_s + steps.loader_start_s + steps.first_batch_s
-    extra = steps.mean_s - explained - steps.median_s
-    if steps.p99_s < THRESHOLD * steps.median_s or extra < 0.05 * steps.median_s:
+    share = long_steps_share(steps)
+    if steps.p99_s < THRESHOLD * steps.median_s or share < 0.05 * steps.median_s / steps.mean_s:
         return []
-    share = extra / steps.mean_s
     return [
         Finding(
             check="step-outliers",

@@ -9,7 +9,13 @@ from torchdoctor.comparison.surroundings import OTHER_BATCH
 from torchdoctor.records import Interval
 from torchdoctor.records.comparison import ComparedSide, FindingChange, PartChange
 from torchdoctor.reports.content import PHASE_LABELS, SHARE_LABELS
-from torchdoctor.reports.figures import ratio, says_something, seconds, speedup
+from torchdoctor.reports.figures import (
+    ratio,
+    says_something,
+    seconds,
+    speedup,
+    speedup_words,
+)
 
 _MOST, _MORE_THAN_ALL = 0.5, 1.05  # of the change
 
@@ -38,7 +44,8 @@ def sentence(
         why = load or apart
         return f"No difference is proven: {why} ({times}{bounds})."
     change_s = b.step_s - a.step_s
-    head = f"B is {_times(b.step_s / a.step_s)} per step ({times})"
+    bounds = f"{_bounds(interval, change_s > 0)}; " if interval is not None else ""
+    head = f"B is {_times(b.step_s / a.step_s)} per step ({bounds}{times})"
     if interval is None and {a.kind, b.kind} == {"run"}:
         head = f"B looked {_times(b.step_s / a.step_s)} per step in one launch of each ({times})"
     observed_s = parts_s(b) - parts_s(a)
@@ -81,6 +88,11 @@ def _much(of_all: float) -> str:
 def _times(ratio_of_times: float) -> str:
     word = "slower" if ratio_of_times > 1 else "faster"
     return f"{ratio(max(ratio_of_times, 1 / ratio_of_times))}x {word}"
+
+
+def _bounds(speedup_of_b: Interval, slower: bool) -> str:
+    """The interval of what `_times` says."""
+    return speedup_words(speedup_of_b.inverse if slower else speedup_of_b)[1]
 
 
 def _from_to(old: str, new: str) -> str:

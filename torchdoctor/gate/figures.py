@@ -7,7 +7,7 @@ from statistics import fmean, geometric_mean, median
 
 from torchdoctor.gate.decision import grown, state
 from torchdoctor.gate.pairs import Estimator, Pairs
-from torchdoctor.records import Interval, LaunchTiming, StepStatistics
+from torchdoctor.records import LaunchTiming, StepStatistics
 from torchdoctor.records.gate import GateMetric
 from torchdoctor.trials.compare import as_interval, half_width, usable
 
@@ -64,7 +64,7 @@ def rate(time: GateMetric) -> GateMetric:
         reference=_inverse(time.reference),
         new=_inverse(time.new),
         unit="samples/s",
-        ratio=_inverted(time.ratio),
+        ratio=time.ratio.inverse if time.ratio is not None else None,
         verdict=time.verdict,
     )
 
@@ -130,9 +130,3 @@ def _middle(values: Sequence[float]) -> float | None:
 
 def _inverse(value: float | None) -> float | None:
     return 1.0 / value if value else None
-
-
-def _inverted(interval: Interval | None) -> Interval | None:
-    if interval is None:
-        return None
-    return Interval(estimate=1 / interval.estimate, low=1 / interval.high, high=1 / interval.low)

@@ -22,7 +22,7 @@ from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.pairs import Estimator, estimator
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import environment_of, launch_doubts, load_of
+from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.gate.unloaded import unloaded_doubts
 from torchdoctor.gate.versions import Reference
 from torchdoctor.recording.record import Recorder
@@ -32,6 +32,7 @@ from torchdoctor.recording.turn_blocks import choose_turns, too_large, why_in_tu
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import Environment, ProgressEvent, Workload, WorkloadRecord
 from torchdoctor.records.gate import GateReport
+from torchdoctor.records.other_load import load_of
 from torchdoctor.trials.compare import p_value
 
 _SHARED = 0.8  # of the time left, among the pairs that are needed
@@ -124,7 +125,7 @@ class GateRun:
             )
 
         new = recorder("new", self._workload, {})
-        if not reference.differing():
+        if not reference.differing:
             self._doubts.append(
                 f"No tracked file differs between {self._ref} and the working tree: both sides are "
                 "the same program."
@@ -150,7 +151,7 @@ class GateRun:
         """Changed files whose change is on neither side."""
         loaded = [path for x in sides for one in x.seen.processes for path in one.sources]
         folders = [reference.root.resolve(), reference.folder.resolve()]
-        return unloaded_doubts(folders, reference.differing(), loaded)
+        return unloaded_doubts(folders, reference.differing, loaded)
 
     def _window(self, sides: tuple[Side, Side]) -> Window:
         """One window for both: the slower version's steps, and what either's workers hold ready."""

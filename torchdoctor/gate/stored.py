@@ -17,7 +17,7 @@ from torchdoctor.gate.observing import look_at_new
 from torchdoctor.gate.pairs import is_per_step
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import environment_of, launch_doubts, load_of
+from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
@@ -34,6 +34,7 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.records.other_load import load_of
 from torchdoctor.trials.compare import has_two_modes, seconds_per_sample, usable
 from torchdoctor.trials.timed_launch import expected_launch_s
 

@@ -10,9 +10,7 @@ from torchdoctor.recording.escaped_writes import escape_doubt
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.records import Environment, SensorStatistics, Workload
-
-BUSY = 0.25  # of the usable CPUs, by other programs
+from torchdoctor.records import Environment, Workload
 
 
 def environment_of(workload: Workload, seen: Observation, sandbox: Sandbox) -> Environment:
@@ -29,16 +27,3 @@ def launch_doubts(recorders: Sequence[Recorder], sandbox: Sandbox) -> list[str]:
     escaped = dict.fromkeys(path for recorder in recorders for path in recorder.escaped)
     found += escape_doubt(list(escaped), sandbox.mode)
     return [*found, *([sandbox.doubt] if sandbox.doubt else [])]
-
-
-def load_of(observed: Sequence[SensorStatistics], usable: float) -> str | None:
-    """What other programs took of the machine, where that was much: "1.2 of 2 usable CPUs".
-
-    Args:
-        observed: of each launch that was looked at.
-        usable: CPUs that the program may use.
-    """
-    known = [one.other_load_cpus for one in observed if one.other_load_cpus is not None]
-    if max(known, default=0.0) < BUSY * max(usable, 1.0):
-        return None
-    return f"{max(known):.1f} of {usable:g} usable CPUs"

@@ -6,6 +6,7 @@ the user's index nor HEAD nor the list of worktrees changes.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -108,8 +109,9 @@ class Reference:
         entries = self.git_names("ls-tree", "-r", "-z", self.commit)
         return [e.partition("\t")[2] for e in entries if e.startswith(f"{_SUBMODULE} ")]
 
+    @functools.cached_property
     def differing(self) -> dict[str, tuple[str, str]]:
-        """Paths that differ from the working tree -> their modes in the commit, and today.
+        """Paths that differ from the working tree -> their modes in the commit, and at the start.
 
         Submodules, which stay as they are today, are left out.
         """
@@ -130,7 +132,7 @@ class Reference:
         """
         found: dict[str, bytes | str | None] = {}
         size = 0
-        for name, (then, _) in self.differing().items():
+        for name, (then, _) in self.differing.items():
             there, path = self.folder / name, str(self.root / name)
             if then in (_ABSENT, _SUBMODULE):
                 found[path] = None

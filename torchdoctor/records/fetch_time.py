@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from torchdoctor.records.lookup import loader_cpu_share, training_loaders
+from torchdoctor.records.other_load import much_load
 from torchdoctor.records.recording import Recording
 
 MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
-_BUSY = 0.25  # of the CPUs, by other programs
 _IOWAIT = 0.2
 _HARDLY = 0.25  # of a fetch with its queue, below: threads of its own would leave it more than that
 _MOSTLY_FORCED = 0.5  # of the context switches
@@ -15,10 +15,9 @@ _MOSTLY_FORCED = 0.5  # of the context switches
 def untold_wait(recording: Recording) -> str | None:
     """Why a fetch of little CPU time need not wait for anything but a CPU; a sentence, or None."""
     share, sensors = loader_cpu_share(recording), recording.sensors
-    others, cpus = sensors.other_load_cpus, recording.environment.cpus
-    if share is None or share >= MOSTLY_WAITING:
-        return None
-    if others is None or others < _BUSY * max(cpus, 1.0):
+    cpus = recording.environment.cpus
+    others = much_load(sensors, cpus)
+    if share is None or share >= MOSTLY_WAITING or others is None:
         return None
     if (sensors.iowait_share or 0.0) > _IOWAIT:
         return None
@@ -44,7 +43,7 @@ def queued_words(recording: Recording) -> str:
         queued = min((sensors.workers_queued_cpus or 0.0) / could, 1.0)
     if queued is None or queued < _WORTH_SAYING:
         return ""
-    return f" (of which {queued:.0%} in the queue for a CPU)"
+    return f" (of which {queued:.0%} waiting for a CPU that others held)"
 
 
 def _queue_is_known(recording: Recording) -> bool:

@@ -12,3 +12,8 @@ class Interval:
     estimate: float
     low: float
     high: float
+
+    @property
+    def inverse(self) -> Interval:
+        """Of the ratio the other way round: a speed-up of 2 is half the time."""
+        return Interval(estimate=1 / self.estimate, low=1 / self.high, high=1 / self.low)

@@ -11,7 +11,9 @@ from torchdoctor.records.program import (
     ModelFacts,
     OptimizerFacts,
 )
-from torchdoctor.records.recording import Recording, Shares, TraceStatistics
+from torchdoctor.records.recording import Recording, Shares, StepStatistics, TraceStatistics
+
+_FEW_STEPS = 12
 
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
@@ -96,6 +98,19 @@ def data_wait_share(recording: Recording) -> float | None:
     if steps is None or steps.mean_s <= 0:
         return None
     return steps.data_wait_s / steps.mean_s
+
+
+def is_first_look(steps: StepStatistics) -> bool:
+    """Whether so few steps were measured that a few others might say something else."""
+    return steps.steps < _FEW_STEPS
+
+
+def long_steps_share(steps: StepStatistics) -> float:
+    """Share of the mean step by which it exceeds the median, where no evaluation, no start of
+    workers and no first batch explains that: what single long steps cost."""
+    explained_s = steps.evaluation_s + steps.loader_start_s + steps.first_batch_s
+    extra_s = steps.mean_s - explained_s - steps.median_s
+    return extra_s / steps.mean_s if steps.mean_s > 0 else 0.0
 
 
 def respawn_share(recording: Recording) -> float | None:

@@ -303,11 +303,12 @@ def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:
     return [f"{print_it}{word} | git apply" for word in words]
 
 
-CONFIRMED = "Also worth doing, measured by itself"
+CONFIRMED = "worth doing, measured by itself"
 UNDECIDED = "What could help, not confirmed"
 UNTRIED = "What could help, not tried"
-OFFERED = "Also worth doing, not measured"
+OFFERED = "worth doing, not measured"
 ADVICE = "Advice on training itself, not on speed"
+_WORTH = (CONFIRMED, OFFERED)
 
 
 def offered(report: Report) -> list[tuple[str, list[RecommendedFix]]]:
@@ -321,4 +322,13 @@ def offered(report: Report) -> list[tuple[str, list[RecommendedFix]]]:
         (OFFERED, [fix for fix in speed if fix.standing not in (*_STANDINGS, "confirmed")]),
         (ADVICE, [fix for fix in fixes if fix.aim == "training"]),
     ]
-    return [(title, some) for title, some in parts if some]
+    told, found = bool(report.recommendation.fixes), []
+    for title, some in parts:
+        if some:
+            found.append((f"Also {title}" if told and title in _WORTH else _capital(title), some))
+            told = True
+    return found
+
+
+def _capital(title: str) -> str:
+    return title[0].upper() + title[1:]

@@ -6,7 +6,7 @@ import re
 from html import escape
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import ceilings, content, traced, tree_path, what_if, wording
+from torchdoctor.reports import ceilings, content, headline, traced, tree_path, what_if, wording
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
@@ -36,7 +36,7 @@ pre{background:var(--soft);padding:.8rem;overflow-x:auto;border-radius:.3rem}
 
 def render(report: Report) -> str:
     """The report as a complete HTML document."""
-    verdict = wording.verdict(report)
+    verdict = headline.verdict(report)
     body = [
         "<main>",
         "<h1>torchdoctor</h1>",
@@ -68,7 +68,7 @@ def render(report: Report) -> str:
 
 def _title(report: Report) -> str:
     """What slows training, in one sentence: a tab shows its beginning, a bookmark all of it."""
-    return re.split(r"(?<=[.!?])\s", wording.cause(report), maxsplit=1)[0]
+    return re.split(r"(?<=[.!?])\s", headline.cause(report), maxsplit=1)[0]
 
 
 def _measured_on(report: Report) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import ceilings, content, traced, tree_path, what_if, wording
+from torchdoctor.reports import ceilings, content, headline, traced, tree_path, what_if, wording
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
@@ -30,7 +30,7 @@ def sections(report: Report) -> list[tuple[str, str]]:
 
 def _parts(report: Report) -> list[str]:
     """Blocks of Markdown; one with a heading begins with it."""
-    parts = [f"## torchdoctor\n\n**{_escape(wording.verdict(report))}**"]
+    parts = [f"## torchdoctor\n\n**{_escape(headline.verdict(report))}**"]
     if failed := failure(report):
         parts.append(f"**{_escape(failed)}**")
     path = [

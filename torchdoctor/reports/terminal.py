@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchdoctor.records import RecommendedFix, Report
-from torchdoctor.reports import ceilings, content, traced, tree_path, what_if, wording
+from torchdoctor.reports import ceilings, content, headline, traced, tree_path, what_if, wording
 from torchdoctor.reports.code_lines import code_lines, is_python
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
@@ -23,6 +23,7 @@ from torchdoctor.reports.wrapping import with_whole_command
 
 WIDTH = 80
 _BAR, _MARGIN = 60, 5
+_NAMED = 10  # fixes that were refused and treat nothing of what was found; of more the number
 _WIDE = 72  # below it, memory and risk give way so that no figure is cut
 _COLOURS = {
     "data_loader": "red",
@@ -86,7 +87,7 @@ def _print(console: Console, report: Report, whole: str) -> None:
 
 
 def _sections(report: Report, width: int, whole: str) -> list[tuple[str, RenderableType]]:
-    verdict = with_whole_command(wording.verdict(report), width)
+    verdict = with_whole_command(headline.verdict(report), width)
     found: list[tuple[str, RenderableType]] = [("", Text(verdict, style="bold"))]
     if failed := failure(report):
         found.append(("", Text(failed, style="bold red")))
@@ -235,7 +236,7 @@ def _not_measured(report: Report, whole: str) -> RenderableType | None:
         text.append(f" ({row.verdict}): {row.reason}", style="dim")
         lines.append(Padding(text, (0, 0, 0, 2)))
     if named:
-        others = Text(", ".join(named))
+        others = Text(", ".join(named) if len(named) <= _NAMED else f"{len(named)} other fixes")
         others.append(
             " (refused): They treat nothing of what was found, or cannot apply here; each reason "
             f"stands in report.json and with {whole}.",

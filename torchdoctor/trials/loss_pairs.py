@@ -197,6 +197,6 @@ def _broken(
 def _time(found: Interval | None) -> str:
     if found is None or not says_something(found):
         return ""
-    slower = Interval(estimate=1 / found.estimate, low=1 / found.high, high=1 / found.low)
+    slower = found.inverse
     figure, between = speedup_words(slower)
     return f"; a step takes {figure} as long ({between})"
