@@ -171,11 +171,12 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def reached_share(ours: dict[str, float] | None, best: dict[str, float] | None) -> float | None:
-    """Share of the best speed-up, in logarithms; None where nobody gained anything to speak of."""
-    most = max((math.log(x["estimate"]) for x in (ours, best) if x), default=0.0)
+    """Share of the best speed-up, in logarithms; None where no gain to speak of is proven."""
+    proven = [x for x in (ours, best) if x and x["low"] > 1.0]
+    most = max((math.log(x["estimate"]) for x in proven), default=0.0)
     if most < math.log(1.02):
         return None
-    return max(math.log(ours["estimate"]), 0.0) / most if ours else 0.0
+    return min(max(math.log(ours["estimate"]), 0.0) / most, 1.0) if ours else 0.0
 
 
 def _figures(found: dict[str, float] | None) -> str:

@@ -35,6 +35,8 @@ def test_the_share_is_of_the_logarithm_of_the_best(quality: Any) -> None:
     assert quality.reached_share(gave(4.0), gave(2.0)) == 1.0, "never more than all"
     assert quality.reached_share(None, None) is None
     assert quality.reached_share(gave(1.0), gave(1.01)) is None, "there was nothing to gain"
+    chance = {"estimate": 1.04, "low": 0.9, "high": 1.2}
+    assert quality.reached_share(None, chance) is None, "what it found may be nothing"
 
 
 def test_the_same_set_is_measured_once(quality: Any) -> None:
