@@ -308,3 +308,17 @@ def test_what_can_gain_little_waits_also_where_there_is_no_time_for_a_look(besid
         patch=lambda fixes: None, could_gain={"little": 1.05, "large": 4.0},
     )  # fmt: skip
     assert next(fix for fix, _ in program.launched if fix) == "large"
+
+
+def test_what_was_seen_in_blocks_keeps_its_time_from_what_can_gain_little() -> None:
+    """Of 38 s left one look went to what can gain 3 %, and only one of two gains was confirmed."""
+    gains = {"bf": 1.15, "threads": 0.6, "mixed": 1.9, "compile": 1.05, "fused": 0.97}
+    facts = {name: FixFacts(switches=True) for name in ("bf", "threads", "mixed")}
+    facts["compile"] = FixFacts(setup_s=60.0)
+    program = Compiles(gains=gains, launch_s=4.5)
+    results = try_all(
+        program, list(gains), 60.0, facts=facts, patch=lambda fixes: None,
+        switching=SimulatedSwitching(program, setup_s=4.0), both_at_once=SimulatedPairs(program),
+        could_gain={**dict.fromkeys(gains, 12.0), "fused": 1.03},
+    )  # fmt: skip
+    assert {fix for fix, _ in recommended(results)} == {"mixed", "bf"}

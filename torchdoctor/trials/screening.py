@@ -152,16 +152,17 @@ class Screen:
         if not small or not large:
             return self._looked_at(candidates, least)
         found = self._looked_at(large, 1)
-        return found + self._looked_at(small, 1, self._needed_s(large))
+        return found + self._looked_at(small, 1, self._needed_s())
 
-    def _needed_s(self, arms: Sequence[Arm]) -> float:
-        """Seconds to confirm two of these that look like a gain and that there is time for."""
+    def _needed_s(self) -> float:
+        """Seconds to confirm two that look like more than a little, and that there is time for."""
         launcher, baseline_s = self.launcher, self.launcher.expected_s(self.launcher.baseline)
         left_s, fewest = launcher.budget.left(), launcher.fewest_pairs
         able = [
             arm
-            for arm in arms
+            for arm in self.arms
             if arm.alive
+            and not _gains_little(arm)
             and self._promise(arm) >= math.log1p(WORTH)
             and launcher.costs.pairs_s(arm, fewest) <= left_s
         ]
