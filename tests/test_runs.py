@@ -250,7 +250,7 @@ def test_fixes_that_repeat_samples_or_run_out_of_memory_are_never_recommended(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(LOADER_LOOP.replace("{above}", ""))
     fixes = ["hungry", "same-sample"]
-    settings = RunSettings(budget_s=150.0, output=tmp_path / "out", fixes=fixes)
+    settings = RunSettings(budget_s=240.0, output=tmp_path / "out", fixes=fixes)
     report = checkup(workload_of(["train.py"]), settings, progress=lambda event: None)
     by_fix = {t.fix: t for t in report.trials}
     assert by_fix["hungry"].verdict == "failed"
