@@ -11,6 +11,7 @@ from torchdoctor.records import Trial
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.content import offered
 from torchdoctor.reports.not_measured import not_measured, told_and_named
+from torchdoctor.reports.trial_remarks import trial_remarks
 
 
 def test_refusals_that_begin_alike_are_one_row() -> None:
@@ -71,3 +72,15 @@ def test_several_shares_say_in_which_order_they_stand_and_that_they_overlap(form
     assert said in form.render(report)
     one = replace(report.diagnosis, findings=report.diagnosis.findings[:1])
     assert said not in form.render(replace(report, diagnosis=one))
+
+
+def test_a_remark_on_several_trials_stands_there_once() -> None:
+    """ "screened only: 5 pairs of blocks within one launch" stood below the table six times."""
+    report = samples.loader_bound()
+    why = "screened only: 5 pairs of blocks within one launch"
+    unclear = [
+        replace(report.trials[0], fix=fix, settings={}, verdict="unclear", reason=why)
+        for fix in ("tf32", "channels-last", "tf32")
+    ]
+    remarks = trial_remarks(replace(report, trials=unclear))
+    assert [one for one in remarks if "screened" in one] == [f"tf32, channels-last: {why}."]

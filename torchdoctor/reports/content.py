@@ -8,11 +8,9 @@ from dataclasses import dataclass, field, replace
 from torchdoctor import catalogue
 from torchdoctor.records import Finding, RecommendedFix, Report, Shares, Trial
 from torchdoctor.records.lookup import SHARE_IS, exposed_python
-from torchdoctor.reports import compilation
 from torchdoctor.reports.ceilings import ceiling_text
 from torchdoctor.reports.figures import (
     clean,
-    duration,
     fix_with_settings,
     memory_change,
     percent,
@@ -20,11 +18,10 @@ from torchdoctor.reports.figures import (
     settings,
     speedup,
 )
-from torchdoctor.reports.not_measured import not_tried, sentence
+from torchdoctor.reports.not_measured import not_tried
 from torchdoctor.reports.wording import TRAINING, proven_faster
 
 A_A = "no change (A/A)"
-_SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
 SHARE_LABELS = {
     "data_loader": "waiting for data",
     "memcpy": "device copies",
@@ -219,28 +216,6 @@ def _trial_row(trial: Trial) -> TrialRow:
         memory=memory_change(trial.memory_change_bytes),
         risk=str(trial.risk),
     )
-
-
-def trial_notes(report: Report) -> list[str]:
-    """What the table cannot hold: one-time costs, why training changed or a trial is unclear."""
-    notes = []
-    for trial in report.trials:
-        name = fix_with_settings(trial.fix, trial.settings)
-        told_elsewhere = trial.verdict in ("failed", "refused") or not_tried(trial)
-        if trial.reason and not told_elsewhere:
-            notes.append(f"{name}: {sentence(trial.reason)}")
-        if trial.numerics == "changed" and trial.numerics_reason:
-            notes.append(f"{name}: {sentence(trial.numerics_reason)}")
-        worth_saying = trial.setup_s is not None and trial.setup_s >= _SETUP_WORTH_SAYING_S
-        if worth_saying and trial.setup_s and trial.break_even_steps is not None:
-            cost, steps = duration(trial.setup_s), f"{trial.break_even_steps:,}"
-            notes.append(f"{name}: one-time cost {cost}, paid back after {steps} steps.")
-        if left_out := trial.details.get("skipped_steps"):
-            times = "1 step was" if left_out == 1 else f"{left_out} steps were"
-            notes.append(f"{name}: {times} left out because scaled gradients overflowed.")
-        if said := compilation.said(trial, report.workload.cwd):
-            notes.append(f"{name}: {clean(' '.join(said))}")
-    return notes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
 from torchdoctor.reports.training_unknown import training_unknown
+from torchdoctor.reports.trial_remarks import trial_remarks
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#1a7f37;--bad:#b35900}
@@ -155,7 +156,7 @@ def _trials(report: Report) -> list[str]:
             rows.append(_row(cells, group.key))
     columns = ["fix", "settings", "speed-up (95 %)", "training", "memory", "risk"]
     lines = _table(columns, rows)
-    lines += [f'<p class="soft">{escape(note)}</p>' for note in content.trial_notes(report)]
+    lines += [f'<p class="soft">{escape(note)}</p>' for note in trial_remarks(report)]
     lines += [f'<p class="soft">{escape(why)}</p>' for why in training_unknown(report)]
     if rows:
         legend = f"{wording.TRAINING_LEGEND}; {wording.RISK_LEGEND}"

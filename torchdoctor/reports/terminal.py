@@ -19,6 +19,7 @@ from torchdoctor.reports.failure import failure
 from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import told_and_named
 from torchdoctor.reports.training_unknown import training_unknown
+from torchdoctor.reports.trial_remarks import trial_remarks
 from torchdoctor.reports.wrapping import with_whole_command
 
 WIDTH = 80
@@ -195,7 +196,7 @@ def _trials(report: Report, width: int) -> RenderableType | None:
         if not report.no_trials_reason:
             return None
         return Padding(Text(with_whole_command(wording.untried(report), width - 2)), (0, 0, 0, 2))
-    notes = [Padding(Text(note), (0, 0, 0, 2)) for note in content.trial_notes(report)]
+    notes = [Padding(Text(note), (0, 0, 0, 2)) for note in trial_remarks(report)]
     notes += [Padding(Text(why), (0, 0, 0, 2)) for why in training_unknown(report)]
     noise = wording.noise_floor(report)
     if noise:
