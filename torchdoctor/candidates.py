@@ -35,7 +35,7 @@ _PHASES = {
         ("data_wait_s", "loader_start_s"),
     ),
     "slow-storage": ("data_wait_s", "loader_start_s", "before_forward_s"),
-    "workers-respawned": ("data_wait_s", "loader_start_s"),
+    **dict.fromkeys(("batch-transfer", "workers-respawned"), ("data_wait_s", "loader_start_s")),
     "single-tensor-optimizer": ("optimizer_s",),
     "optimizer-share": ("optimizer_s",),
     "gc-pauses": ("gc_s",),

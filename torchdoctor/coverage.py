@@ -38,10 +38,11 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers", "prefetch-factor", "persistent-workers"),
     ),
     Row(
-        asked="loader: CPU- or I/O-bound, cold cache, slow sample, uneven or new workers, swap",
+        asked="loader: CPU- or I/O-bound, handing over, cold cache, slow sample, workers, swap",
         checks=(
             "loader-cpu-bound",
             "loader-io-bound",
+            "batch-transfer",
             "cold-page-cache",
             "slow-sample",
             "worker-imbalance",
@@ -51,6 +52,8 @@ _ROWS_OF_CHECKS = (
         fixes=("loader-workers", "persistent-workers", "prefetch-factor", "in-order-off"),
         tests=(
             "tests/probe/test_loader_order.py::test_a_slow_worker_that_others_wait_for_is_seen",
+            "tests/probe/test_loader_order.py::"
+            "test_batches_that_lie_ready_are_told_from_slow_workers",
             "tests/storage/test_cold_page_cache.py::"
             "test_cold_files_are_told_from_warm_ones_before_they_are_read",
         ),

@@ -195,6 +195,17 @@ def test_of_two_made_anew_together_each_epoch_only_the_main_one_counts() -> None
     assert [x.ident for x in training_loaders(_made(0, 0, 2, 2, 4))] == [0, 2, 4]
 
 
+def test_workers_that_keep_up_are_made_fewer() -> None:
+    """Of four workers that had nothing to do, eight and sixteen were tried, and never none."""
+    ready = {"num_workers": 4, "taken_over_s": 0.9, "awaited_s": 0.1}
+    assert numbers(recording(loader=ready)) == [0, 1, 2]
+    assert numbers(recording(loader={**ready, "num_workers": 1})) == [0]
+    assert "lies ready" in refused("prefetch-factor", recording(loader=ready))
+    slow = {**ready, "taken_over_s": 0.1, "awaited_s": 0.9}
+    assert 0 not in numbers(recording(loader=slow))
+    assert FIXES["prefetch-factor"].refuses(recording(loader=slow)) is None
+
+
 def test_workers_are_refused_where_they_cannot_gain_or_repeat_data() -> None:
     assert "no torch DataLoader" in refused("loader-workers", recording())
     assert "0.5 %" in refused("loader-workers", recording(loader={}, wait=0.005))

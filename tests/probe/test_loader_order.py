@@ -70,3 +70,41 @@ def test_without_workers_nothing_is_noted(tmp_path: Path) -> None:
     run = run_probed(["train.py", "even"], tmp_path, tmp_path, forked=True, after="continue")
     assert run.returncode == 0, run.stderr
     assert run.main["loaders"][0]["overtaken"] == 0
+
+
+PACED = """
+import sys, time
+import torch
+
+class Paced(torch.utils.data.Dataset):
+    def __len__(self):
+        return 120
+    def __getitem__(self, index):
+        time.sleep(0.02 if "slow" in sys.argv else 0.0)
+        return torch.ones(3)
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in torch.utils.data.DataLoader(Paced(), batch_size=2, num_workers=2):
+        time.sleep(0.0 if "slow" in sys.argv else 0.05)
+        model(x).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_batches_that_lie_ready_are_told_from_slow_workers(tmp_path: Path) -> None:
+    """Workers with nothing to do were said to wait for a network or a lock."""
+    shares = {}
+    for how in ("quick", "slow"):
+        folder = tmp_path / how
+        folder.mkdir()
+        (folder / "train.py").write_text(PACED)
+        run = run_probed(["train.py", how], folder, folder, forked=True, after="continue")
+        assert run.returncode == 0 and run.said() == [], run.stderr
+        (loader,) = run.main["loaders"]
+        both_s = loader["taken_over_s"] + loader["awaited_s"]
+        assert both_s > 0.0
+        shares[how] = loader["taken_over_s"] / both_s
+    # A worker may be late once on a busy machine, but no batch of a slow one lies ready.
+    assert shares["quick"] > 3 * shares["slow"] and shares["slow"] < 0.2, shares

@@ -8,7 +8,8 @@ How it is measured
 ------------------
 With no workers: CPU time over wall time of the fetches (at least half is computing). With
 workers: the CPUs that the program's child processes keep busy, against their number. Both with the
-time in the queue for a CPU that others held (`/proc/PID/schedstat`).
+time in the queue for a CPU that others held (`/proc/PID/schedstat`). Where batches lie ready in the
+workers' queue for most of the wait, the workers are not the limit: see batch-transfer.
 
 Not to be confused with
 -----------------------
@@ -37,12 +38,19 @@ def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for a loader that computes."""
     from torchdoctor.records import Finding
     from torchdoctor.records.fetch_time import queued_words
-    from torchdoctor.records.lookup import data_wait_share, loader_cpu_share, training_loaders
+    from torchdoctor.records.lookup import (
+        data_wait_share,
+        loader_cpu_share,
+        training_loaders,
+        workers_keep_up,
+    )
     from torchdoctor.records.preparing_line import preparing_line
 
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
     loaders = training_loaders(recording)
     if not loaders or share is None or share < WAIT or busy is None or busy < THRESHOLD:
+        return []
+    if workers_keep_up(recording):
         return []
     loader = loaders[0]
     evidence = [

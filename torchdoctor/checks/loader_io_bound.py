@@ -12,7 +12,9 @@ less than half a CPU each busy while the step still waits for them. Time in the 
 that others hold counts as CPU time (`/proc/PID/schedstat`). Where others keep a quarter of the CPUs
 busy and that queue is not known, or most context switches are forced, nothing is said but a doubt,
 unless the machine shows iowait. The line named is the one seen most often in samples of the stack,
-without workers. Where the processes hardly read from disks, it is no disk that is waited for.
+without workers. Where the processes hardly read from disks, it is no disk that is waited for. Where
+batches lie ready in the workers' queue for most of the wait, the workers have nothing to do and
+nothing is said of them: see batch-transfer.
 
 Not to be confused with
 -----------------------
@@ -39,7 +41,12 @@ def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for a loader that itself waits."""
     from torchdoctor.records import Finding
     from torchdoctor.records.fetch_time import untold_wait
-    from torchdoctor.records.lookup import data_wait_share, loader_cpu_share, training_loaders
+    from torchdoctor.records.lookup import (
+        data_wait_share,
+        loader_cpu_share,
+        training_loaders,
+        workers_keep_up,
+    )
     from torchdoctor.records.preparing_line import preparing_line
 
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
@@ -47,6 +54,8 @@ def look(recording: Recording) -> list[Finding]:
     if not loaders or share is None or share < WAIT or busy is None or busy >= THRESHOLD:
         return []
     if untold_wait(recording) is not None:  # the report's doubts say it
+        return []
+    if workers_keep_up(recording):
         return []
     loader = loaders[0]
     reads, unread = recording.sensors.read_bytes_per_s, _reads_nothing(recording)

@@ -60,6 +60,7 @@ TREATS = (
     "data-wait",
     "loader-cpu-bound",
     "loader-io-bound",
+    "batch-transfer",
     "worker-count",
     "workers-respawned",
     "slow-sample",
@@ -169,8 +170,11 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     if not _shards(loader):
         return [1]  # which repeats nothing
     from torchdoctor.records.beside_training import workers_that_keep_up
+    from torchdoctor.records.lookup import workers_keep_up
 
     cpus = recording.environment.whole_cpus
+    if workers_keep_up(recording):
+        return [0, *(n for n in (1, 2, 4) if n < loader.num_workers)]  # fewer hand over as much
     waiting = _waits(recording, loader)
     if waiting:
         ladder = [n for n in (2, 4, 8, 16, 32, 64) if n <= max(8 * cpus, 16)]
@@ -222,8 +226,9 @@ def ladder(recording: Recording) -> dict[str, Any]:
 def _waits(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether preparing a batch waits (disk, network, sleep) instead of computing."""
     from torchdoctor.records.fetch_time import MOSTLY_WAITING, untold_wait
+    from torchdoctor.records.lookup import workers_keep_up
 
-    if untold_wait(recording) is not None:
+    if untold_wait(recording) is not None or workers_keep_up(recording):
         return False  # more workers than cores for what may compute are dear
     if loader.sample_cpu_share is not None:
         return loader.sample_cpu_share < MOSTLY_WAITING

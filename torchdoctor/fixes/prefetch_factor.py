@@ -47,7 +47,7 @@ _WORTH_TRYING = (4, 8)
 
 def refuses(recording: Recording) -> str | None:
     """Why a longer queue cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import data_wait_share, training_loaders
+    from torchdoctor.records.lookup import data_wait_share, training_loaders, workers_keep_up
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -57,6 +57,11 @@ def refuses(recording: Recording) -> str | None:
     share = data_wait_share(recording)
     if share is not None and share < 0.01:
         return f"The step waits for data only {100 * share:.1f} % of its time."
+    if workers_keep_up(recording):
+        return (
+            "Where the step waits, a batch mostly lies ready: preparing more ahead would change "
+            "nothing."
+        )
     if not settings(recording):
         return f"Each worker already prepares {loaders[0].prefetch_factor} batches ahead."
     return None

@@ -1,24 +1,35 @@
-"""Waits for a batch while a later one lay ready: what handing batches out in order costs.
+"""Waits for a batch while a later one lay ready, and taking over those that lie ready.
 
 A loader with workers hands batches out in the order of their numbers, and puts those that come
-early aside. Each that is put aside is seen here as it comes, in the training process.
+early aside. Each that is put aside is seen here as it comes, in the training process. A wait that
+begins with a batch in the queue is no wait for a worker: it is the work of taking the batch over.
 """
 
 import functools
 import time
+
+_STARTING = 2  # batches of each worker
 
 
 class Overtaken:
     """One pass over a loader.
 
     Args:
-        known: the loader's `loader_facts.Known`, whose `overtaken` and `overtaken_s` grow.
+        known: the loader's `loader_facts.Known`, whose `overtaken`, `overtaken_s`, `taken_over_s`
+            and `awaited_s` grow.
     """
 
     def __init__(self, known):
         self._known = known
         self._wanted = None  # number of the batch that is waited for
         self._ready_s = None  # since when a later one has lain ready, within this wait
+
+    def took(self, seconds, ready):
+        """One look into the workers' queue; `ready`: there was something in it from the start."""
+        if ready:
+            self._known.taken_over_s += seconds
+        else:
+            self._known.awaited_s += seconds
 
     def came(self, wanted, number, began_s, held):
         """A batch has come out of the workers' queue.
@@ -41,6 +52,14 @@ class Overtaken:
             self._ready_s = now
 
 
+def _lies_ready(iterator):
+    """Whether there is something in the queue of what the workers (or the pinning thread) made."""
+    try:
+        return not iterator._data_queue.empty()
+    except Exception:  # of another torch, or a queue that was closed
+        return False
+
+
 def install(session, cls):
     """Watch what comes out of the workers' queue; `cls`: torch's iterator with workers."""
     old = getattr(cls, "_get_data", None)
@@ -56,9 +75,12 @@ def install(session, cls):
         began_s = clock()
         # A task is (worker,), and (worker, batch) once its batch was put aside.
         held = any(len(task) == 2 for task in tuple(self._task_info.values()))
-        wanted = self._rcvd_idx
+        wanted, ready = self._rcvd_idx, _lies_ready(self)
         got = old(self)
         try:
+            # The first ones of an epoch are waited for while its workers start.
+            if wanted >= _STARTING * self._num_workers:
+                overtaken.took(clock() - began_s, ready)
             overtaken.came(wanted, got[0], began_s, held)
         except Exception as error:
             session.fail("loader_order", error)

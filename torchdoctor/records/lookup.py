@@ -14,6 +14,8 @@ from torchdoctor.records.program import (
 from torchdoctor.records.recording import Recording, Shares, StepStatistics, TraceStatistics
 
 _FEW_STEPS = 12
+MOSTLY_READY = 0.5  # of the waits for workers
+_WAITS = ("taken_over_s", "awaited_s")
 
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
@@ -186,6 +188,24 @@ def loader_cpu_share(recording: Recording) -> float | None:
         return None
     busy += recording.sensors.workers_queued_cpus or 0.0
     return min(busy / min(loader.num_workers, max(recording.environment.cpus, 1.0)), 1.0)
+
+
+def taken_over_share(recording: Recording) -> float | None:
+    """Share of the waits for workers in which a batch lay ready from the start, 0 to 1.
+
+    That is no waiting: the training process takes the batch over. None without workers, and where
+    it was not seen.
+    """
+    loaders = training_loaders(recording)
+    if not loaders or loaders[0].num_workers == 0:
+        return None
+    taken_s, awaited_s = (sum(getattr(x, of) for x in loaders) for of in _WAITS)
+    return taken_s / (taken_s + awaited_s) if taken_s + awaited_s > 0 else None
+
+
+def workers_keep_up(recording: Recording) -> bool:
+    """Whether most of the wait for workers is taking over what lies ready."""
+    return (taken_over_share(recording) or 0.0) >= MOSTLY_READY
 
 
 def compute_share(recording: Recording) -> float | None:

@@ -53,6 +53,8 @@ class LoaderFacts:
     samples: int = 0
     overtaken: int = 0  # batches that were waited for while a later one lay ready
     overtaken_s: float = 0.0  # of all these waits, from when the first later one lay ready
+    taken_over_s: float = 0.0  # of waits for workers, those that began with a batch in the queue
+    awaited_s: float = 0.0  # the others
     batch_shapes: list[str] = field(
         default_factory=list
     )  # distinct, at most 8, e.g. "32x3x64x64 float32"

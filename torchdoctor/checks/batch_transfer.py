@@ -1,0 +1,76 @@
+"""Taking batches over from worker processes takes the time.
+
+What it means
+-------------
+Batches lie ready, and the step waits all the same: the training process takes each one over from
+the worker that made it (shared memory is mapped, Python objects are unpickled), and the workers
+use processor time that the model could use. Samples are so cheap that making them costs no more
+than handing them over.
+
+What to do
+----------
+Try fewer workers, and none: `num_workers=0` makes the batch where it is used. Data that lie in
+memory as tensors are fastest indexed as a whole batch (`data[indices]`), without a DataLoader's
+per-sample calls. Fewer and larger tensors in a batch are handed over faster than many small ones.
+
+How it is measured
+------------------
+In the observing launch, at each look into the workers' queue: whether something lay in it from the
+start. The share of the time of these looks that went to such ones; the first batches of an epoch,
+which wait for workers that start, are left out.
+
+Not to be confused with
+-----------------------
+Workers that are too slow: there the queue is empty where the step waits (loader-cpu-bound,
+loader-io-bound).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchdoctor.records import Finding, Recording
+
+UNDER = "data_loader"
+THRESHOLD = 0.5
+THRESHOLD_UNIT = "% of the waits for workers begin with a batch that lies ready"
+THRESHOLD_SOURCE = "torchdoctor: most of the wait is no wait for a worker"
+WAIT = 0.05
+
+
+def look(recording: Recording) -> list[Finding]:
+    """A finding where the step waits for batches that lie ready."""
+    from torchdoctor.records import Finding
+    from torchdoctor.records.lookup import data_wait_share, taken_over_share, training_loaders
+
+    share, ready = data_wait_share(recording), taken_over_share(recording)
+    if share is None or share < WAIT or ready is None or ready < THRESHOLD:
+        return []
+    loader, steps = training_loaders(recording)[0], recording.steps
+    each = f", {1e3 * steps.data_wait_s:.2f} ms a step" if steps is not None else ""
+    workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
+    return [
+        Finding(
+            check="batch-transfer",
+            share_of_step=share,
+            evidence=[
+                f"For {ready:.0%} of the wait a batch of the {workers} lay ready: the time goes "
+                f"into taking it over{each}, and more workers would not change that."
+            ],
+            location=loader.location,
+            severity="high" if share >= 0.2 else "moderate",
+        )
+    ]
+
+
+_LOADER = {"ident": 0, "num_workers": 4, "batches": 500, "taken_over_s": 0.9, "awaited_s": 0.1}
+_STEPS = {"data_wait_s": 0.002, "forward_s": 0.008}
+FIRES = [{"steps": _STEPS, "processes": [{"pid": 1, "loaders": [_LOADER]}]}]
+QUIET = [
+    {
+        "steps": _STEPS,
+        "processes": [{"pid": 1, "loaders": [{**_LOADER, "taken_over_s": 0.1, "awaited_s": 2.0}]}],
+    },
+    {"steps": _STEPS, "processes": [{"pid": 1, "loaders": [{**_LOADER, "num_workers": 0}]}]},
+]
