@@ -233,6 +233,9 @@ def test_profiled_steps_unlike_the_real_ones_are_doubted_without_a_gpu():
     )
     [unwaited] = share_doubts(seen, cpu_trace(0.399))
     assert "real ones 49.0 ms: shares" in unwaited
+    # "And waited for data 0 % of them instead of 0 %", of a program without a DataLoader.
+    [equal] = share_doubts(steps(mean_s=0.049, data_wait_s=0.0), cpu_trace(0.399, 0.0))
+    assert "instead of" not in equal
     assert share_doubts(seen, cpu_trace(0.049, 0.6)) != []
     assert share_doubts(seen, cpu_trace(0.060, 0.75)) == []
     assert share_doubts(None, cpu_trace(0.399, 0.10)) == []

@@ -62,11 +62,10 @@ def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) ->
 
 def _of_other_conditions(steps: StepStatistics, trace: TraceStatistics) -> str:
     text = f"Profiled steps took {seconds(trace.step_s)}, real ones {seconds(steps.mean_s)}"
-    if trace.shares.data_loader is not None:
-        real = percent(steps.data_wait_s / steps.mean_s)
-        text += (
-            f", and waited for data {percent(trace.shares.data_loader)} of them instead of {real}"
-        )
+    real = percent(steps.data_wait_s / steps.mean_s)
+    traced = real if trace.shares.data_loader is None else percent(trace.shares.data_loader)
+    if traced != real:
+        text += f", and waited for data {traced} of them instead of {real}"
     return f"{text}: shares by operator and what-ifs by replay are of other conditions."
 
 
