@@ -258,6 +258,9 @@ def test_a_program_that_hangs_times_out_and_is_gone(tmp_path: Path) -> None:
     name = script(tmp_path, source=source)
     result = run(tmp_path, "--timeout", "6s", name)
     assert result.returncode == 5, result.stderr
+    # It was said that python -I might keep the probe out, of a program that evaluated for minutes.
+    assert "imported torch, but fetched no batch and made no backward pass" in result.stderr
+    assert "evaluates first" in result.stderr
     assert left_in(tmp_path) == []
 
 

@@ -48,6 +48,8 @@ class Session:
         self.when_learning = []  # called once the first backward or optimizer step has ended
         self.log = self._new_log()
         self._start()
+        if self.phases:
+            self.guarded(self.log.create)()
 
     def _new_log(self):
         if not self.plan.get("sample_stacks"):

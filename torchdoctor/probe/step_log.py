@@ -93,6 +93,11 @@ class EventLog:
         """Append an event that began earlier; readers sort by time."""
         self._append(_pack(code, ident, t_ns, value))
 
+    def create(self):
+        """Make the file before there is anything to write: the probe was here."""
+        if self._file is None:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
     def flush(self):
         """Write what is buffered. Its own cost is one write call."""
         # Swap first: another thread may append while we write.
@@ -100,8 +105,7 @@ class EventLog:
         self._append = self._rows.frombytes
         if not rows:
             return
-        if self._file is None:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.create()
         if sys.byteorder == "big":
             rows.byteswap()
         data = memoryview(rows.tobytes())

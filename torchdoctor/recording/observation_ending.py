@@ -14,8 +14,8 @@ from torchdoctor.recording.steps import boundary_rows, step_durations
 from torchdoctor.records import ProcessFacts, ProgramFailure, Workload
 
 _LONGER = (
-    "Where it had not come to its training yet, give it longer with --budget and --timeout, or a "
-    "smaller data set."
+    "Where it had not come to its training yet (it loads its data, or evaluates first), give it "
+    "longer with --budget and --timeout, or less data."
 )
 _OWN_OPTIONS = frozenset(
     f"--{name}"
