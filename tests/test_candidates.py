@@ -18,6 +18,7 @@ from torchdoctor.records import (
     StepStatistics,
     Workload,
 )
+from torchdoctor.run_settings import RunSettings
 
 
 def fix(treats, settings=({},), keeps="within rounding", refusal=None, **more):
@@ -301,3 +302,8 @@ def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
     assert tried(skip=["precision"]) == [("layout", {})]
     assert tried(fixes=["layout"]) == [("layout", {})], "nothing that was not asked for"
     assert ("layout", company) in tried(fixes=["layout", "precision"])
+
+
+def test_a_mistyped_fix_is_answered_with_the_one_that_may_be_meant() -> None:
+    with pytest.raises(UsageError, match="'loader-worker' is no fix.*Did you mean loader-workers"):
+        RunSettings(fixes=["loader-worker"]).check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,10 @@ class RunSettings:
         known = catalogue.fixes()
         for ident in [*(self.fixes or []), *self.skip]:
             if ident not in known:
-                raise UsageError(f"'{ident}' is no fix: torchdoctor explain --all lists them.")
+                alike = difflib.get_close_matches(ident, known, n=1)
+                meant = f" Did you mean {alike[0]}?" if alike else ""
+                raise UsageError(
+                    f"'{ident}' is no fix: torchdoctor explain --all lists them.{meant}"
+                )
         if self.step_on is not None and self.step_on not in STEP_KINDS:
             raise UsageError(f"--step-on takes one of {', '.join(STEP_KINDS)}.")

@@ -46,7 +46,7 @@ def test_loader_workers_log_nothing(context: str, persistent: bool, tmp_path: Pa
     run = run_probed(["train.py"], tmp_path, tmp_path, forked=context == "fork")
     assert (run.returncode, run.stdout) == (0, "trained\n"), run.stderr
     assert run.said() == []
-    assert len(run.events) == 1, "a worker wrote events"
+    assert sum(len(one) > 0 for one in run.events.values()) == 1, "a worker wrote events"
     assert len(run.facts) == 1, "a worker wrote facts"
     assert run.count(step_log.BACKWARD_BEGIN) == 12
     assert run.main["loaders"][0]["iterators"] == 2
@@ -58,7 +58,7 @@ def test_worker_that_differentiates_is_no_trainer(context: str, tmp_path: Path) 
     item = "torch.ones(2, requires_grad=True).sum().backward()"
     write(tmp_path, "train.py", loading(context, False, item))
     run = run_probed(["train.py"], tmp_path, tmp_path, forked=context == "fork")
-    assert len(run.events) == 1, "a worker wrote events"
+    assert sum(len(one) > 0 for one in run.events.values()) == 1, "a worker wrote events"
     assert len(run.facts) == 1, "a worker wrote facts"
 
 

@@ -13,6 +13,7 @@ from torchdoctor.cli import app
 from torchdoctor.record_files import write_report
 from torchdoctor.records import Report, Trial
 from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.content import patch_commands
 
 EDIT = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 
@@ -49,3 +50,15 @@ def test_the_form_with_every_reason_is_named_for_the_command_at_hand(tmp_path, c
     for command in ("run", "diagnose"):
         help_page = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
         assert "--html" in help_page
+
+
+def test_a_patch_of_another_folder_is_applied_there() -> None:
+    """Printed where the run was started, `git apply` found none of the program's files."""
+    report = loader_bound()
+    made = replace(report.recommendation, patch="--- a\n", patch_folder="/else/where")
+    report = replace(report, recommendation=made, run_folder="/run")
+    (command,) = patch_commands(report, made.fixes)
+    assert command.endswith("/run/report.json | git -C /else/where apply")
+    here = replace(made, patch_folder=report.workload.cwd)
+    (command,) = patch_commands(replace(report, recommendation=here), made.fixes)
+    assert command.endswith(" | git apply")

@@ -105,6 +105,28 @@ def test_a_fix_that_breaks_down_after_its_first_blocks_is_no_gain(how, said):
     assert not any("side by side" in one for one in results.doubts)
 
 
+class Hangs(SimulatedPairs):
+    """The fix's block does not end in these pairs of it."""
+
+    in_pairs: tuple[int, ...] = ()
+
+    def __call__(self, one, other, order, most_s):
+        number = sum("fused" in names[1] for names in self.pairs)
+        self.crashes = {"fused": "late"} if number in self.in_pairs else {}
+        return super().__call__(one, other, order, most_s)
+
+
+def test_one_block_that_does_not_end_costs_a_fix_that_pair_and_no_more():
+    """A starved machine held one block up, and three pairs of 1.37x were thrown away."""
+    for in_pairs, verdict in (((2,), "faster"), ((2, 3), "failed")):
+        program = Simulated(gains={"fused": 1.3})
+        pairs = Hangs(program)
+        pairs.in_pairs = in_pairs
+        results = try_all(program, ["fused"], both_at_once=pairs)
+        assert row(results, "fused").verdict == verdict
+    assert recommended(results) == []
+
+
 def test_a_crash_that_the_untouched_program_had_not_come_to_is_repeated_first():
     """It may be the program's own; the third is the fix's."""
     program = Simulated(gains={"leaky": 2.0})

@@ -269,13 +269,23 @@ def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:
     if not report.run_folder:
         return []
     print_it = f"torchdoctor patch {shlex.quote(f'{report.run_folder}/report.json')}"
-    if fixes == report.recommendation.fixes:
-        return [f"{print_it} | git apply"] if report.recommendation.patch else []
+    recommended, cwd = report.recommendation, report.workload.cwd
+    if fixes == recommended.fixes:
+        return [f"{print_it}{_applied(recommended.patch_folder, cwd)}"] * bool(recommended.patch)
     editable = [fix for fix in fixes if fix.edit]
-    joint = [fix.fix for fix in editable if fix.standing == "together"]
-    words = ["".join(f" --fix {ident}" for ident in joint)] if len(joint) > 1 else []
-    words += [f" --fix {fix.fix}" for fix in editable if not (words and fix.fix in joint)]
-    return [f"{print_it}{word} | git apply" for word in words]
+    joint = [fix for fix in editable if fix.standing == "together"]
+    one_by_one = [fix for fix in editable if len(joint) < 2 or fix not in joint]
+    sets = [joint] * (len(joint) > 1) + [[fix] for fix in one_by_one]
+    return [
+        print_it + "".join(f" --fix {fix.fix}" for fix in some) + _applied(some[0].folder, cwd)
+        for some in sets
+    ]
+
+
+def _applied(folder: str | None, cwd: str) -> str:
+    """The end of a pipe, for a shell in the folder that the program was started in."""
+    elsewhere = folder is not None and folder.rstrip("/") != cwd.rstrip("/")
+    return f" | git -C {shlex.quote(folder or cwd)} apply" if elsewhere else " | git apply"
 
 
 CONFIRMED = "worth doing, measured by itself"

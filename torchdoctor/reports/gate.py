@@ -8,7 +8,7 @@ from torchdoctor.records import Interval
 from torchdoctor.records.counts import counted
 from torchdoctor.records.gate import GateMetric, GateReport
 from torchdoctor.reports.columns import laid_out
-from torchdoctor.reports.figures import clean, memory, percent, quantity, seconds
+from torchdoctor.reports.figures import clean, memory, percent, quantity, says_something, seconds
 from torchdoctor.reports.wrapping import wrapped
 
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
@@ -19,7 +19,7 @@ def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
     """Metric, reference, new, ratio with its interval, tolerance, verdict: ready to print."""
     return [
         (
-            one.name.replace("_", " "),
+            _metric(one),
             figure(one.reference, one),
             figure(one.new, one),
             _ratio(one.ratio),
@@ -28,6 +28,12 @@ def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
         )
         for one in report.metrics
     ]
+
+
+def _metric(one: GateMetric) -> str:
+    """Its name; a time per sample is not called that of a step."""
+    per = " per sample" if one.name == "step_time" and one.unit == "s/sample" else ""
+    return one.name.replace("_", " ") + per
 
 
 def figure(value: float | None, one: GateMetric) -> str:
@@ -46,6 +52,8 @@ def figure(value: float | None, one: GateMetric) -> str:
 def _ratio(interval: Interval | None) -> str:
     if interval is None:
         return "-"
+    if not says_something(interval):
+        return "not known"
     return f"{interval.estimate:.3f} ({interval.low:.3f}-{interval.high:.3f})"
 
 
@@ -105,7 +113,7 @@ def _basis(report: GateReport) -> str:
         f" Times are per {report.per}, geometric means over the pairs; the ratio new / reference "
         "is their quotient."
     )
-    if report.mean_ratio is not None:
+    if report.mean_ratio is not None and says_something(report.mean_ratio):
         text += f" Of the mean step, every block counted, it is {_ratio(report.mean_ratio)}."
     return text
 

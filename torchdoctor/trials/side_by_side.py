@@ -59,6 +59,7 @@ class SideBySide:
         # Gave nothing side by side, so they are launched alone; usable launches until then.
         self._apart: list[tuple[Arm, int]] = []
         self._crashes: list[Arm] = []
+        self._hung: list[Arm] = []
         # Iterations that the untouched program did, and after which it failed by itself.
         self._went, self._own_end = 0, math.inf
         self.works = True
@@ -167,7 +168,12 @@ class SideBySide:
         never_began = not taken.blocks and not taken.stopped
         if taken.late and (never_began or taken.broke_down(others_went)):
             what = "A block of its steps" if taken.blocks else "Its warm-up"
-            arm.failed = f"{what} did not end, so it was given up."
+            self._hung.append(arm)
+            # Once, after pairs that ran, it may be the machine: who hangs will do so again.
+            if not arm.timings or self._hung.count(arm) > 1:
+                arm.failed = f"{what} did not end, so it was given up."
+            else:
+                arm.remarks.append(f"{what.lower()} did not end once; that pair is not counted")
             return True
         if taken.blocks and timing.ended == "failed":
             if taken.went >= self._own_end:
