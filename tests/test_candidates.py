@@ -305,5 +305,5 @@ def test_company_is_looked_at_first_and_only_where_it_may_be_tried():
 
 
 def test_a_mistyped_fix_is_answered_with_the_one_that_may_be_meant() -> None:
-    with pytest.raises(UsageError, match="'loader-worker' is no fix.*Did you mean loader-workers"):
+    with pytest.raises(UsageError, match=r"'loader-worker' is no fix.*Did you mean loader-workers"):
         RunSettings(fixes=["loader-worker"]).check()
