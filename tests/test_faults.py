@@ -91,6 +91,12 @@ def test_bad_command_line_is_a_usage_error(tmp_path: Path, arguments: list[str])
     says_one_sentence(torchdoctor(tmp_path, "run", *arguments), 2)
 
 
+def test_no_time_at_all_is_said_to_be_none(tmp_path: Path) -> None:
+    for budget in ("0s", "-2m"):
+        result = torchdoctor(tmp_path, "run", f"--budget={budget}", script(tmp_path))
+        assert "must be longer than nothing" in says_one_sentence(result, 2)
+
+
 def test_a_seed_that_no_library_takes_is_a_usage_error(tmp_path: Path) -> None:
     seed = ("--seed", "99999999999999999999999999")
     result = torchdoctor(tmp_path, "run", *seed, script(tmp_path))

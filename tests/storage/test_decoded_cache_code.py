@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 from partial_recordings import recording
@@ -38,6 +39,38 @@ def test_what_changes_a_sample_changes_no_later_one() -> None:
     assert images[3] == [3]
     assert images.decoded == 1
     assert "persistent_workers=True" in code
+
+
+def _offered_for(**facts: Any) -> str:
+    loader = {"ident": 0, "batches": 9, "dataset_cls": "__main__.Images", **facts}
+    return FIX.instruction({}, recording({"processes": [{"pid": 1, "loaders": [loader]}]}))
+
+
+def test_code_without_a_limit_says_what_it_takes_of_the_memory() -> None:
+    known = {"dataset_length": 50_000, "batch_size": 32, "batch_shapes": ["32x3x64x64 float32"]}
+    said = _offered_for(**known)
+    assert "# All 50000 decoded samples take about 2.3 GiB of memory.\n" in said
+    assert "2.3 GiB of memory in each worker." in _offered_for(**known, num_workers=2)
+    small = {"dataset_length": 8, "batch_size": 4, "batch_shapes": ["4x10 float32"]}
+    assert "about 320 bytes of memory" in _offered_for(**small)
+    assert "all decoded samples must fit into memory" in _offered_for()
+
+
+def test_it_is_placed_where_samples_are_made(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "class Images:\n    def __getitem__(self, index):\n        return index\n"
+        "loader = DataLoader(Images())\n"
+    )
+    loader = {"ident": 0, "batches": 9, "dataset_cls": "__main__.Images"}
+    seen = recording(
+        {
+            "workload": {"command": [], "cwd": str(tmp_path), "script": str(script)},
+            "processes": [{"pid": 1, "loaders": [loader]}],
+        }
+    )
+    assert FIX.location(seen).line == 2
+    assert "# train.py:2, in Images" in FIX.instruction({}, seen)
 
 
 def test_the_page_offers_the_same_and_says_when_the_cache_is_lost() -> None:

@@ -15,9 +15,10 @@ def parse_duration(text: str) -> float:
     try:
         seconds = float(digits) * (unit or 1.0)
     except ValueError:
-        seconds = 0.0
+        seconds = float("nan")
     if not 0.0 < seconds < float("inf"):
-        raise UsageError(f"'{text}' is no duration: write it like 90s, 5m or 1h.")
+        what = "must be longer than nothing" if seconds <= 0 else "is no duration"
+        raise UsageError(f"'{text}' {what}: write it like 90s, 5m or 1h.")
     return seconds
 
 

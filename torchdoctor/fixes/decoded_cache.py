@@ -218,22 +218,41 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
+    """Where the data set makes a sample, in the script itself; else where the loader is made."""
     from torchdoctor.edits.calls import loader_location
 
-    return loader_location(recording)
+    return _makes_samples(recording) or loader_location(recording)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to keep, and where."""
+def _makes_samples(recording: Recording) -> Location | None:
     from torchdoctor.edits.literals import method_of_class
     from torchdoctor.records import Location
-    from torchdoctor.records.lookup import place, training_loaders
+    from torchdoctor.records.lookup import training_loaders
 
     loaders, script = training_loaders(recording), recording.workload.script
     module, _, cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")
     line = method_of_class(script, cls, "__getitem__") if script and module == "__main__" else None
-    where = Location(file=script or "", line=line) if line is not None else None
+    return Location(file=script or "", line=line) if line is not None else None
+
+
+def _takes(loader: LoaderFacts) -> str:
+    """What the offered code, which has no limit, takes of the memory."""
+    from torchdoctor.records.analysed import size_words
+
+    needed, each = _needed_bytes(loader), " in each worker" if loader.num_workers else ""
+    if needed is None:
+        return "# It has no limit: all decoded samples must fit into memory.\n"
+    all_samples = f"All {loader.dataset_length} decoded samples"
+    return f"# {all_samples} take about {size_words(needed)} of memory{each}.\n"
+
+
+def instruction(settings: dict[str, Any], recording: Recording) -> str:
+    """What to keep, and where."""
+    from torchdoctor.records.lookup import place, training_loaders
+
+    loaders = training_loaders(recording)
+    cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
+    where = _makes_samples(recording)
     named = place(recording, where, "")
     check = recording.main.sample_check
     untried = ""
@@ -249,6 +268,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
         "    if index not in self.samples:\n"
         "        self.samples[index] = self.decode(index)\n"
         "    return copy.deepcopy(self.samples[index])  # import copy: a fresh one each time\n"
+        f"{_takes(loaders[0]) if loaders else ''}"
         "# With workers: persistent_workers=True, or each epoch's workers begin with no samples."
     )
 
