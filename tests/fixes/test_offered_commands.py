@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from distributed_programs import (
     AFTER,
+    AT_THE_END,
     BEFORE,
     alone,
     at_free_port,
@@ -140,8 +141,7 @@ loader = [(torch.stack(dataset), torch.ones(64, 1))] * 4
     printing = (
         "    if losses:\n        print('loss', torch.stack(losses).mean().item(), flush=True)\n"
     )
-    ending = "dist.destroy_process_group()\n"
-    (tmp_path / "train.py").write_text(BEFORE + given + lines + "\n" + printing + ending)
+    (tmp_path / "train.py").write_text(BEFORE + given + lines + "\n" + printing + AT_THE_END)
     printed = shell(started_by(lines), tmp_path, torchrun_on_path(tmp_path))
     assert losses(printed) == pytest.approx(of_one_process, rel=1e-4)
 
