@@ -33,6 +33,7 @@ ORDER = [
     "source_patch",
     "diagnosis",
     "diagnosis_by_experiment",
+    "prospects",
     "candidates",
     "trials",
     "comparison",

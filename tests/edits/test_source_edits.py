@@ -390,3 +390,33 @@ def test_where_an_argument_comes_from_is_said(tmp_path: Path) -> None:
     assert said(config) == [f"# num_workers may come from config.workers: {where}"]
     assert said(OPTION, "-j", "2") == ["python train.py -j 4"]
     assert said("DataLoader(d)") == []
+
+
+def test_an_option_of_the_script_that_another_file_reads_is_named_with_the_command(
+    tmp_path: Path,
+) -> None:
+    """Research code hands `args` through its files: the command changes what they all read."""
+    (tmp_path / "run.py").write_text(
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('-j', '--num_workers', type=int, default=10)\n"
+        "parser.add_argument('--pin', action='store_true')\n"
+        "parser.add_argument('batch')\n"
+    )
+    (tmp_path / "data.py").write_text("DataLoader(d, num_workers=self.args.num_workers)")
+
+    def said(*command: str, of: str = "num_workers", **more: str) -> list[str]:
+        (tmp_path / "data.py").write_text(f"DataLoader(d, num_workers=self.args.{of})")
+        edit = KeywordEdit(
+            file=str(tmp_path / "data.py"), line=1, callee="DataLoader", keyword="num_workers",
+            value="0", position=5, command=command, script=str(tmp_path / "run.py"),
+        )  # fmt: skip
+        return instead([replace(edit, **more)])
+
+    why = "# num_workers may come from self.args.num_workers, for which run.py:2 has an option: try"
+    assert said("python", "run.py") == [why, "python run.py --num_workers 0"]
+    assert said("python", "run.py", "-j", "4", "8") == [why, "python run.py -j 0 8"]
+    other = ["# num_workers may come from self.args.{}: set it where that is made"]
+    for name in ("pin", "batch", "workers"):
+        assert said("python", "run.py", of=name) == [other[0].format(name)]
+    assert "try" not in said("bash", "-c", "python run.py 8")[0]
+    assert "try" not in said("python", "run.py", script=str(tmp_path / "none.py"))[0]

@@ -15,10 +15,10 @@ class KeywordEdit:
 
     `line` is any line that the call covers; `callee` the last part of the called name; `value`
     Python source. `position`: where the argument stands when it is given by position. `command`:
-    how the program was started. `needs`: an argument of the same call, a
-    number, without which this one is an error; where it may be zero the value says so. An argument
-    that comes from an option of the command line
-    (`num_workers=args.workers`) or from a constant is changed there, at its default.
+    how the program was started; `script`: the file that this started. `needs`: an argument of the
+    same call, a number, without which this one is an error; where it may be zero the value says so.
+    An argument that comes from an option of the command line (`num_workers=args.workers`) or from a
+    constant is changed there, at its default.
     """
 
     file: str
@@ -29,6 +29,7 @@ class KeywordEdit:
     position: int | None = None
     needs: str | None = None
     command: tuple[str, ...] = ()
+    script: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

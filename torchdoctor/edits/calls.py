@@ -112,6 +112,7 @@ def call_edits(
             position=_POSITIONS.get(callee, {}).get(name),
             needs="num_workers" if name in _WITH_WORKERS else None,
             command=tuple(recording.workload.command),
+            script=recording.workload.script,
         )
         for name, value in keywords.items()
     ]

@@ -43,6 +43,7 @@ def folder_of(edits: Sequence[Edit], folder: str) -> str:
 
 def instead(edits: Sequence[Edit]) -> list[str]:
     """For arguments that are not edited: the command to give, or where they come from."""
+    from torchdoctor.edits.script_options import by_option_of_script
     from torchdoctor.edits.source import by_command, by_hand
 
     found: list[str] = []
@@ -57,7 +58,9 @@ def instead(edits: Sequence[Edit]) -> list[str]:
         if command is not None:
             found.append(shlex.join(command))
         elif origin is not None:
-            found.append(f"# {edit.keyword} may come from {origin}: set it where that is made")
+            found += by_option_of_script(edit, origin) or [
+                f"# {edit.keyword} may come from {origin}: set it where that is made"
+            ]
     return list(dict.fromkeys(found))
 
 

@@ -115,13 +115,32 @@ def _option(module: cst.Module, value: cst.BaseExpression, new: str) -> cst.Call
     if not isinstance(value, cst.Attribute) or not isinstance(value.value, cst.Name):
         return None
     name = value.attr.value
-    made = [x for x in collect(module).calls if last_name(x.func) == "add_argument"]
-    found = [x for x in made if _dest(x) == name]
-    if len(found) != 1 or not _takes(module, found[0], new) or _of_another_parser(module, found[0]):
+    found = declared(module, name, new)
+    if found is None or _of_another_parser(module, found):
         return None
     if set_elsewhere(module, name) or not Names(module).is_parsed(value.value):
         return None
-    return found[0]
+    return found
+
+
+def declared(module: cst.Module, name: str, new: str) -> cst.Call | None:
+    """The one `add_argument` for `name` that takes a new value; None: none, or several."""
+    made = [x for x in collect(module).calls if last_name(x.func) == "add_argument"]
+    found = [x for x in made if _dest(x) == name]
+    return found[0] if len(found) == 1 and _takes(module, found[0], new) else None
+
+
+def command_with(module: cst.Module, option: cst.Call, edit: KeywordEdit) -> list[str] | None:
+    """The command with an option's new value, at its end where it does not give it.
+
+    None of what is no option with a value: a place in the command, `action="store_true"`.
+    """
+    name = max(_names(option), key=len, default="")
+    if not name.startswith("-") or any(
+        x.keyword and x.keyword.value == "action" for x in option.args
+    ):
+        return None
+    return _command(module, option, edit) or [*edit.command, name, edit.value]
 
 
 def _takes(module: cst.Module, option: cst.Call, value: str) -> bool:

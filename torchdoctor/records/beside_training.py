@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from torchdoctor.records.lookup import loader_cpu_share, training_loaders
 from torchdoctor.records.program import LoaderFacts
@@ -25,6 +27,21 @@ def least_step_s(recording: Recording) -> float | None:
     waits_s = steps.data_wait_s + steps.loader_start_s
     trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0)
     return max(trains_s, (busy * waits_s + trains_s) / max(cpus, 1.0))
+
+
+def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float:
+    """Most of a step that the training may get back from today's workers, beside its waits.
+
+    Ten workers on two CPUs also slow the forward pass: each second of CPU time that they use may
+    have stopped the training for one. 0.0 with a setting that has as many workers, or more.
+    """
+    loaders, steps = training_loaders(recording), recording.steps
+    busy = recording.sensors.workers_cpus
+    today = loaders[0].num_workers if loaders else 0
+    if steps is None or busy is None or settings.get("num_workers", 0) >= today:
+        return 0.0
+    waits_s = steps.data_wait_s + steps.loader_start_s
+    return min(busy, max(1.0 - waits_s / steps.mean_s, 0.0)) if steps.mean_s > 0 else 0.0
 
 
 def workers_that_keep_up(recording: Recording, loader: LoaderFacts) -> int:
