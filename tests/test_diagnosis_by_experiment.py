@@ -52,6 +52,12 @@ def test_a_gain_confirms_the_bottleneck() -> None:
     assert doubts == []
 
 
+def test_of_an_interval_that_bounds_nothing_its_lower_end_is_said() -> None:
+    """A step of 69 ms without its 67 ms was "1209.27x [1.77, 824670.13] at most"."""
+    found, _ = weigh(gave(LOADER, 1.77, 824670.0, "gain"))
+    assert found.sentence.endswith(f"Tried: without {LOADER.removes}, more than 1.77x.")
+
+
 def test_a_hidden_bottleneck_gives_way_to_what_gains() -> None:
     found, doubts = weigh(gave(LOADER, 0.99, 1.01, "hidden"), gave(MODEL, 1.8, 2.2, "gain"))
     assert (found.bottleneck, found.detail) == ("gpu", "compute")

@@ -11,6 +11,7 @@ from typing import Any
 
 from torchdoctor.diagnosis import detail_of
 from torchdoctor.records import Diagnosis, Interval, TriedCeiling
+from torchdoctor.reports.figures import says_something
 
 _FAR_MORE = 4.0  # times the time that its own cost takes
 _APART = 0.15  # of the step: share and experiment that differ by more disagree
@@ -45,7 +46,7 @@ def by_experiment(
     ]
     best = max(others, key=_least, default=None)
     if own.verdict == "gain":
-        found = f"Tried: without {own.removes}, {_figures(own.speedup)} at most."
+        found = f"Tried: without {own.removes}, {_at_most(own.speedup)}."
         if best is None or not _gives_far_more(best, own):
             return replace(diagnosis, sentence=f"{diagnosis.sentence} {found}"), doubts
     else:
@@ -60,7 +61,7 @@ def by_experiment(
     bottleneck = branches[best.ceiling]
     sentence = (
         f"{diagnosis.sentence} {found} What limits it is {best.removes}: without that, "
-        f"{_figures(best.speedup)} at most."
+        f"{_at_most(best.speedup)}."
     )
     detail = detail_of(bottleneck, diagnosis.findings, checks, on_gpu)
     return replace(diagnosis, bottleneck=bottleneck, detail=detail, sentence=sentence), doubts
@@ -100,5 +101,12 @@ def _disagreement(one: TriedCeiling) -> str | None:
     )
 
 
+def _at_most(found: Interval) -> str:
+    return f"{_figures(found)} at most" if says_something(found) else _figures(found)
+
+
 def _figures(found: Interval) -> str:
+    """What was measured; of an interval of hundreds of times what it leaves for certain."""
+    if not says_something(found) and found.low > 1:
+        return f"more than {found.low:.2f}x"
     return f"{found.estimate:.2f}x [{found.low:.2f}, {found.high:.2f}]"

@@ -54,6 +54,11 @@ def test_a_gain_is_shown_beside_what_the_share_promises() -> None:
     assert HIDDEN not in line and line.endswith("1.67x if nothing else used that time")
 
 
+def test_of_figures_that_bound_nothing_the_lower_end_is_shown() -> None:
+    (line,) = ceiling_lines(tried(1.77, 1209.0, 824670.0))
+    assert "more than 1.77x" in line and "1209" not in line and "at most" not in line
+
+
 def test_what_was_abandoned_says_why() -> None:
     (line,) = ceiling_lines(tried(1, 1, 1, "abandoned", speedup=None, reason="It raised: no."))
     assert line == "without its data loader: abandoned. It raised: no."

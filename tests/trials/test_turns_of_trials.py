@@ -11,6 +11,7 @@ import pytest
 from simulated_program import observed
 
 from torchdoctor import catalogue
+from torchdoctor.recording.load_beside import LoadBeside
 from torchdoctor.recording.window import Window, choose_window
 from torchdoctor.records import (
     AppliedFix,
@@ -68,6 +69,12 @@ def test_launches_follow_each_other_where_both_at_once_would_do_harm_or_mislead(
     assert isinstance(chosen(0.05, total_steps_seen=25, program_ended=True)[0], str)
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests are no load of the machine."""
+    monkeypatch.setattr(LoadBeside, "cpus", lambda self: 0.1)
+
+
 MEASURED = LaunchTiming(ended="measured", step_s=[0.02])
 
 
@@ -118,6 +125,27 @@ def launched_and_doubted(
     for _ in range(2):
         launch([(PATCH, {})] if patched else fixes)
     return windows[0].warmup_steps, launch.doubts
+
+
+def test_load_that_came_after_the_observation_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer threads were 6.3x faster beside a load that the observed launch had not met."""
+    environment = Environment(usable_cpus=2.0)
+    seen: Any = SimpleNamespace()
+    window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
+
+    def doubts(observed_cpus: float, tried_cpus: float) -> list[str]:
+        sensors = SensorStatistics(other_load_cpus=observed_cpus)
+        recording = Recording(
+            workload=Workload(command=[], cwd=""), environment=environment, sensors=sensors
+        )
+        monkeypatch.setattr(LoadBeside, "cpus", lambda self: tried_cpus)
+        recorder: Any = SimpleNamespace()
+        return TimedLaunch(recorder, seen, window, {}, lambda: 100.0, recording).doubts
+
+    assert doubts(0.1, 0.1) == []
+    (said,) = doubts(0.1, 0.9)
+    assert "kept 0.9 of 2 usable CPUs busy while fixes were tried" in said
+    assert doubts(0.9, 0.9) == []  # said of the observed launch
 
 
 def test_a_warm_up_that_was_too_short_for_a_fix_is_a_doubt() -> None:

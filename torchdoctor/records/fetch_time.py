@@ -16,7 +16,7 @@ def untold_wait(recording: Recording) -> str | None:
     """Why a fetch of little CPU time need not wait for anything but a CPU; a sentence, or None."""
     share, sensors = loader_cpu_share(recording), recording.sensors
     cpus = recording.environment.cpus
-    others = much_load(sensors, cpus)
+    others = much_load(sensors.other_load_cpus, cpus)
     if share is None or share >= MOSTLY_WAITING or others is None:
         return None
     if (sensors.iowait_share or 0.0) > _IOWAIT:

@@ -9,14 +9,13 @@ from torchdoctor.records.recording import SensorStatistics
 _BUSY = 0.25  # of the usable CPUs
 
 
-def much_load(sensors: SensorStatistics, usable: float | None) -> float | None:
+def much_load(busy: float | None, usable: float | None) -> float | None:
     """CPUs that other programs kept busy; None where that was little, or is not known.
 
     Args:
-        sensors: of a launch.
+        busy: CPUs that they kept busy on average; None: not known.
         usable: CPUs that the program may use; None: not known.
     """
-    busy = sensors.other_load_cpus
     if busy is None or usable is None or busy < _BUSY * max(usable, 1.0):
         return None
     return busy
@@ -29,5 +28,11 @@ def load_of(observed: Sequence[SensorStatistics], usable: float | None) -> str |
         observed: of each launch that was looked at.
         usable: as of `much_load`.
     """
-    found = [busy for one in observed if (busy := much_load(one, usable)) is not None]
-    return f"{max(found):.1f} of {usable:g} usable CPUs" if found else None
+    found = [one.other_load_cpus for one in observed if one.other_load_cpus is not None]
+    return load_words(max(found, default=None), usable)
+
+
+def load_words(busy: float | None, usable: float | None) -> str | None:
+    """ "1.2 of 2 usable CPUs"; None where that was little. Args: as of `much_load`."""
+    much = much_load(busy, usable)
+    return None if much is None else f"{much:.1f} of {usable:g} usable CPUs"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Report, TriedCeiling
-from torchdoctor.reports.figures import clean, percent, ratio, speedup
+from torchdoctor.records import Interval, Report, TriedCeiling
+from torchdoctor.reports.figures import clean, percent, ratio, says_something, speedup
 
 TITLE = "What if a cost were gone: tried, not to be used"
 HIDDEN = "hidden, not the bottleneck"
@@ -29,7 +29,7 @@ def ceiling_text(report: Report, branch: str) -> str:
             if not one.decided:
                 return "without it: not decided"
             hidden = f": {HIDDEN}" if one.verdict == "hidden" else ""
-            return f"without it {speedup(one.speedup)} at most{hidden}"
+            return f"without it {_gives(one.speedup)}{hidden}"
     return ""
 
 
@@ -43,9 +43,15 @@ def _line(one: TriedCeiling) -> str:
         return f"without {removes}{takes}: {_SLOWER}"
     if not one.decided:
         return f"without {removes}{takes}: not decided. {clean(one.reason or '')}".strip()
-    gives = f"without {removes}{takes}: {speedup(one.speedup)} at most"
+    gives = f"without {removes}{takes}: {_gives(one.speedup)}"
     if one.verdict in _SAID:
         return f"{gives}: {_SAID[one.verdict]}"
     if share is not None and 0 < share < 1:
         gives += f"; {ratio(1 / (1 - share))}x if nothing else used that time"
     return gives
+
+
+def _gives(found: Interval) -> str:
+    return (
+        f"{speedup(found)} at most" if says_something(found) else f"more than {ratio(found.low)}x"
+    )

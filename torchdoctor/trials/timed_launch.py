@@ -12,6 +12,7 @@ from typing import Any
 
 from torchdoctor.recording.launch import Variables
 from torchdoctor.recording.launch_plan import Fix
+from torchdoctor.recording.load_beside import LoadBeside
 from torchdoctor.recording.observation import Observation
 from torchdoctor.recording.record import Recorder
 from torchdoctor.recording.running_launch import Poll
@@ -21,6 +22,7 @@ from torchdoctor.recording.turns import Start, neighbours, take_turns_by_lot
 from torchdoctor.recording.window import Window, prepared_ahead
 from torchdoctor.records import AppliedFix, LaunchTiming, LoaderFacts, Recording, TurnsTaken
 from torchdoctor.records.lookup import training_loaders
+from torchdoctor.records.other_load import load_of, load_words
 from torchdoctor.source_patch import SourcePatch, source_patch
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.patch_trial import PATCH
@@ -116,8 +118,7 @@ class _How:
 class TimedLaunch:
     """What trials call: fixes in, one sample out.
 
-    `kind` begins the names of its launches, where they are not of the trials of speed. `doubts`
-    says, in sentences, which of them could not be warmed up for as long as their fixes needed.
+    `kind` begins the names of its launches, where they are not of the trials of speed.
     """
 
     def __init__(
@@ -138,8 +139,23 @@ class TimedLaunch:
         self._recording = recording
         self._kind = kind
         self.patch: SourcePatch | None = None  # of `make_patch`
-        self.doubts: list[str] = []
+        self._doubts: list[str] = []
+        self._beside = LoadBeside()
         self._patched: _Fixes = []  # what launches of PATCH have in their source
+
+    @property
+    def doubts(self) -> list[str]:
+        """What weakens what was measured; to be asked once all launches have ended."""
+        cpus = self._recording.environment.cpus
+        load = load_words(self._beside.cpus(), cpus)
+        if load is None or load_of([self._recording.sensors], cpus) is not None:
+            return self._doubts  # said of the observed launch
+        return [
+            *self._doubts,
+            f"Other programs kept {load} busy while fixes were tried: speed-ups, above all of "
+            "thread counts and workers, may be those of a busy machine. Measure on a quiet one "
+            "before changing anything for good.",
+        ]
 
     def make_patch(self, fixes: _Fixes) -> str | None:
         """Make the patch that launches of PATCH run; a sentence where it cannot be run."""
@@ -248,7 +264,7 @@ class TimedLaunch:
                     "ready before and which the warm-up of a trial was too short for: a long "
                     "training may gain less."
                 )
-        self.doubts += [one for one in found if one not in self.doubts]
+        self._doubts += [one for one in found if one not in self._doubts]
 
     def _turning(self, fixes: _Fixes, turns: TurnBlocks) -> Start:
         how, timeout_s = self._how(fixes), self._timeout_s(turns.pair_s)
