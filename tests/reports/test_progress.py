@@ -42,6 +42,23 @@ def test_a_pipe_gets_a_line_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
+def test_a_pipe_is_not_left_without_a_word_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch of blocks said nothing for 52 s: its user looked whether it hung."""
+    pipe = io.StringIO()
+    monkeypatch.setattr("sys.stderr", pipe)
+    monkeypatch.setattr(progress, "_TICK_S", 0.02)
+    monkeypatch.setattr(progress, "_SILENT_S", 1.1)
+    with Progress() as shown:
+        shown.update(ProgressEvent(phase="switch", message="it", elapsed_s=41.0, budget_s=300.0))
+        deadline = time.monotonic() + 20
+        while pipe.getvalue().count("\n") < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    first, second, third = pipe.getvalue().splitlines()[:3]
+    assert first == "[41 s of 5 min] switch: it"
+    assert second.endswith("of 5 min] switch: it") and second != first
+    assert third != second
+
+
 def test_what_takes_longer_than_the_budget_is_said_to() -> None:
     """A launch that runs is let end: "2 min 52 s of 2 min 50 s" looks like a fault."""
     event = ProgressEvent(phase="confirm", message="it", elapsed_s=172.0, budget_s=170.0)

@@ -12,6 +12,7 @@ from torchdoctor.records import ProgressEvent
 from torchdoctor.reports.figures import clean, duration
 
 _PLAIN_EVERY_S = 10.0
+_SILENT_S = 30.0  # a pipe that says nothing for longer looks like a program that hangs
 _WIDTH = 79
 _TICK_S = 1.0
 
@@ -19,7 +20,8 @@ _TICK_S = 1.0
 class Progress:
     """Shows `ProgressEvent`s on standard error.
 
-    On a terminal the clock goes on between two events: a launch may take minutes.
+    The clock goes on between two events, on a pipe by a line now and then: a launch may take
+    minutes.
 
     Args:
         quiet: show nothing.
@@ -32,11 +34,12 @@ class Progress:
         self._last_s = -_PLAIN_EVERY_S
         self._phase = ""
         self._shown: tuple[ProgressEvent, float] | None = None  # and when it came
+        self._printing = threading.Lock()
         self._over = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
 
     def __enter__(self) -> Progress:
-        if self._live:
+        if not self._quiet:
             self._ticker.start()
         return self
 
@@ -46,29 +49,40 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._live:
+        if not self._quiet:
             self._over.set()
             self._ticker.join()
+        if self._live:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
     def update(self, event: ProgressEvent) -> None:
         """Show where the run stands."""
         now = time.monotonic()
+        self._shown = event, now
         if self._live:
-            self._shown = event, now
             self._rewrite(event)
         elif not self._quiet:
             if event.phase == self._phase and now - self._last_s < _PLAIN_EVERY_S:
                 return
-            self._phase, self._last_s = event.phase, now
-            print(line(event), file=sys.stderr, flush=True)
+            self._phase = event.phase
+            self._print(event, now)
 
     def _tick(self) -> None:
         while not self._over.wait(_TICK_S):
-            if self._shown is not None:
-                event, came = self._shown
-                elapsed_s = event.elapsed_s + time.monotonic() - came
-                self._rewrite(replace(event, elapsed_s=elapsed_s))
+            if self._shown is None:
+                continue
+            event, came = self._shown
+            now = time.monotonic()
+            later = replace(event, elapsed_s=event.elapsed_s + now - came)
+            if self._live:
+                self._rewrite(later)
+            elif now - self._last_s >= _SILENT_S:
+                self._print(later, now)
+
+    def _print(self, event: ProgressEvent, now: float) -> None:
+        with self._printing:
+            self._last_s = now
+            print(line(event), file=sys.stderr, flush=True)
 
     def _rewrite(self, event: ProgressEvent) -> None:
         print(f"\r\033[K{line(event)[:_WIDTH]}", end="", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from torchdoctor.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
 from torchdoctor.records import LaunchTiming, ProgressEvent, SwitchedLaunch
+from torchdoctor.records.counts import counted
 from torchdoctor.trials.arms import Arm, Fixes, label
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
@@ -127,9 +128,9 @@ class Launcher:
             Stopped, Interrupted, KeyboardInterrupt: as `run`.
         """
         fixes = sum(arm.candidate is not None for arm in arms)
-        parts = [f"{fixes} fix{'es' * (fixes != 1)}"] if fixes else []
+        parts = [counted(fixes, "fix", "fixes")] if fixes else []
         if len(arms) > fixes:
-            parts.append(f"{len(arms) - fixes} costs taken away")
+            parts.append(f"{counted(len(arms) - fixes, 'cost')} taken away")
         name = f"{' and '.join(parts)}, switched on and off within one launch"
         self.switched_arms |= {arm.key for arm in arms}
         self.tell(phase, name)
