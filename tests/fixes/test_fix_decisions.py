@@ -197,10 +197,18 @@ def test_of_two_made_anew_together_each_epoch_only_the_main_one_counts() -> None
 
 def test_workers_that_keep_up_are_made_fewer() -> None:
     """Of four workers that had nothing to do, eight and sixteen were tried, and never none."""
-    ready = {"num_workers": 4, "taken_over_s": 0.9, "awaited_s": 0.1}
-    assert numbers(recording(loader=ready)) == [0, 1, 2]
+    ready = {"num_workers": 4, "taken_over_s": 0.9, "awaited_s": 0.1, "looks": 2}
+    assert numbers(recording(loader=ready)) == [1, 2, 0]  # what none would cost is not known
     assert numbers(recording(loader={**ready, "num_workers": 1})) == [0]
     assert "lies ready" in refused("prefetch-factor", recording(loader=ready))
+    cheap, dear = {"workers_cpus": 0.05}, {"workers_cpus": 0.8}
+    assert numbers(recording(loader=ready, sensors=cheap)) == [0, 1, 2]
+    # Making a batch takes longer than its step waits: 0.21x was what the budget went into.
+    assert numbers(recording(loader=ready, sensors=dear)) == [2]
+    sleeps = recording(loader={**ready, "num_workers": 6}, sensors=cheap)
+    check = SampleCheck(loader=0, samples=8, same=True, sample_s=0.05)
+    sleeps = replace(sleeps, processes=[replace(sleeps.main, sample_check=check)])
+    assert numbers(sleeps) == [4]  # 1.6 s of them, for a step that computes for half a second
     slow = {**ready, "taken_over_s": 0.1, "awaited_s": 0.9}
     assert 0 not in numbers(recording(loader=slow))
     assert FIXES["prefetch-factor"].refuses(recording(loader=slow)) is None

@@ -16,13 +16,14 @@ per-sample calls. Fewer and larger tensors in a batch are handed over faster tha
 How it is measured
 ------------------
 In the observing launch, at each look into the workers' queue: whether something lay in it from the
-start. The share of the time of these looks that went to such ones; the first batches of an epoch,
-which wait for workers that start, are left out.
+start. The time of looks that went to such ones, against that of the others and against all of the
+step's wait for data; the first batches of an epoch, which wait for workers that start, are left
+out.
 
 Not to be confused with
 -----------------------
 Workers that are too slow: there the queue is empty where the step waits (loader-cpu-bound,
-loader-io-bound).
+loader-io-bound). A sampler that computes, in the training process; evaluation's own loader.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 0.5
-THRESHOLD_UNIT = "% of the waits for workers begin with a batch that lies ready"
+THRESHOLD_UNIT = "% of the wait for data goes into batches that lie ready"
 THRESHOLD_SOURCE = "torchdoctor: most of the wait is no wait for a worker"
 WAIT = 0.05
 
@@ -42,21 +43,30 @@ WAIT = 0.05
 def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for batches that lie ready."""
     from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import data_wait_share, taken_over_share, training_loaders
+    from torchdoctor.records.lookup import (
+        data_wait_share,
+        taken_over_s,
+        training_loaders,
+        workers_keep_up,
+    )
 
-    share, ready = data_wait_share(recording), taken_over_share(recording)
-    if share is None or share < WAIT or ready is None or ready < THRESHOLD:
+    share, taken_s = data_wait_share(recording), taken_over_s(recording)
+    steps = recording.steps
+    if share is None or share < WAIT or taken_s is None or steps is None:
         return []
-    loader, steps = training_loaders(recording)[0], recording.steps
-    each = f", {1e3 * steps.data_wait_s:.2f} ms a step" if steps is not None else ""
+    if not workers_keep_up(recording):
+        return []
+    share = min(share, taken_s / steps.mean_s)
+    loader = training_loaders(recording)[0]
     workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
     return [
         Finding(
             check="batch-transfer",
             share_of_step=share,
             evidence=[
-                f"For {ready:.0%} of the wait a batch of the {workers} lay ready: the time goes "
-                f"into taking it over{each}, and more workers would not change that."
+                f"Batches of the {workers} lie ready where the step waits: the time goes into "
+                f"taking them over, {1e3 * taken_s:.2f} ms a step, and more workers would not "
+                "change that."
             ],
             location=loader.location,
             severity="high" if share >= 0.2 else "moderate",
@@ -64,7 +74,14 @@ def look(recording: Recording) -> list[Finding]:
     ]
 
 
-_LOADER = {"ident": 0, "num_workers": 4, "batches": 500, "taken_over_s": 0.9, "awaited_s": 0.1}
+_LOADER = {
+    "ident": 0,
+    "num_workers": 4,
+    "batches": 500,
+    "looks": 480,
+    "taken_over_s": 0.9,
+    "awaited_s": 0.1,
+}
 _STEPS = {"data_wait_s": 0.002, "forward_s": 0.008}
 FIRES = [{"steps": _STEPS, "processes": [{"pid": 1, "loaders": [_LOADER]}]}]
 QUIET = [
@@ -73,4 +90,9 @@ QUIET = [
         "processes": [{"pid": 1, "loaders": [{**_LOADER, "taken_over_s": 0.1, "awaited_s": 2.0}]}],
     },
     {"steps": _STEPS, "processes": [{"pid": 1, "loaders": [{**_LOADER, "num_workers": 0}]}]},
+    # A sampler's work, or that of evaluation: the step waits for far more than it takes over.
+    {
+        "steps": {"data_wait_s": 0.02, "forward_s": 0.008},
+        "processes": [{"pid": 1, "loaders": [_LOADER]}],
+    },
 ]

@@ -142,9 +142,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     from torchdoctor.records.lookup import loader_target, training_loaders
 
     loader = training_loaders(recording)[0]
-    target = loader_target(recording)
-    if loader.iterable:
-        target = {"loader": loader.ident}
+    target = {"loader": loader.ident} if loader.iterable else loader_target(recording)
     numbers = worker_numbers(recording, loader)
     return [{"num_workers": number, **target} for number in numbers]
 
@@ -160,8 +158,7 @@ def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[s
     workers = settings.get("num_workers", 0)
     if recording.has_gpu or not threads or _waits(recording, training_loaders(recording)[0]):
         return {}
-    cpus = recording.environment.whole_cpus
-    free = max(cpus - workers, 1)
+    free = max((cpus := recording.environment.whole_cpus) - workers, 1)
     return {"cpu-threads": {"num_threads": free}} if free < min(threads, cpus) else {}
 
 
@@ -169,12 +166,16 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     """At most four numbers of workers worth trying, most promising first, without today's."""
     if not _shards(loader):
         return [1]  # which repeats nothing
-    from torchdoctor.records.beside_training import workers_that_keep_up
+    from torchdoctor.records.beside_training import fewest, making_s, workers_that_keep_up
     from torchdoctor.records.lookup import workers_keep_up
 
     cpus = recording.environment.whole_cpus
     if workers_keep_up(recording):
-        return [0, *(n for n in (1, 2, 4) if n < loader.num_workers)]  # fewer hand over as much
+        least = fewest(recording, loader)
+        fewer = [n for n in (1, 2, 4) if least <= n < loader.num_workers]
+        if making_s(recording, loader) is None:
+            return [*fewer, 0]
+        return [0] * _may_do_without(recording, loader) + fewer
     waiting = _waits(recording, loader)
     if waiting:
         ladder = [n for n in (2, 4, 8, 16, 32, 64) if n <= max(8 * cpus, 16)]
@@ -202,13 +203,13 @@ def _started_again(recording: Recording) -> bool:
 
 def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether the training process may make its batches in less time than it waits for workers."""
-    steps, busy = recording.steps, recording.sensors.workers_cpus
-    if not loader.num_workers or steps is None or busy is None:
+    from torchdoctor.records.beside_training import making_s
+
+    steps, own_s = recording.steps, making_s(recording, loader)
+    if not loader.num_workers or steps is None or own_s is None:
         return False
     waits_s = steps.data_wait_s + steps.loader_start_s
-    return busy * steps.mean_s < waits_s and (
-        _started_again(recording) or not _waits(recording, loader)
-    )
+    return own_s < waits_s and (_started_again(recording) or not _waits(recording, loader))
 
 
 def ladder(recording: Recording) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Known:
         self._described = _describe(loader, self._torch)
         self.iterators = self.batches = self.samples = 0
         self.overtaken, self.overtaken_s = 0, 0.0  # `loader_order`
-        self.taken_over_s = self.awaited_s = 0.0  # likewise
+        self.looks, self.taken_over_s, self.awaited_s = 0, 0.0, 0.0  # likewise
         self._walls, self._cpus, self._queued, self._sizes = [], [], [], []
         self._shapes = []
         self.writes = dataset_writes.of(loader.dataset) if closely else []
@@ -80,6 +80,7 @@ class Known:
             "samples": self.samples,
             "overtaken": self.overtaken,
             "overtaken_s": self.overtaken_s,
+            "looks": self.looks,
             "taken_over_s": self.taken_over_s,
             "awaited_s": self.awaited_s,
             "batch_shapes": self._shapes,

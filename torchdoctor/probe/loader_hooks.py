@@ -55,8 +55,9 @@ class Loaders:
         if self._session.arms:
             # `for batch in DataLoader(...)` keeps no name for what a second one is made after.
             iterator._torchdoctor_loader = known.loader()
-        if self.watches_order and getattr(iterator, "_in_order", True):
-            iterator._torchdoctor_overtaken = loader_order.Overtaken(known)
+        if self.watches_order:
+            in_order = getattr(iterator, "_in_order", True)
+            iterator._torchdoctor_overtaken = loader_order.Overtaken(known, in_order)
         iterator._torchdoctor_ident = ident | (self._iterators << step_log.LOADER_BITS)
         iterator._torchdoctor_handed = 0
         if self._session.phases:

@@ -15,17 +15,19 @@ class Overtaken:
     """One pass over a loader.
 
     Args:
-        known: the loader's `loader_facts.Known`, whose `overtaken`, `overtaken_s`, `taken_over_s`
-            and `awaited_s` grow.
+        known: the loader's `loader_facts.Known`, whose `overtaken`, `overtaken_s`, `looks`,
+            `taken_over_s` and `awaited_s` grow.
+        in_order: whether the loader hands batches out in order; none is overtaken otherwise.
     """
 
-    def __init__(self, known):
-        self._known = known
+    def __init__(self, known, in_order):
+        self._known, self._in_order = known, in_order
         self._wanted = None  # number of the batch that is waited for
         self._ready_s = None  # since when a later one has lain ready, within this wait
 
     def took(self, seconds, ready):
         """One look into the workers' queue; `ready`: there was something in it from the start."""
+        self._known.looks += 1
         if ready:
             self._known.taken_over_s += seconds
         else:
@@ -40,6 +42,8 @@ class Overtaken:
             began_s: when waiting for this one began.
             held: whether a later one had been put aside by then.
         """
+        if not self._in_order:
+            return
         now = time.perf_counter()
         if wanted != self._wanted:
             self._wanted, self._ready_s = wanted, began_s if held else None

@@ -5,6 +5,7 @@ on what is made here, and random states are put back all the same.
 """
 
 import threading
+import time
 
 from .sample_cache import SampleCache
 
@@ -24,7 +25,7 @@ class SampleCheck:
     def __init__(self, session):
         self._session = session
         self._found = None
-        self._asked = 0
+        self._asked, self._took = 0, []
         self._reason = None
 
     def look(self, ident):
@@ -53,6 +54,7 @@ class SampleCheck:
                 "samples": self._asked,
                 "same": self._reason is None,
                 "reason": self._reason,
+                "sample_s": sorted(self._took)[len(self._took) // 2] if self._took else None,
             }
 
     def _off(self, reason):
@@ -63,7 +65,9 @@ class SampleCheck:
             length = len(dataset)
             places = range(0, length, max(length // _SAMPLES, 1))[:_SAMPLES]
             for index in places:
+                began_s = time.perf_counter()
                 cache.get(dataset, index)
+                self._took.append((time.perf_counter() - began_s) / 2)  # it is made twice
                 if not cache.on:
                     return
                 self._asked += 1

@@ -1,5 +1,6 @@
 """Samples of the main thread's Python stack, by phase; only in launches that are not timed."""
 
+import itertools
 import linecache
 import os
 import sys
@@ -12,6 +13,7 @@ from . import graph_growth, places, step_log
 _MOST_ROWS = 200  # a simulator's time is spread over many functions
 _LONGEST_LINE = 200
 _SWITCH_S = 1e-5
+_OUTWARD = ("f_back",) * 500  # the deepest stack that is looked through
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PHASES = {
     step_log.LOADER_START_BEGIN: "loader",
@@ -63,17 +65,19 @@ class Stacks:
         session = self._session
         if not session.learned:
             return
-        frame = sys._current_frames().get(self._main)
+        frames = stack_of(self._main)
         mark = session.log.mark
         phase = _PHASES.get(session.log.last_code, "other")
-        if frame is None or places.is_probes(frame.f_code.co_filename):
+        if not frames or places.is_probes(frames[0].f_code.co_filename):
             return  # what the probe itself does is no time of the program's
-        users = places.users_frame(frame)
-        if users is None:
+        leaf = frames[0].f_code
+        while frames and not places.is_users(frames[0].f_code.co_filename):
+            frames.pop(0)
+        if not frames:
             return
-        leaf = frame.f_code
+        users = frames[0]
         line = users.f_lineno or users.f_code.co_firstlineno
-        where = (users.f_code.co_filename, line, _function(users))
+        where = (users.f_code.co_filename, line, _function(frames))
         short = "/".join(leaf.co_filename.replace(os.sep, "/").split("/")[-3:])
         row = (where, phase, "%s %s" % (short, leaf.co_name))
         if self._growth is not None and phase in _BETWEEN:
@@ -101,14 +105,29 @@ class Stacks:
         return {"stacks": rows}
 
 
-def _function(frame):
-    """The function that a frame is of; for a comprehension the one that it stands in."""
-    file, name = frame.f_code.co_filename, frame.f_code.co_name
-    outer = frame
-    while outer is not None and outer.f_code.co_filename == file:
+def stack_of(thread):
+    """Frames of a running thread, innermost first; [] where there is no such thread.
+
+    In one call into C, in which nobody else gets the GIL: CPython 3.11 was seen to crash on
+    `f_back` of a frame whose thread had run on meanwhile.
+    """
+    innermost = map(dict.get, itertools.starmap(sys._current_frames, [()]), [thread])
+    found = []
+    try:
+        found.extend(itertools.accumulate(itertools.chain(innermost, _OUTWARD), getattr))
+    except AttributeError:
+        pass  # of the None beyond the outermost
+    return found[:-1] if found and found[-1] is None else found
+
+
+def _function(frames):
+    """The function that the first frame is of; for a comprehension the one that it stands in."""
+    file, name = frames[0].f_code.co_filename, frames[0].f_code.co_name
+    for outer in frames:
+        if outer.f_code.co_filename != file:
+            break
         if outer.f_code.co_name not in _COMPREHENSIONS:
             return outer.f_code.co_name
-        outer = outer.f_back
     return name
 
 

@@ -21,6 +21,8 @@ _WAITING = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__"
 _SHOWING = ("__repr__", "__format__")
 _DEVICE_WIDE = ("synchronize", "empty_cache")
 _READING = ("item", "tolist", "__bool__", "__float__", "__int__")
+_COPIES = ("array-copy", "arrays-copy")
+_INTERRUPTED = 4  # times the median call of as many bytes: somebody else had the CPU
 _SMALL_PIECE = 1024  # elements; a loop over larger ones has something to compute
 _LONGEST_BODY_NS = 1_000_000  # of a loop: beyond, indexing is not what costs
 _FEWEST_ELEMENTS = 8  # calls per step
@@ -209,10 +211,12 @@ class TensorCalls:
                 return
             text = linecache.getline(where["file"], where["line"]).strip()[:_LONGEST_LINE]
             row = self._rows[key] = {"where": where, "text": text, "sure": True}
-            row.update(calls=0, bytes=0, took_ns=0, notes=0)
+            row.update(calls=0, bytes=0, took_ns=0, notes=0, of_size={})
         row["calls"] += 1
         row["bytes"] += size
         row["took_ns"] += took
+        if kind in _COPIES:
+            row["of_size"].setdefault(size, []).append(took)
         row["notes"] += notes
         row["sure"] = row["sure"] and sure
 
@@ -236,11 +240,23 @@ class TensorCalls:
         return {"tensor_calls": rows, "analysed_steps": self.steps}
 
     def _took_ns(self, row):
-        """Without what noting the elements has added, as far as that is known."""
+        """Without what noting the elements has added, as far as that is known.
+
+        Nor with all the time for which others had the CPU: among calls of some microseconds, two
+        that were interrupted for a few milliseconds each made a copy longer than its whole step.
+        """
+        if row["of_size"]:
+            return sum(_alike(took) for took in row["of_size"].values())
         if not row["notes"]:
             return row["took_ns"]
         own = row["took_ns"] - row["notes"] * self._note_ns
         return max(own, row["calls"] * self._call_ns)
+
+
+def _alike(took):
+    """The sum of times of calls that do the same, of none more than a few times the median."""
+    usual = sorted(took)[len(took) // 2]
+    return sum(min(one, _INTERRUPTED * usual) for one in took)
 
 
 def _is_array(value):

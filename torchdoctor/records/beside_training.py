@@ -44,6 +44,31 @@ def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float
     return min(busy, max(1.0 - waits_s / steps.mean_s, 0.0)) if steps.mean_s > 0 else 0.0
 
 
+def making_s(recording: Recording, loader: LoaderFacts) -> float | None:
+    """Seconds that the training process would take to make a batch itself; None: not known.
+
+    What the workers compute for a step, and what samples took that were made there afterwards: a
+    sample that waits for a file server computes nothing.
+    """
+    steps, busy, check = (
+        recording.steps,
+        recording.sensors.workers_cpus,
+        recording.main.sample_check,
+    )
+    found = [] if steps is None or busy is None else [busy * steps.mean_s]
+    if check is not None and check.sample_s is not None and loader.batch_size:
+        found.append(check.sample_s * loader.batch_size)
+    return max(found, default=None)
+
+
+def fewest(recording: Recording, loader: LoaderFacts) -> int:
+    """How few of workers that keep up would still do so; 1 where that is not known."""
+    steps, own_s = recording.steps, making_s(recording, loader)
+    if steps is None or own_s is None:
+        return 1
+    return max(math.ceil(own_s / max(steps.mean_s - steps.data_wait_s, 1e-6) - _WHOLE), 1)
+
+
 def workers_that_keep_up(recording: Recording, loader: LoaderFacts) -> int:
     """How many workers prepare a batch in the time that the model needs for one."""
     steps = recording.steps

@@ -190,21 +190,34 @@ def loader_cpu_share(recording: Recording) -> float | None:
     return min(busy / min(loader.num_workers, max(recording.environment.cpus, 1.0)), 1.0)
 
 
-def taken_over_share(recording: Recording) -> float | None:
-    """Share of the waits for workers in which a batch lay ready from the start, 0 to 1.
+def taken_over_s(recording: Recording) -> float | None:
+    """Seconds of a step in which the training process takes over batches that lie ready.
 
-    That is no waiting: the training process takes the batch over. None without workers, and where
-    it was not seen.
+    None without workers, and where it was not seen.
     """
-    loaders = training_loaders(recording)
-    if not loaders or loaders[0].num_workers == 0:
+    loaders, steps = training_loaders(recording), recording.steps
+    if not loaders or loaders[0].num_workers == 0 or steps is None:
         return None
-    taken_s, awaited_s = (sum(getattr(x, of) for x in loaders) for of in _WAITS)
-    return taken_s / (taken_s + awaited_s) if taken_s + awaited_s > 0 else None
+    looks, taken_s = sum(x.looks for x in loaders), sum(x.taken_over_s for x in loaders)
+    return taken_s / looks * (steps.batches_per_step or 1.0) if looks else None
+
+
+def taken_over_share(recording: Recording) -> float | None:
+    """Share of the step's wait for data that is no waiting: taking over what lies ready, 0 to 1.
+
+    A wait also holds a sampler's work, other loaders, and workers that start. None: as
+    `taken_over_s`.
+    """
+    taken_s, steps, loaders = taken_over_s(recording), recording.steps, training_loaders(recording)
+    if taken_s is None or steps is None:
+        return None
+    ready_s, awaited_s = (sum(getattr(x, of) for x in loaders) for of in _WAITS)
+    of_looks = ready_s / (ready_s + awaited_s) if ready_s + awaited_s > 0 else 0.0
+    return min(of_looks, taken_s / max(steps.data_wait_s, taken_s, 1e-9))
 
 
 def workers_keep_up(recording: Recording) -> bool:
-    """Whether most of the wait for workers is taking over what lies ready."""
+    """Whether most of the wait for data is taking over what lies ready."""
     return (taken_over_share(recording) or 0.0) >= MOSTLY_READY
 
 

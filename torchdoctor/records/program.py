@@ -53,18 +53,17 @@ class LoaderFacts:
     samples: int = 0
     overtaken: int = 0  # batches that were waited for while a later one lay ready
     overtaken_s: float = 0.0  # of all these waits, from when the first later one lay ready
+    looks: int = 0  # into the workers' queue, without each epoch's first ones
     taken_over_s: float = 0.0  # of waits for workers, those that began with a batch in the queue
     awaited_s: float = 0.0  # the others
-    batch_shapes: list[str] = field(
-        default_factory=list
-    )  # distinct, at most 8, e.g. "32x3x64x64 float32"
+    # Distinct, at most 8, e.g. "32x3x64x64 float32":
+    batch_shapes: list[str] = field(default_factory=list)
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
     # Of the fetch's wall time (num_workers=0): the thread computed, or stood in the queue for a CPU;
     sample_cpu_share: float | None = None
     sample_queue_share: float | None = None  # of that the queue; None: the system does not count it
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
-    # Preparing the first batches drew from a random generator; None: not seen (worker processes).
-    draws_random: bool | None = None
+    draws_random: bool | None = None  # while the first ones were prepared; None: not seen (workers)
     dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
     no_second: str | None = None  # why no second loader over its data can run beside it
 
@@ -258,6 +257,7 @@ class SampleCheck:
     samples: int = 0  # that were asked for twice
     same: bool = False
     reason: str | None = None  # why not
+    sample_s: float | None = None  # median time of making one, in the training process
 
 
 @dataclass(frozen=True, kw_only=True)
