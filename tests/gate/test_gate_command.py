@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -62,10 +63,14 @@ def test_a_reference_that_cannot_run_is_not_decided(project: Path) -> None:
     (project / "settings.py").write_text("PAUSE = 1\n")
     git(project.parent, "commit", "-qam", "broken")
     (project / "settings.py").write_text("PAUSE_S = 0.010\n")
-    result = gate(project, "--output", "out", "--against", "HEAD", "train.py")
+    written = ("--json", "gate.json")
+    result = gate(project, "--output", "out", *written, "--against", "HEAD", "train.py")
     assert result.returncode == 6, result.stdout + result.stderr
     assert "HEAD cannot be measured" in result.stderr
-    assert "Traceback" not in result.stderr
+    # The program's own words: "Its own output ends with:" was followed by nothing.
+    why = "ImportError: cannot import name 'PAUSE_S'"
+    assert why in result.stderr.partition("Its own output ends with:")[2]
+    assert why in json.loads((project / "gate.json").read_text())["sentence"]
 
 
 @pytest.mark.slow
@@ -111,6 +116,8 @@ def bad(result: subprocess.CompletedProcess) -> str:
 def test_bad_input_is_one_sentence(project: Path, tmp_path: Path) -> None:
     assert "no commit 'nowhere'" in bad(gate(project, "train.py", "--against", "nowhere"))
     assert "--against REF" in bad(gate(project, "train.py"))
+    early = bad(gate(project, "train.py", "--against", "HEAD", "--budget", "5s"))
+    assert "--against went to the program" in early
     assert "only one of" in bad(
         gate(project, "--against", "HEAD", "--baseline", "report.json", "train.py")
     )
@@ -242,6 +249,7 @@ def test_a_ratio_whose_interval_says_nothing_is_no_figure() -> None:
     report = replace(report, metrics=rows, mean_ratio=wide, measured="side by side")
     for text in (formats.terminal(report), formats.markdown(report), formats.junit(report)):
         assert "0.594" not in text
+    assert " not known " in formats.terminal(report)
 
 
 def test_a_pass_that_proves_little_is_a_warning_everywhere() -> None:

@@ -76,6 +76,13 @@ def test_median_is_compared_with_median_and_long_steps_are_a_doubt() -> None:
     assert len(even.doubts) == 1
 
 
+def test_stored_launches_that_lie_far_apart_decide_nothing() -> None:
+    """ "PASS", with a gate that fails from 94102.601 on: launches of 12, 19 and 48 ms."""
+    stored = report([0.012, 0.019, 0.048], launches_by="median", launches_per="sample")
+    with pytest.raises(Inconclusive, match=r"lie so far apart \(12.0 ms to 48.0 ms a sample\)"):
+        compared(stored, [launch([0.08] * 10) for _ in range(5)])
+
+
 def test_times_per_step_are_not_compared_with_times_per_sample() -> None:
     stored = report([0.025] * 4, launches_by="median", launches_per="sample")
     with pytest.raises(Inconclusive, match="times are per sample, those of now are not"):

@@ -76,7 +76,7 @@ def gate(
         if against is not None and baseline is not None:
             raise UsageError("Give only one of --against and --baseline.")
         if against is None and baseline is None:
-            raise UsageError("Say what to compare with: --against REF, or --baseline report.json.")
+            raise UsageError(_without_reference(command))
         check_written(
             {"gate result": json, "Markdown": markdown, "JUnit file": junit},
             read=[] if baseline is None else [baseline],
@@ -132,6 +132,17 @@ def _measured(
         why = "It was interrupted before anything was compared."
         write_files(undecided(workload, named, why, interrupted=True), files)
         raise
+
+
+def _without_reference(command: list[str]) -> str:
+    """What to do where neither reference was given, or the program got it."""
+    for option in ("--against", "--baseline"):
+        if any(word.partition("=")[0] == option for word in command):
+            return (
+                f"{option} went to the program: torchdoctor's own options stand before the script, "
+                f"and {option} alone also at the very end."
+            )
+    return "Say what to compare with: --against REF, or --baseline report.json."
 
 
 def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:

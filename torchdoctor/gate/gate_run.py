@@ -13,6 +13,7 @@ from statistics import fmean
 
 from torchdoctor import __version__
 from torchdoctor.errors import Inconclusive
+from torchdoctor.gate.changed_meanwhile import SourcesAtStart
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look, state
 from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.figures import metrics
@@ -82,6 +83,8 @@ class GateRun:
                 closing.callback(recorder.close)
             seen = observe_both(new, old, self._ref, settings, self._say)
             self._doubts += [*seen.doubts, *self._unloaded(reference, seen.sides)]
+            loaded = [x for one in seen.sides[1].seen.processes for x in one.sources]
+            sources = SourcesAtStart(loaded, reference.root.resolve())
             launcher = self._launcher(seen.sides)
             how = estimator([(x.seen.steps, x.seen.sensors.other_load_cpus) for x in seen.sides])
             verdict, interrupted = "inconclusive", False
@@ -92,6 +95,8 @@ class GateRun:
                 self._why = "It was interrupted: only what was measured until then."
             except Inconclusive as error:
                 self._why = str(error)
+            if changed := sources.changed():
+                verdict, self._why = "inconclusive", changed
             self._doubts += [*launcher.doubts, *launch_doubts((new, old), sandbox)]
             found = environment_of(self._workload, seen.sides[1].seen, sandbox)
             if load := load_of([side.seen.sensors for side in seen.sides], found.cpus):

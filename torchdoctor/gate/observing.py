@@ -81,9 +81,7 @@ def observe_both(
     try:
         before = Side(name="reference", recorder=old, seen=look_at(old, settings))
     except (ProgramFailed, NoStepFound, TimedOut) as error:
-        raise Inconclusive(
-            f"The program of {ref} cannot be measured: {str(error).splitlines()[0]}"
-        ) from error
+        raise Inconclusive(f"The program of {ref} cannot be measured: {error}") from error
     sides = before, today
     _check_batches(sides, ref)
     waits, doubts = [(before.seen.steps, today.seen.steps)], _doubts(sides, ref)

@@ -35,9 +35,11 @@ from torchdoctor.records import (
 )
 from torchdoctor.records.gate import GateMetric, GateReport
 from torchdoctor.records.other_load import load_of
+from torchdoctor.reports.figures import seconds
 from torchdoctor.trials.compare import has_two_modes, seconds_per_sample, usable
 from torchdoctor.trials.timed_launch import expected_launch_s
 
+_SEES_NOTHING = 2.0  # times as long, from which on alone a comparison would fail
 FEWEST_STORED, LAUNCHES = 3, 5
 
 
@@ -171,7 +173,8 @@ def stored_report(
         timings: timed launches of now.
 
     Raises:
-        Inconclusive: the size of a batch is known then or now only.
+        Inconclusive: the size of a batch is known then or now only, or the stored launches differ
+            so much that they can prove nothing.
     """
     by = stored_by(stored)
     per_step = is_per_step(timings)
@@ -196,6 +199,13 @@ def stored_report(
     )
     rows = [time_row, *_further_rows(stored, settings, seen, timings, time_row)]
     worse = any(row.verdict == "worse" for row in rows)
+    if not worse and compared.limit > _SEES_NOTHING:
+        raise Inconclusive(
+            f"The {len(before)} stored launches lie so far apart ({seconds(min(before))} to "
+            f"{seconds(max(before))} a {'step' if per_step else 'sample'}) that twice the time "
+            "would not be seen: store a new report from a quiet machine, or compare with a commit "
+            "(--against)."
+        )
     verdict = "slower" if worse else "not slower"
     fails_from = (
         f"With the {len(before)} stored launches, which differ as they do, a gate fails from "

@@ -88,7 +88,7 @@ def _narrow(row: tuple[str, str, str, str, str, str]) -> list[str]:
     return [
         name,
         *(cell.removesuffix(" samples/s").partition(" a s")[0] for cell in (reference, new)),
-        ratio.partition(" ")[0],
+        ratio.partition(" (")[0],
         tolerance,
         "-" if verdict == "not measured" else verdict,
     ]
