@@ -97,6 +97,11 @@ def test_no_time_at_all_is_said_to_be_none(tmp_path: Path) -> None:
         assert "must be longer than nothing" in says_one_sentence(result, 2)
 
 
+def test_a_script_in_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:
+    result = torchdoctor(tmp_path, script(tmp_path))
+    assert "torchdoctor run train.py measures it" in says_one_sentence(result, 2)
+
+
 def test_a_seed_that_no_library_takes_is_a_usage_error(tmp_path: Path) -> None:
     seed = ("--seed", "99999999999999999999999999")
     result = torchdoctor(tmp_path, "run", *seed, script(tmp_path))

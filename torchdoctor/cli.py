@@ -17,7 +17,7 @@ import typer
 
 from torchdoctor import __version__
 from torchdoctor.commands import compare, diagnose, env, explain, gate, patch, report, run
-from torchdoctor.errors import TorchdoctorError
+from torchdoctor.errors import TorchdoctorError, UsageError
 
 app = typer.Typer(
     name="torchdoctor",
@@ -114,10 +114,20 @@ def _by_ctrl_c(end: BaseException | None) -> bool:
     return end is not None
 
 
+def _check_command(words: list[str]) -> None:
+    """A script in place of a command is meant to be run."""
+    if words and words[0].endswith(".py"):
+        raise UsageError(
+            f"'{words[0]}' is no command of torchdoctor: torchdoctor run {words[0]} measures it, "
+            "torchdoctor --help lists the others."
+        )
+
+
 def main() -> None:
     """Entry point: every expected failure is one sentence and its exit code."""
     _end_like_ctrl_c()
     try:
+        _check_command(sys.argv[1:])
         app()
     except TorchdoctorError as error:
         _say(f"torchdoctor: {error}")

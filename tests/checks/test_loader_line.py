@@ -6,6 +6,7 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.checks import (
+    data_wait,
     inline_batch_preparation,
     loader_cpu_bound,
     loader_io_bound,
@@ -103,3 +104,16 @@ def test_a_loader_that_hardly_reads_waits_for_something_else() -> None:
     said = _evidence(sample_cpu_share=0.01, sensors={"read_bytes_per_s": 40e6})
     assert "waits for storage" in said
     assert "reads 40.0 MB/s from disk" in said
+
+
+def test_the_parts_of_a_wait_add_up_to_its_share() -> None:
+    """ "Waits for data 57 %" stood above "7.5 ms in the DataLoader of a 16.9 ms step"."""
+    steps = {"mean_s": 0.0169, "data_wait_s": 0.0075, "loader_start_s": 0.0015}
+    (found,) = data_wait.look(recording({"shares": {"data_loader": 0.57}, "steps": steps}))
+    assert found.evidence[1].startswith(
+        "7.5 ms in the DataLoader, 1.5 ms starting its workers, 0.6 ms preparing batches in the "
+        "loop, of a 16.9 ms step"
+    )
+    plain = {"mean_s": 0.0169, "data_wait_s": 0.0075}
+    (found,) = data_wait.look(recording({"shares": {"data_loader": 0.444}, "steps": plain}))
+    assert found.evidence[1].startswith("7.5 ms in the DataLoader, of a 16.9 ms step")

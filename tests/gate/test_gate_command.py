@@ -252,6 +252,16 @@ def test_a_ratio_whose_interval_says_nothing_is_no_figure() -> None:
     assert " not known " in formats.terminal(report)
 
 
+def test_a_row_without_a_tolerance_is_not_judged() -> None:
+    """The share of waiting doubled between two equal versions, and stood there as "ok"."""
+    report = sample("not slower")
+    waiting = GateMetric(name="data_loader_share", reference=0.1, new=0.21, verdict="ok")
+    rows = formats.rows(replace(report, metrics=[*report.metrics, waiting]))
+    assert rows[-1][-1] == "not judged"
+    judged = replace(waiting, tolerance=0.2)
+    assert formats.rows(replace(report, metrics=[judged]))[0][-1] == "ok"
+
+
 def test_a_pass_that_proves_little_is_a_warning_everywhere() -> None:
     """A slow-down by a third came out as "ok" in the table, in JUnit and in the annotation."""
     report = sample("not slower")

@@ -24,11 +24,12 @@ from torchdoctor.records import (
     Location,
     ProgramFailure,
     Recommendation,
+    RecommendedFix,
     Report,
     Trial,
     WorkloadRecord,
 )
-from torchdoctor.reports import figures, headline, html, markdown, terminal, wording
+from torchdoctor.reports import content, figures, headline, html, markdown, terminal, wording
 from torchdoctor.reports.failure import program_failed
 
 
@@ -92,6 +93,38 @@ def test_an_open_speedup_that_cannot_be_is_not_the_headline() -> None:
     other = dataclasses.replace(open_, fix="other", at_most=None, speedup=between(1.1, 0.9, 1.3))
     both = dataclasses.replace(alone, trials=[open_, other])
     assert "other" in headline.gain(both) and open_.fix not in headline.gain(both)
+
+
+def test_what_looked_faster_and_changes_training_is_not_said_to_have_looked_slow() -> None:
+    whole = loader_bound()
+    changed = dataclasses.replace(
+        whole.trials[0], verdict="unclear", speedup=between(1.26, 0.01, 99.0), numerics="changed"
+    )
+    report = dataclasses.replace(whole, trials=[changed], recommendation=Recommendation())
+    assert headline.gain(report).endswith("looked 1.26x faster, but training changes with it.")
+
+
+def test_a_set_in_the_headline_says_which_setting_it_is_of() -> None:
+    """ "With loader-workers": there were four, and none is what was faster."""
+    whole = loader_bound()
+    fixes = [
+        RecommendedFix(fix="loader-workers", settings={"num_workers": 0}),
+        RecommendedFix(fix="torch-compile", settings={"mode": "default", "dynamic": False}),
+    ]
+    recommended = dataclasses.replace(whole.recommendation, fixes=fixes)
+    said = headline.gain(dataclasses.replace(whole, recommendation=recommended))
+    assert said.startswith("With loader-workers (num_workers=0) and torch-compile it runs")
+
+
+def test_what_could_not_be_tried_at_all_is_not_said_to_be_worth_doing() -> None:
+    whole = loader_bound()
+    one = RecommendedFix(fix="cpu-threads", settings={}, standing="offered")
+    recommended = Recommendation(also_offered=[one])
+    report = dataclasses.replace(whole, trials=[], recommendation=recommended)
+    assert [title for title, _ in content.offered(report)] == ["Worth doing, not measured"]
+    assert headline.gain(report).endswith("what applies here is shown as code, not run.")
+    ended = dataclasses.replace(report, no_trials_reason="The budget was used up.")
+    assert [title for title, _ in content.offered(ended)] == ["What could help, not tried"]
 
 
 TORCHRUN = """\

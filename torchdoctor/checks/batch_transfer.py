@@ -10,8 +10,9 @@ than handing them over.
 What to do
 ----------
 Try fewer workers, and none: `num_workers=0` makes the batch where it is used. Data that lie in
-memory as tensors are fastest indexed as a whole batch (`data[indices]`), without a DataLoader's
-per-sample calls. Fewer and larger tensors in a batch are handed over faster than many small ones.
+memory as tensors are fastest indexed as a whole batch (`data[indices]`, or a data set's own
+`__getitems__`), without a DataLoader's per-sample calls. Fewer and larger tensors in a batch are
+handed over faster than many small ones.
 
 How it is measured
 ------------------
@@ -66,7 +67,9 @@ def look(recording: Recording) -> list[Finding]:
             evidence=[
                 f"Batches of the {workers} lie ready where the step waits: the time goes into "
                 f"taking them over, {1e3 * taken_s:.2f} ms a step, and more workers would not "
-                "change that."
+                "change that.",
+                "Where the data lie in memory, a whole batch indexed at once (data[indices], or "
+                "__getitems__ of the data set) spares the work for each sample.",
             ],
             location=loader.location,
             severity="high" if share >= 0.2 else "moderate",

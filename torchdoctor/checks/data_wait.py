@@ -30,6 +30,7 @@ METRIC = "share of the step spent waiting for data"
 THRESHOLD = 0.20
 THRESHOLD_UNIT = "% of the step; moderate from 5 %"
 MODERATE = 0.05
+_NAMED = 0.01  # of the step
 THRESHOLD_SOURCE = "XProf: input-bound above 20 %, moderately above 5 %"
 
 
@@ -49,9 +50,21 @@ def look(recording: Recording) -> list[Finding]:
     evidence = [f"Each step waits for data {share:.0%} of its time."]
     steps = recording.steps
     if steps is not None and steps.data_wait_s >= 0.01 * steps.mean_s:
+        parts = {
+            "in the DataLoader": steps.data_wait_s,
+            "starting its workers": steps.loader_start_s,
+            "preparing batches in the loop": share * steps.mean_s
+            - steps.data_wait_s
+            - steps.loader_start_s,
+        }
+        said = [
+            f"{1e3 * part_s:.1f} ms {what}"
+            for what, part_s in parts.items()
+            if part_s >= _NAMED * steps.mean_s
+        ]
         evidence.append(
-            f"{steps.data_wait_s * 1e3:.1f} ms in the DataLoader of a {steps.mean_s * 1e3:.1f} ms "
-            "step (means of the observed launch)."
+            f"{', '.join(said)}, of a {steps.mean_s * 1e3:.1f} ms step (means of the observed "
+            "launch)."
         )
     location = training_loader_location(recording)
     severity = "high" if share >= THRESHOLD else "moderate"

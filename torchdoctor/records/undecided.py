@@ -9,9 +9,13 @@ from torchdoctor.records.report import Trial
 _A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 
 
-def looked_faster(trials: Sequence[Trial]) -> list[Trial]:
-    """Trials that are still open, would not change training, and looked faster."""
-    unclear = [t for t in trials if t.verdict == "unclear" and t.numerics != "changed"]
+def looked_faster(trials: Sequence[Trial], changed: bool = False) -> list[Trial]:
+    """Trials that are still open and looked faster.
+
+    Args:
+        changed: of those that change training, in place of those that do not.
+    """
+    unclear = [t for t in trials if t.verdict == "unclear" and (t.numerics == "changed") == changed]
     return [t for t in unclear if t.speedup is not None and t.speedup.estimate > 1 + _A_LITTLE]
 
 

@@ -47,7 +47,7 @@ def _line(one: TriedCeiling) -> str:
     if one.verdict in _SAID:
         return f"{gives}: {_SAID[one.verdict]}"
     if share is not None and 0 < share < 1:
-        gives += f"; {ratio(1 / (1 - share))}x if nothing else used that time"
+        gives += f"; by its share alone {ratio(1 / (1 - share))}x"
     return gives
 
 

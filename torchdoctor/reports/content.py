@@ -300,11 +300,14 @@ def offered(report: Report) -> list[tuple[str, list[RecommendedFix]]]:
     """What is offered beside the recommended set, under its title; empty parts left out."""
     fixes = report.recommendation.also_offered
     speed = [fix for fix in fixes if fix.aim != "training"]
+    # Where no trial could begin, "worth doing" would be more than anybody knows.
+    untried = ("untried", *(["offered"] if report.no_trials_reason else []))
+    named = {*_STANDINGS, "confirmed", *untried}
     parts = [
         (CONFIRMED, [fix for fix in speed if fix.standing == "confirmed"]),
         (UNDECIDED, [fix for fix in speed if fix.standing in ("undecided", "together")]),
-        (UNTRIED, [fix for fix in speed if fix.standing == "untried"]),
-        (OFFERED, [fix for fix in speed if fix.standing not in (*_STANDINGS, "confirmed")]),
+        (UNTRIED, [fix for fix in speed if fix.standing in untried]),
+        (OFFERED, [fix for fix in speed if fix.standing not in named]),
         (ADVICE, [fix for fix in fixes if fix.aim == "training"]),
     ]
     told, found = bool(report.recommendation.fixes), []

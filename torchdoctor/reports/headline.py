@@ -143,6 +143,11 @@ def _none_of(report: Report, trials: list[Trial]) -> str:
     if any(proven_faster(trial.speedup) for trial in report.trials):
         return f"No {count} made it faster without changing training."
     if any(t.verdict == "unclear" and t.speedup is not None for t in trials):
+        if changing := looked_faster(trials, changed=True):
+            best = max(changing, key=lambda t: t.speedup.estimate if t.speedup else 0.0)
+            times = ratio(best.speedup.estimate if best.speedup else None)
+            name = fix_with_settings(best.fix, best.settings)
+            return f"{name} looked {times}x faster, but training changes with it."
         none = f"None {count}" if len(measured) > 1 else "The fix tried"
         looked = "looked faster" if len(measured) > 1 else "did not look faster"
         more = "" if report.interrupted else "; more time may tell (--budget)"
@@ -151,7 +156,9 @@ def _none_of(report: Report, trials: list[Trial]) -> str:
 
 
 def _names(fixes: list[RecommendedFix]) -> str:
+    names = [fix_with_settings(fix.fix, fix.settings) for fix in fixes]
     if len(fixes) == 1:
-        return fix_with_settings(fixes[0].fix, fixes[0].settings)
-    names = [clean(fix.fix) for fix in fixes]
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+        return names[0]
+    # One setting says what is meant: `loader-workers` may be none. Several are no headline.
+    told = [clean(fix.fix) if "," in name else name for fix, name in zip(fixes, names, strict=True)]
+    return f"{', '.join(told[:-1])} and {told[-1]}"

@@ -57,6 +57,8 @@ def untried(report: Report) -> str:
         return clean(report.no_trials_reason.strip())
     if report.interrupted:
         return "No fix was measured."
+    if any(fix.aim != "training" for fix in report.recommendation.also_offered):
+        return "No fix was tried: what applies here is shown as code, not run."
     return "No fix was tried."
 
 
