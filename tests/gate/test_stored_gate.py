@@ -113,11 +113,11 @@ def test_more_time_and_more_memory_than_stored_fail(project: Path, tmp_path: Pat
 
 def test_launches_within_the_scatter_of_the_stored_ones_pass(project: Path, tmp_path: Path) -> None:
     """It says how little that proves; memory that may grow is no failure."""
-    path = stored(tmp_path, [0.0050, 0.0500, 0.0080, 0.0300], 10**8, **here())
+    path = stored(tmp_path, [0.009, 0.018, 0.012, 0.014], 10**8, **here())
     code, said, written = gate(project, path, "--tolerance", "peak_memory=900%")
     assert code == 0, said
     assert "a gate fails from" in said
-    assert written["blind_spot"] > 0.5
+    assert written["blind_spot"] > 0.3
 
 
 def test_time_per_sample_is_not_compared_with_time_per_step(tmp_path: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+import torchdoctor
 from torchdoctor.probe import stacks
 from torchdoctor.probe.tensor_calls import TensorCalls
 
@@ -35,6 +40,57 @@ def test_a_threads_stack_is_read_as_a_whole() -> None:
     assert names[names.index("innermost") :][:3] == ["innermost", "generate", "<lambda>"]
     assert names[-1] == "_bootstrap"
     assert stacks.stack_of(-1) == []
+
+
+# Frames of many sizes, so that what lies in the stack's reused memory is no frame, and callbacks of
+# the garbage collector that let go of the GIL, as freeing a tensor does.
+RUNS_ON = """
+import gc, random, sys, threading, time
+from torchdoctor.probe import stacks
+
+sys.setswitchinterval(1e-5)
+gc.set_threshold(5)
+main, over = threading.main_thread().ident, threading.Event()
+
+def sample():
+    own = threading.get_ident()
+    gc.callbacks.append(lambda *_: time.sleep(0) if threading.get_ident() == own else None)
+    while not over.is_set():
+        assert stacks.stack_of(main)
+
+functions = []
+for locals_ in range(2, 40):
+    names, values = ", ".join(f"a{i}" for i in range(locals_)), (1.5,) * locals_
+    made = {}
+    exec(f"def f(n):\\n {names} = {values}\\n return random.choice(functions)(n - 1) if n else 0",
+         globals(), made)
+    functions.append(made["f"])
+thread = threading.Thread(target=sample)
+thread.start()
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    for depth in (2, 30, 5, 60, 1, 12):
+        random.choice(functions)(depth)
+over.set()
+thread.join()
+assert gc.isenabled()
+"""
+
+
+def test_a_program_that_collects_garbage_survives_being_looked_at(tmp_path: Path) -> None:
+    """CPython before 3.12 collects while it makes frame objects, and lets the thread run on."""
+    (tmp_path / "train.py").write_text(RUNS_ON)
+    environment = {**os.environ, "PYTHONPATH": str(Path(torchdoctor.__file__).parent.parent)}
+    ran = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, (ran.returncode, ran.stderr)
 
 
 def test_a_call_that_was_interrupted_takes_no_longer_than_others() -> None:

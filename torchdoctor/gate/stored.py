@@ -39,7 +39,7 @@ from torchdoctor.reports.figures import seconds
 from torchdoctor.trials.compare import has_two_modes, seconds_per_sample, usable
 from torchdoctor.trials.timed_launch import expected_launch_s
 
-_SEES_NOTHING = 2.0  # times as long, from which on alone a comparison would fail
+_SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
 FEWEST_STORED, LAUNCHES = 3, 5
 
 
@@ -202,9 +202,9 @@ def stored_report(
     if not worse and compared.limit > _SEES_NOTHING:
         raise Inconclusive(
             f"The {len(before)} stored launches lie so far apart ({seconds(min(before))} to "
-            f"{seconds(max(before))} a {'step' if per_step else 'sample'}) that twice the time "
-            "would not be seen: store a new report from a quiet machine, or compare with a commit "
-            "(--against)."
+            f"{seconds(max(before))} a {'step' if per_step else 'sample'}) that ten times the "
+            "time would not be seen: store a new report from a quiet machine, or compare with a "
+            "commit (--against)."
         )
     verdict = "slower" if worse else "not slower"
     fails_from = (

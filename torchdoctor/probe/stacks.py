@@ -1,5 +1,6 @@
 """Samples of the main thread's Python stack, by phase; only in launches that are not timed."""
 
+import gc
 import itertools
 import linecache
 import os
@@ -108,15 +109,21 @@ class Stacks:
 def stack_of(thread):
     """Frames of a running thread, innermost first; [] where there is no such thread.
 
-    In one call into C, in which nobody else gets the GIL: CPython 3.11 was seen to crash on
-    `f_back` of a frame whose thread had run on meanwhile.
+    In one call into C, and without a garbage collection, so that nobody else gets the GIL: CPython
+    makes frame objects for what it finds, which before 3.12 may collect garbage right there. What
+    is called then lets the thread run on, and CPython follows pointers into its reused stack: it
+    crashed.
     """
     innermost = map(dict.get, itertools.starmap(sys._current_frames, [()]), [thread])
-    found = []
+    found, collects = [], gc.isenabled()
+    gc.disable()
     try:
         found.extend(itertools.accumulate(itertools.chain(innermost, _OUTWARD), getattr))
     except AttributeError:
         pass  # of the None beyond the outermost
+    finally:
+        if collects:
+            gc.enable()
     return found[:-1] if found and found[-1] is None else found
 
 
