@@ -197,7 +197,7 @@ def test_of_two_made_anew_together_each_epoch_only_the_main_one_counts() -> None
 
 def test_workers_that_keep_up_are_made_fewer() -> None:
     """Of four workers that had nothing to do, eight and sixteen were tried, and never none."""
-    ready = {"num_workers": 4, "taken_over_s": 0.9, "awaited_s": 0.1, "looks": 2}
+    ready = {"num_workers": 4, "taken_over_s": 0.9, "awaited_s": 0.1, "looks": 20}
     assert numbers(recording(loader=ready)) == [1, 2, 0]  # what none would cost is not known
     assert numbers(recording(loader={**ready, "num_workers": 1})) == [0]
     assert "lies ready" in refused("prefetch-factor", recording(loader=ready))

@@ -17,9 +17,9 @@ handed over faster than many small ones.
 How it is measured
 ------------------
 In the observing launch, at each look into the workers' queue: whether something lay in it from the
-start. The time of looks that went to such ones, against that of the others and against all of the
-step's wait for data; the first batches of an epoch, which wait for workers that start, are left
-out.
+start. The time of looks that went to such ones, against that of the others; the first batches of an
+epoch, which wait for workers that start, are left out. The share is that of taking over alone: what
+else the step waits for (a sampler that computes, evaluation's loader) is in none of the looks.
 
 Not to be confused with
 -----------------------
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 UNDER = "data_loader"
 THRESHOLD = 0.5
-THRESHOLD_UNIT = "% of the wait for data goes into batches that lie ready"
+THRESHOLD_UNIT = "% of the waits for workers begin with a batch that lies ready"
 THRESHOLD_SOURCE = "torchdoctor: most of the wait is no wait for a worker"
 WAIT = 0.05
 
@@ -51,13 +51,13 @@ def look(recording: Recording) -> list[Finding]:
         workers_keep_up,
     )
 
-    share, taken_s = data_wait_share(recording), taken_over_s(recording)
+    waits, taken_s = data_wait_share(recording), taken_over_s(recording)
     steps = recording.steps
-    if share is None or share < WAIT or taken_s is None or steps is None:
+    if waits is None or taken_s is None or steps is None or not workers_keep_up(recording):
         return []
-    if not workers_keep_up(recording):
+    share = min(waits, taken_s / steps.mean_s)
+    if share < WAIT:
         return []
-    share = min(share, taken_s / steps.mean_s)
     loader = training_loaders(recording)[0]
     workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
     return [
@@ -93,9 +93,9 @@ QUIET = [
         "processes": [{"pid": 1, "loaders": [{**_LOADER, "taken_over_s": 0.1, "awaited_s": 2.0}]}],
     },
     {"steps": _STEPS, "processes": [{"pid": 1, "loaders": [{**_LOADER, "num_workers": 0}]}]},
-    # A sampler's work, or that of evaluation: the step waits for far more than it takes over.
+    # A sampler's work, or evaluation's loader: the step waits, and hardly takes over.
     {
-        "steps": {"data_wait_s": 0.02, "forward_s": 0.008},
-        "processes": [{"pid": 1, "loaders": [_LOADER]}],
+        "steps": {"data_wait_s": 0.02, "forward_s": 0.008, "mean_s": 0.03},
+        "processes": [{"pid": 1, "loaders": [{**_LOADER, "taken_over_s": 0.5, "awaited_s": 0.0}]}],
     },
 ]

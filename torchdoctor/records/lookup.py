@@ -15,6 +15,7 @@ from torchdoctor.records.recording import Recording, Shares, StepStatistics, Tra
 
 _FEW_STEPS = 12
 MOSTLY_READY = 0.5  # of the waits for workers
+_FEWEST_LOOKS = 10
 _WAITS = ("taken_over_s", "awaited_s")
 
 
@@ -202,23 +203,17 @@ def taken_over_s(recording: Recording) -> float | None:
     return taken_s / looks * (steps.batches_per_step or 1.0) if looks else None
 
 
-def taken_over_share(recording: Recording) -> float | None:
-    """Share of the step's wait for data that is no waiting: taking over what lies ready, 0 to 1.
-
-    A wait also holds a sampler's work, other loaders, and workers that start. None: as
-    `taken_over_s`.
-    """
-    taken_s, steps, loaders = taken_over_s(recording), recording.steps, training_loaders(recording)
-    if taken_s is None or steps is None:
-        return None
-    ready_s, awaited_s = (sum(getattr(x, of) for x in loaders) for of in _WAITS)
-    of_looks = ready_s / (ready_s + awaited_s) if ready_s + awaited_s > 0 else 0.0
-    return min(of_looks, taken_s / max(steps.data_wait_s, taken_s, 1e-9))
-
-
 def workers_keep_up(recording: Recording) -> bool:
-    """Whether most of the wait for data is taking over what lies ready."""
-    return (taken_over_share(recording) or 0.0) >= MOSTLY_READY
+    """Whether most of the time of the looks into the workers' queue found a batch lying ready.
+
+    What else the step waits for (a sampler's work, other loaders, workers that start) is in none of
+    the looks: the workers are not what it waits for.
+    """
+    loaders = training_loaders(recording)
+    if not loaders or sum(x.looks for x in loaders) < _FEWEST_LOOKS:
+        return False
+    ready_s, awaited_s = (sum(getattr(x, of) for x in loaders) for of in _WAITS)
+    return ready_s > 0 and ready_s >= MOSTLY_READY * (ready_s + awaited_s)
 
 
 def compute_share(recording: Recording) -> float | None:
