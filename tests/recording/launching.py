@@ -42,4 +42,4 @@ def launch_script(
     )
     options.setdefault("timeout_s", 60.0)
     options.setdefault("folder", folder.parent / "launch")
-    return launch(workload, {}, sandbox=sandbox, **options)
+    return launch(workload, options.pop("plan", {}), sandbox=sandbox, **options)

@@ -322,3 +322,41 @@ def test_what_was_seen_in_blocks_keeps_its_time_from_what_can_gain_little() -> N
         could_gain={**dict.fromkeys(gains, 12.0), "fused": 1.03},
     )  # fmt: skip
     assert {fix for fix, _ in recommended(results)} == {"mixed", "bf"}
+
+
+@pytest.mark.parametrize("budget_s", [47.0, 55.0, 67.0, 79.0])
+@pytest.mark.parametrize("expected_s", [7.5, 9.0, 11.0])
+def test_time_that_is_left_goes_to_those_that_nobody_has_looked_at(
+    budget_s: float, expected_s: float
+) -> None:
+    """After one look at what gains nothing half of the budget was left, and nothing was done."""
+    gains = {"evaluation": 0.97, "threads": 1.5, "compile": 1.0, "fused": 1.0}
+    facts = {"compile": FixFacts(setup_s=60.0)}
+    program = Simulated(gains=gains, launch_s=7.5)
+    results = try_all(
+        program, list(gains), budget_s, facts=facts, expected_launch_s=expected_s,
+        patch=lambda fixes: None, both_at_once=SimulatedPairs(program),
+        could_gain={"evaluation": 1.4, "threads": 12.0, "compile": 12.0, "fused": 1.04},
+    )  # fmt: skip
+    assert row(results, "threads").pairs >= 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_search_without_a_winner_ends_only_when_no_look_fits(seed: int) -> None:
+    """What one that compiles took was charged to the untouched program, or ended everything."""
+    chance = random.Random(seed)
+    names = [f"f{number}" for number in range(chance.randint(2, 6))]
+    gains = {name: chance.choice([0.7, 0.95, 1.0]) for name in names}
+    launch_s, budget_s = chance.choice([5.0, 8.0, 15.0]), chance.choice([60.0, 100.0])
+    facts = {name: FixFacts(switches=chance.random() < 0.3) for name in names}
+    facts[chance.choice(names)] = FixFacts(setup_s=chance.choice([30.0, 60.0]))
+    program = Compiles(gains=gains, seed=seed, launch_s=launch_s)
+    results = try_all(
+        program, names, budget_s, facts=facts, seed=seed, patch=lambda fixes: None,
+        switching=SimulatedSwitching(program) if seed % 2 else None,
+        both_at_once=SimulatedPairs(program), expected_launch_s=launch_s * chance.choice([1, 1.3]),
+        could_gain={name: chance.choice([1.03, 1.4, 4.0, 12.0]) for name in names},
+    )  # fmt: skip
+    cheap = [name for name in names if not facts[name].setup_s]
+    unseen = [name for name in cheap if row(results, name).speedup is None]
+    assert not unseen or budget_s - program.now < 3 * launch_s

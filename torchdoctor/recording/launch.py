@@ -119,7 +119,9 @@ def launch(
         (scratch / "redirect").mkdir()
     plan_file = (folder / "plan.json").absolute()
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
-    environment = child_environment(plan_file, sandbox, folder, scratch, compile_cache)
+    environment = child_environment(
+        plan_file, sandbox, folder, scratch, compile_cache, plan.get("seed")
+    )
     changed = variables or {}
     environment |= {name: value for name, value in changed.items() if value is not None}
     environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}

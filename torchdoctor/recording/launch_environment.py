@@ -19,9 +19,11 @@ def child_environment(
     folder: Path,
     scratch: Path,
     compile_cache: Path | None = None,
+    seed: int | None = None,
 ) -> dict[str, str]:
     """The user's environment, the probe in front of the path, trackers offline, torch.compile's
-    cache where the next launch finds it (unless the user has a place for it). No other change.
+    cache where the next launch finds it and strings hashed by one seed, so that a set of labels has
+    the same order in every launch (unless the user chose otherwise). No other change.
     """
     user = dict(os.environ)
     path = user.get("PYTHONPATH")
@@ -33,6 +35,8 @@ def child_environment(
     if compile_cache is not None:
         user.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compile_cache.absolute()))
         user.setdefault("TRITON_CACHE_DIR", str(compile_cache.absolute() / "triton"))
+    if seed is not None:
+        user.setdefault("PYTHONHASHSEED", str(seed % 2**32))
     if sandbox.mode == "redirect":
         user["PYTHONDONTWRITEBYTECODE"] = "1"
     return user

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
@@ -15,6 +16,7 @@ from torchdoctor.trials.schedule import (
     FEWEST_PAIRS,
     SEED_LAUNCHES,
     WORTH,
+    BudgetEnded,
     hopeless,
     no_gain,
     plan_confirmation,
@@ -65,21 +67,33 @@ class Confirmation:
             left_s -= kept_s
             plan = plan_confirmation(expected_s, baseline_s, left_s, launcher.pairs_up, again_s)
             chosen, finalists = finalists[: plan.finalists], finalists[plan.finalists :]
-            if len(chosen) == 1:
-                self._plan_pairs(chosen[0], max(1, plan.pairs))
-                self._pair_up(chosen[0], max(1, plan.pairs), others_wait=bool(finalists))
-                self._go_on_with(chosen[0], kept_s, others_wait=bool(finalists))
-            else:
-                self._rounds(chosen, plan.pairs, kept_s)
-                for arm in chosen:
-                    if self.evidence.measured(arm).beyond_bound:
-                        self._go_on_with(arm, kept_s, others_wait=bool(finalists))
+            # Where one is dearer than expected, what it leaves is the others'.
+            with contextlib.suppress(BudgetEnded):
+                self._measure(chosen, plan.pairs, kept_s, others_wait=bool(finalists))
             self._looked_at += chosen
             self.tell(chosen)
             if self.faster():
                 return
             if not finalists:
                 self._decide_leader(chosen, kept_s)
+
+    def _measure(
+        self, chosen: Sequence[Arm], pairs: int, kept_s: float, *, others_wait: bool
+    ) -> None:
+        """One finalist's pairs, or rounds of several.
+
+        Raises:
+            BudgetEnded: the next launch does not fit.
+        """
+        if len(chosen) == 1:
+            self._plan_pairs(chosen[0], max(1, pairs))
+            self._pair_up(chosen[0], max(1, pairs), others_wait=others_wait)
+            self._go_on_with(chosen[0], kept_s, others_wait=others_wait)
+            return
+        self._rounds(chosen, pairs, kept_s)
+        for arm in chosen:
+            if self.evidence.measured(arm).beyond_bound:
+                self._go_on_with(arm, kept_s, others_wait=others_wait)
 
     def _rounds(self, chosen: Sequence[Arm], most: int, kept_s: float) -> None:
         """Several finalists at once; no more rounds than leave time for all of them together."""
@@ -145,6 +159,12 @@ class Confirmation:
             known = any(len(self.evidence.paired(one, "confirm")) > 2 for one in self.faster())
             if arm.alive and not known and not hopeless(seen, CONFIRM_PAIRS):
                 self._pair_up(arm, CONFIRM_PAIRS - 2, others_wait=True)
+
+    def unseen(self, arms: Sequence[Arm]) -> None:
+        """Nobody has won, and time is left: those that there was no time to look at before."""
+        left = [arm for arm in arms if arm.alive and not self.evidence.measured(arm).differences]
+        if left and not self.faster():
+            self.finalists(left)
 
     def _may_win(self, arm: Arm) -> bool:
         """Not of a fix that was measured afresh with a better setting and did not fail."""

@@ -178,6 +178,7 @@ class _Search:
             if not self.winners():
                 confirmation.finalists(finalists)
                 confirmation.others(others)
+                confirmation.unseen(others)
             confirmation.itself()
             self.winners()
             self.stacking.run()

@@ -109,7 +109,7 @@ class SideBySide:
         began_s = launcher.budget.now()
         one, two, blocks = self._both(launcher, other, arm)
         ended_s = launcher.budget.now()
-        split_s = began_s + _its_share_s(launcher, other, ended_s - began_s)
+        split_s = began_s + _its_share_s(launcher, other, arm, ended_s - began_s)
         other.cost_s += split_s - began_s
         arm.cost_s += ended_s - split_s
         launcher.done += 2
@@ -197,7 +197,7 @@ class SideBySide:
         arm.remarks.append(f"started beside another launch it failed ({why})")
 
 
-def _its_share_s(launcher: Launcher, other: Arm, pair_s: float) -> float:
+def _its_share_s(launcher: Launcher, other: Arm, arm: Arm, pair_s: float) -> float:
     """Seconds of a pair that count as the other side's: half, but for what a fix takes longer.
 
     Half of a compilation, charged to the untouched program, would make all that follows look dear.
@@ -205,4 +205,5 @@ def _its_share_s(launcher: Launcher, other: Arm, pair_s: float) -> float:
     usual = [slot.ended_s - slot.began_s for slot in other.slots]
     usual_s = median(usual) if usual else launcher.expected_s(launcher.baseline)
     half_s = pair_s / 2
-    return usual_s if usual_s and half_s > _LONGER * usual_s else half_s
+    longer = 1.0 if arm.facts.setup_s else _LONGER
+    return usual_s if usual_s and half_s > longer * usual_s else half_s
