@@ -72,6 +72,29 @@ def test_rates_are_those_of_the_window():
     assert found.threads == 5
 
 
+@pytest.mark.parametrize(
+    ("resident", "grows"),
+    [
+        ([100, 110, 121, 129, 141, 150, 161, 170], True),
+        ([100, 150, 111, 160, 121, 171, 131, 180], True),  # a sawtooth over a floor that rises
+        ([11, 964, 1940, 2710, 5978, 8905, 1239, 1240], False),  # one evaluation of longer ones
+        ([11, 300, 600, 980, 1000, 1001, 1000, 1002], False),  # an allocator that warms up
+        ([500, 400, 300, 200, 100, 90, 80, 70], False),
+    ],
+)
+def test_memory_grows_only_where_it_rises_throughout(resident, grows):
+    t = np.arange(len(resident)) * SECOND
+    nothing = np.zeros(len(t))
+    names = ("tree_cpu_s", "own_cpu_s", "pss_bytes", "swap_bytes", "threads", "switches")
+    names += ("forced_switches", "read_bytes", "write_bytes", "read_ops")
+    names += ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others")
+    two = {"process_cpu_s": np.zeros((len(t), 2)), "process_queued_s": np.zeros((len(t), 2))}
+    one = columns(
+        process_t_ns=t, rss_bytes=np.array(resident) * 1e6, **two, **dict.fromkeys(names, nothing)
+    )
+    assert (one.statistics(0, int(t[-1])).rss_growth_bytes_per_s > 1e6) == grows
+
+
 def test_the_training_process_can_be_another_than_the_first():
     assert columns().statistics(0, 4 * SECOND, main_pid=4).main_process_cpus == pytest.approx(0.25)
 

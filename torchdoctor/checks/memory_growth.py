@@ -14,7 +14,8 @@ keeps what it has read is the next place to look.
 
 How it is measured
 ------------------
-Growth of the program's resident memory over the measured window (psutil).
+Growth of the program's resident memory over the measured window (psutil), where its floor rises in
+every quarter of that.
 
 Not to be confused with
 -----------------------

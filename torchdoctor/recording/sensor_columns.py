@@ -15,6 +15,8 @@ from torchdoctor.records import SensorStatistics
 
 Columns = NDArray[np.float64]
 
+_STEADY = 0.25  # of the mean rise: what grows with each step rises by as much in each quarter
+
 
 def _empty(*shape: int) -> Columns:
     return np.zeros(shape, dtype=np.float64)
@@ -209,7 +211,17 @@ class _Window:
         valid = ~np.isnan(y)
         if valid.sum() < 3 or np.ptp(t[valid]) <= 0:
             return None
-        return float(np.polyfit(t[valid] - t[valid][0], y[valid], 1)[0])
+        slope = float(np.polyfit(t[valid] - t[valid][0], y[valid], 1)[0])
+        return slope if _rises_throughout(y[valid]) else min(slope, 0.0)
+
+
+def _rises_throughout(values: Columns) -> bool:
+    """Whether the least of each quarter lies above that of the one before.
+
+    One evaluation of larger batches, or an allocator that warms up, has a slope as well.
+    """
+    floors = np.array([part.min() for part in np.array_split(values, min(4, len(values)))])
+    return bool(np.diff(floors).min() >= _STEADY * np.diff(floors).mean())
 
 
 def _cpu_share(cores: list[float], tree: float | None, own: float | None) -> float | None:
