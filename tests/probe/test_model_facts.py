@@ -23,3 +23,30 @@ def test_channels_last_is_seen_once_it_was_asked_for(model: nn.Module, convertib
     if not any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
         model = model.to(memory_format=torch.channels_last)
     assert describe(model)["conv_channels_last"] is convertible
+
+
+class Linear(nn.Module):
+    """As torch_geometric's: of that name, with other attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_channels, self.weight = 65, nn.Parameter(torch.zeros(65, 65))
+
+
+class Conv2d(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(8))
+
+
+class PaddedConv2d(nn.Conv2d):
+    """As timm's: derived from torch's, under another name."""
+
+
+def test_layers_of_other_packages_are_told_from_those_of_torch() -> None:
+    """One with a Linear of its own could not be described, and no forward of it was seen."""
+    model = nn.Sequential(Linear(), Conv2d(), nn.BatchNorm2d(8), nn.Linear(65, 65))
+    found = describe(model)
+    assert (found["linear"], found["conv2d"], found["conv_bias_before_norm"]) == (1, 0, 0)
+    assert found["odd_sizes"] == ["3: Linear 65 -> 65"]
+    assert describe(PaddedConv2d(8, 8, 3))["conv2d"] == 1

@@ -23,8 +23,12 @@ def _leaves(batch, found):
     return found
 
 
-def batch_size(batch):
-    """Samples in a batch: the first dimension that most of its tensors share; else unknown."""
+def batch_size(batch, asked=None):
+    """Samples in a batch: the first dimension that most of its tensors share; else unknown.
+
+    asked: of a loader, the size that it makes. Where a tensor or a list of the batch has it, it is
+        that: most tensors of a batch of graphs have one row for each node or edge.
+    """
     try:
         # The usual batches, without a walk: a list or tuple of tensors of one length.
         if type(batch) in (list, tuple) and 0 < len(batch) <= 2:
@@ -37,28 +41,47 @@ def batch_size(batch):
         sizes = [int(leaf.shape[0]) for leaf in _leaves(batch, []) if leaf.dim() > 0]
     except Exception:
         return UNKNOWN_SIZE
+    if type(asked) is int and asked > 1 and asked in (*sizes, *_lengths(batch)):
+        return asked
     if not sizes:
         return UNKNOWN_SIZE
     return max(set(sizes), key=sizes.count)
 
 
-def lead_of(batch, samples):
-    """The index or key of a tensor whose first dimension is the batch's size; None: look again.
+def lead_of(batch, samples, before=None):
+    """The index or key of what in a batch is as long as the batch; None: look again.
 
-    `batch[lead].shape[0]` then is the size of the next batch of the same make, without a walk.
+    `len(batch[lead])` then is the size of the next batch of the same make, without a walk.
+
+    before: the one of the batch before, which is kept where it holds here too.
     """
     try:
-        if isinstance(batch, (list, tuple)):
-            leads = range(min(len(batch), _MOST_LEAVES))
-        else:
-            leads = list(batch.keys()) if hasattr(batch, "keys") else ()
-        for lead in leads:
-            shape = getattr(batch[lead], "shape", None)
-            if shape is not None and len(shape) and int(shape[0]) == samples > 0:
+        for lead in (*([] if before is None else [before]), *_leads(batch)):
+            if samples > 0 and _length(batch[lead]) == samples:
                 return lead
     except Exception:
         pass  # a batch of another make: it is walked through each time
     return None
+
+
+def _leads(batch):
+    if isinstance(batch, (list, tuple)):
+        return range(min(len(batch), _MOST_LEAVES))
+    return list(batch.keys()) if hasattr(batch, "keys") else ()
+
+
+def _lengths(batch):
+    try:
+        return [_length(batch[lead]) for lead in _leads(batch)]
+    except Exception:
+        return []
+
+
+def _length(item):
+    """Of a tensor, or of a list of what each sample has: images of several sizes, say."""
+    if hasattr(item, "untyped_storage") and hasattr(item, "dim"):
+        return int(item.shape[0]) if item.dim() > 0 else None
+    return len(item) if isinstance(item, (list, tuple)) else None
 
 
 def nested_bytes(batch):

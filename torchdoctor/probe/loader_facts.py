@@ -6,7 +6,7 @@ import os
 import weakref
 
 from . import dataset_writes
-from .fingerprints import nested_bytes, shapes
+from .fingerprints import batch_size, nested_bytes, shapes
 from .nested_datasets import innermost
 
 _MOST_SHAPES = 8
@@ -31,6 +31,7 @@ class Known:
         self.batch_bytes = 0  # of the largest of the first batches
         self._iterator = None  # a weak reference to the last one
         self.draws_random, self.looked_at = None, 0  # `sample_draws`
+        self._asked = getattr(loader, "batch_size", None)
         self.lead = None  # where in a batch its size is read, once the first were looked at
 
     def loader(self):
@@ -49,6 +50,19 @@ class Known:
     def iterator(self):
         """Of the pass under way; None: there is none."""
         return self._iterator() if self._iterator is not None else None
+
+    def size_of(self, batch):
+        """Samples in one of its batches, the last one of an epoch included, which may have fewer.
+
+        `UNKNOWN_SIZE` where it has no size.
+        """
+        samples = batch_size(batch, self._asked)
+        if self.lead is None or samples == self._asked:
+            return samples
+        try:
+            return len(batch[self.lead])
+        except Exception:  # a batch of another make
+            return samples
 
     def note(self, batch, samples, wall_s, on_cpu):
         """Look closer at one of the first batches."""

@@ -88,13 +88,13 @@ class Loaders:
         Returns:
             Its samples; `UNKNOWN_SIZE` where it has no size.
         """
-        samples = batch_size(batch)
+        samples = known.size_of(batch)
         known.batches += 1
         if samples > 0:
             known.samples += samples
         if known.batches <= _CPU_TIMED:
             known.note(batch, samples, wall_s, on_cpu)
-        known.lead = lead_of(batch, samples)
+        known.lead = lead_of(batch, samples, known.lead)
         return samples
 
     def facts(self):
@@ -223,7 +223,7 @@ def _wrap_next(session, loaders, cls):
     def end(ident, known, batch):
         lead = known.lead
         try:
-            samples = batch_size(batch) if lead is None else batch[lead].shape[0]
+            samples = known.size_of(batch) if lead is None else len(batch[lead])
         except Exception:
             samples = batch_size(batch)
         now = add(step_log.FETCH_END, ident, samples)

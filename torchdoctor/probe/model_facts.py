@@ -25,7 +25,7 @@ def describe(module):
     modules = list(module.modules())
     names = [type(m).__name__ for m in modules]
     cls = type(module)
-    convolutions = [m for m in modules if type(m).__name__ == "Conv2d"]
+    convolutions = [m for m in modules if _is_torchs(m, ("Conv2d",))]
     block, blocks = repeated_blocks(modules)
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
@@ -43,7 +43,7 @@ def describe(module):
         "repeated_block": block,
         "norms": sum("Norm" in name for name in names),
         "odd_sizes": odd_sizes(module),
-        "linear": names.count("Linear"),
+        "linear": sum(_is_torchs(m, ("Linear",)) for m in modules),
         "attention": sum("Attention" in name for name in names),
         "recurrent": sum(name in _RECURRENT for name in names),
         "compiled": any(
@@ -102,7 +102,7 @@ def odd_sizes(module):
     """Large layers with a size that is no multiple of 8, e.g. "head: Linear 768 -> 50257"."""
     found = []
     for name, layer in module.named_modules():
-        if type(layer).__name__ == "Linear":
+        if _is_torchs(layer, ("Linear",)):
             sizes = (layer.in_features, layer.out_features)
             if min(sizes) >= _LARGE and any(size % 8 for size in sizes):
                 found.append("%s: Linear %d -> %d" % (name, *sizes))
@@ -116,13 +116,21 @@ def count_biases_before_norm(modules):
         children = list(module.children())
         for first, second in zip(children, children[1:]):  # noqa: B905
             if (
-                type(first).__name__ in _CONVOLUTIONS
+                _is_torchs(first, _CONVOLUTIONS)
                 and type(second).__name__ in _NORMS
                 and getattr(first, "bias", None) is not None
                 and getattr(second, "num_features", None) == first.out_channels
             ):
                 count += 1
     return count
+
+
+def _is_torchs(module, names):
+    """Whether it is one of these layers, or derived from one: packages have others of that name."""
+    return any(
+        cls.__name__ in names and cls.__module__.startswith("torch.")
+        for cls in type(module).__mro__
+    )
 
 
 def _size(parameter):

@@ -67,8 +67,9 @@ class Models:
         if self._scans > 1:
             # The root is never called as a whole (a LightningModule): look one level deeper.
             roots += [c for root in self.known for c in root.children() if not root.forwards]
+        add = self._session.guarded(self._add)  # one that cannot be read costs no other
         for module in roots:
-            self._add(module)
+            add(module)
 
     def _add(self, module):
         own = module.__dict__
