@@ -664,3 +664,13 @@ def test_the_collector_is_frozen_only_where_it_costs_something() -> None:
     fix = FIXES["gc-freeze"]
     assert fix.refuses(recording(gc_s=0.05)) is None
     assert "0.1%" in (fix.refuses(recording(gc_s=0.001)) or "")
+
+
+@pytest.mark.parametrize(("through", "edited"), [(None, True), ("stable_baselines3", False)])
+def test_no_line_is_edited_for_what_a_library_makes(through: str | None, edited: bool) -> None:
+    made = {"supports_fused": True, "location": replace(HERE, through=through)}
+    found = catalogue.fixes()["fused-optimizer"].edits({"fused": True}, recording(optimizer=made))
+    assert bool(found) == edited
+    loader = {"location": replace(HERE, through=through)}
+    workers = catalogue.fixes()["loader-workers"]
+    assert bool(workers.edits({"num_workers": 2}, recording(loader=loader))) == edited

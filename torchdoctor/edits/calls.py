@@ -29,12 +29,20 @@ def loader_call(recording: Recording, **keywords: Any) -> str:
     asked = trainer_call(recording, keywords)
     if asked is not None:
         return asked
-    where = place(recording, loader_location(recording), "the training DataLoader")
-    call = f"{where}  DataLoader(..., {written(keywords)})"
+    location = loader_location(recording)
+    where = place(recording, location, "the training DataLoader")
+    call = f"{where}  DataLoader(..., {written(keywords)}){made_by_library(location)}"
     others = _others_made_there(recording)
-    if others:
+    if others and not made_by_library(location):
         call += f"\n# this line makes {others + 1} loaders: the edit changes all of them"
     return call
+
+
+def made_by_library(location: Location | None) -> str:
+    """A comment for a call that a library makes; empty where the line itself does."""
+    if location is None or location.through is None:
+        return ""
+    return f"\n# {location.through} makes it, called from this line: look for its option for that"
 
 
 def _others_made_there(recording: Recording) -> int:
@@ -99,8 +107,8 @@ def without_workers(recording: Recording) -> list[Edit]:
 def call_edits(
     recording: Recording, location: Location | None, callee: str, keywords: dict[str, Any]
 ) -> list[Edit]:
-    """One edit for each argument of a call; [] where its place is unknown."""
-    if location is None:
+    """One edit for each argument of a call; [] where its place is unknown, or in a library."""
+    if location is None or location.through is not None:
         return []
     return [
         KeywordEdit(

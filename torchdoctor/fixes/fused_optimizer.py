@@ -180,7 +180,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where."""
-    from torchdoctor.edits.calls import written
+    from torchdoctor.edits.calls import made_by_library, written
     from torchdoctor.edits.trainers import trainer_call
     from torchdoctor.records.lookup import place
 
@@ -191,7 +191,8 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     for optimizer in _changed(settings, recording):
         where = place(recording, optimizer.location, "where it is made")
         instead = "  # in place of foreach" if settings.get("fused") and optimizer.foreach else ""
-        lines.append(f"{where}  {_name(optimizer)}(..., {written(settings)}){instead}")
+        call = f"{where}  {_name(optimizer)}(..., {written(settings)}){instead}"
+        lines.append(f"{call}{made_by_library(optimizer.location)}")
     return "\n".join(dict.fromkeys(lines)) or f"optimizer = ...(..., {written(settings)})"
 
 
@@ -203,8 +204,8 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     found: list[Edit] = []
     for optimizer in _changed(settings, recording):
         name, where = _name(optimizer), optimizer.location
-        found += call_edits(recording, where, name, settings)
-        if where is not None:  # torch refuses both at once
+        found += (changed := call_edits(recording, where, name, settings))
+        if changed and where is not None:  # torch refuses both at once
             other = "foreach" if settings.get("fused") else "fused"
             found.append(
                 DropKeywordEdit(

@@ -137,7 +137,7 @@ def _wrap_init(session, loaders, cls):
         else:
             old(self, *args, **kwargs)
         try:
-            loaders.made(self, places.here())
+            loaders.made(self, places.made_here(self))
         except Exception as error:
             session.fail("loader", error)
 

@@ -119,7 +119,7 @@ def install(session):
     def __init__(self, *args, **kwargs):
         old_init(self, *args, **kwargs)
         try:
-            optimizers.made(self, places.here())
+            optimizers.made(self, places.made_here(self))
         except Exception as error:
             session.fail("optimizer", error)
 

@@ -5,6 +5,7 @@ import sys
 import sysconfig
 
 _PROBE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # fixes run there too
 _STANDARD = tuple(
     {os.path.realpath(sysconfig.get_paths()[name]) + os.sep for name in ("stdlib", "platstdlib")}
 )
@@ -12,14 +13,14 @@ _verdicts: dict = {}
 
 
 def is_users(filename):
-    """Whether a code object's file is the user's own: not a library, not Python, not the probe."""
+    """Whether a code object's file is the user's: no library's, Python's, or torchdoctor's."""
     verdict = _verdicts.get(filename)
     if verdict is None:
         path = os.path.realpath(filename) if filename else ""
         foreign = (
             not path
             or filename.startswith("<")
-            or path.startswith(_PROBE)
+            or path.startswith(_OWN)
             or path.startswith(_STANDARD)
             or (os.sep + "site-packages" + os.sep) in path
             or (os.sep + "dist-packages" + os.sep) in path
@@ -63,3 +64,33 @@ def here():
     """Location of the user's line that led to this call; None where only libraries are above."""
     frame = users_frame(sys._getframe(1))
     return of_frame(frame) if frame is not None else None
+
+
+def made_here(made):
+    """The same of a constructor's call, with the package that makes the object, called from there.
+
+    The innermost frames are the object's own constructors, and what libraries wrap around them.
+    """
+    frame, inside, package = sys._getframe(1), False, None
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        inside = inside or not _is_given(frame, made)
+        if inside:
+            package = _package(frame.f_code.co_filename) or package
+        frame = frame.f_back
+    return {**of_frame(frame), "through": package} if frame is not None else None
+
+
+def _is_given(frame, made):
+    """Whether the object is the first argument of a call."""
+    code = frame.f_code
+    return code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is made
+
+
+def _package(filename):
+    """The top package that an installed file belongs to, but torch; None: it is not installed."""
+    for folder in ("site-packages", "dist-packages"):
+        _, found, rest = filename.replace(os.sep, "/").rpartition("/%s/" % folder)
+        name = rest.split("/")[0].removesuffix(".py")
+        if found and name != "torch":
+            return name
+    return None

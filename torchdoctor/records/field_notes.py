@@ -148,6 +148,7 @@ NOTES: dict[str, dict[str, str]] = {
         "file": "Absolute path.",
         "line": "Line, from 1.",
         "function": "Name of the function around it.",
+        "through": "Package that makes what is made there; null: the line itself does.",
     },
     "Ceiling": {
         "speedup": "Speed-up with the branch's cost taken away altogether. By replay, low and high are no 95 % interval: low allows for the replay's error, high also for waits of unknown cause.",

@@ -1,0 +1,88 @@
+"""A loader or an optimizer that a library makes for a line of the program's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from probed import run_probed
+
+from torchdoctor.edits import calls
+from torchdoctor.probe import places
+from torchdoctor.records import Location
+
+LIBRARY = """
+import functools
+import torch
+
+class Net:
+    def __init__(self, model):
+        self.model = model
+        self.setup()
+    def setup(self):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def fit(self, data):
+        for x in torch.utils.data.DataLoader(data, batch_size=2):
+            self.optimizer.zero_grad(); self.model(x).mean().backward(); self.optimizer.step()
+
+class OwnLoader(torch.utils.data.DataLoader):
+    def __init__(self, data):
+        super().__init__(data, batch_size=2)
+
+def remembers(init):
+    @functools.wraps(init)
+    def wrapper(obj, *args, **kwargs):
+        init(obj, *args, **kwargs)
+    return wrapper
+"""
+BY_LIBRARY = """
+import torch, netlib
+netlib.Net(torch.nn.Linear(4, 1)).fit(torch.randn(8, 4))
+"""
+BY_ITSELF = """
+import torch, netlib
+{before}
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in {loader}:
+    optimizer.zero_grad(); model(x).mean().backward(); optimizer.step()
+"""
+PLAIN = "torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=2)"
+WRAPPED = "L = torch.utils.data.DataLoader; L.__init__ = netlib.remembers(L.__init__)"
+
+
+@pytest.mark.parametrize(
+    ("program", "through"),
+    [
+        (BY_LIBRARY, "netlib"),
+        (BY_ITSELF.format(before="", loader=PLAIN), None),
+        (BY_ITSELF.format(before="", loader="netlib.OwnLoader(torch.randn(8, 4))"), None),
+        (BY_ITSELF.format(before=WRAPPED, loader=PLAIN), None),
+    ],
+    ids=["library", "plain", "derived", "wrapped"],
+)
+def test_who_makes_it(program: str, through: str | None, tmp_path: Path) -> None:
+    """The line that calls the library was said to be `DataLoader(..., num_workers=1)`."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "netlib.py").write_text(LIBRARY)
+    start = f"import sys; sys.path.append({str(installed)!r})"
+    (tmp_path / "train.py").write_text(start + program)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
+    assert run.returncode == 0, run.stderr
+    assert run.said() == []
+    for made in (run.main["loaders"][0], run.main["optimizers"][0]):
+        assert made["location"]["file"].endswith("train.py")
+        assert made["location"]["through"] == through
+
+
+def test_the_library_is_named_where_nothing_can_be_edited() -> None:
+    assert calls.made_by_library(Location(file="/train.py", line=3)) == ""
+    at = Location(file="/train.py", line=3, through="skorch")
+    assert "skorch makes it" in calls.made_by_library(at)
+
+
+def test_torchdoctors_own_files_are_not_the_users() -> None:
+    """A recompilation was said to come from a line of ours."""
+    assert not places.is_users(calls.__file__)
+    assert places.is_users(__file__)
