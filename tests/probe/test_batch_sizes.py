@@ -44,6 +44,15 @@ for images, targets in DataLoader(data, batch_size=4, collate_fn=lambda x: tuple
     o.zero_grad(); sum(model(x[None]).mean() for x in images).backward(); o.step()
 """
 
+# Nothing is put together, as detectron2's models take it.
+LISTS = """
+data = [{"image": torch.randn(3, 8 + i % 3, 8), "label": i % 5} for i in range(14)]
+model = nn.Conv2d(3, 4, 3)
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(data, batch_size=4, collate_fn=list):
+    o.zero_grad(); sum(model(x["image"][None]).mean() for x in batch).backward(); o.step()
+"""
+
 # The whole batch is one item of the dataset: its tensors say how large it is.
 READY = """
 data = [(torch.randn(6, 4), torch.randn(6, 1), torch.randn(6, 1)) for i in range(4)]
@@ -56,8 +65,8 @@ for x, y, w in DataLoader(data, batch_size=1, collate_fn=lambda x: x[0]):
 
 @pytest.mark.parametrize(
     ("program", "samples"),
-    [(GRAPHS, 14), (IMAGES, 14), (READY, 24)],
-    ids=["graphs", "images", "ready"],
+    [(GRAPHS, 14), (IMAGES, 14), (LISTS, 14), (READY, 24)],
+    ids=["graphs", "images", "lists", "ready"],
 )
 def test_samples_are_counted(program: str, samples: int, tmp_path: Path) -> None:
     """64 graphs were 6206 samples: a row for each node, and other ones in each batch."""

@@ -6,6 +6,7 @@ from .step_log import UNKNOWN_SIZE
 
 _MOST_BYTES = 4096  # of each sample's row that is hashed
 _MOST_LEAVES = 64
+ITSELF = object()  # the lead of a batch that is a list of samples
 
 
 def _leaves(batch, found):
@@ -51,17 +52,22 @@ def batch_size(batch, asked=None):
 def lead_of(batch, samples, before=None):
     """The index or key of what in a batch is as long as the batch; None: look again.
 
-    `len(batch[lead])` then is the size of the next batch of the same make, without a walk.
+    `length_by(lead, batch)` then is the size of the next batch of the same make, without a walk.
 
     before: the one of the batch before, which is kept where it holds here too.
     """
     try:
-        for lead in (*([] if before is None else [before]), *_leads(batch)):
+        for lead in (*([] if before in (None, ITSELF) else [before]), *_leads(batch)):
             if samples > 0 and _length(batch[lead]) == samples:
                 return lead
     except Exception:
         pass  # a batch of another make: it is walked through each time
-    return None
+    return ITSELF if isinstance(batch, (list, tuple)) and len(batch) == samples else None
+
+
+def length_by(lead, batch):
+    """Samples of a batch by what `lead_of` found in one before; raises in one of another make."""
+    return len(batch) if lead is ITSELF else len(batch[lead])
 
 
 def _leads(batch):
@@ -71,8 +77,10 @@ def _leads(batch):
 
 
 def _lengths(batch):
+    """Of a batch that is a list, and of what lies in it."""
     try:
-        return [_length(batch[lead]) for lead in _leads(batch)]
+        own = [len(batch)] if isinstance(batch, (list, tuple)) else []
+        return own + [_length(batch[lead]) for lead in _leads(batch)]
     except Exception:
         return []
 

@@ -6,7 +6,7 @@ import os
 import weakref
 
 from . import dataset_writes
-from .fingerprints import batch_size, nested_bytes, shapes
+from .fingerprints import batch_size, length_by, nested_bytes, shapes
 from .nested_datasets import innermost
 
 _MOST_SHAPES = 8
@@ -60,7 +60,7 @@ class Known:
         if self.lead is None or samples == self._asked:
             return samples
         try:
-            return len(batch[self.lead])
+            return length_by(self.lead, batch)
         except Exception:  # a batch of another make
             return samples
 
