@@ -53,6 +53,15 @@ for batch in DataLoader(data, batch_size=4, collate_fn=list):
     o.zero_grad(); sum(model(x["image"][None]).mean() for x in batch).backward(); o.step()
 """
 
+# As many fields as the loader's batches have samples, and a last batch of one.
+FIELDS = """
+data = [(torch.randn(4), torch.randn(1), torch.randn(1)) for i in range(7)]
+model = nn.Linear(4, 1)
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y, w in DataLoader(data, batch_size=3):
+    o.zero_grad(); ((model(x) - y) * w).square().mean().backward(); o.step()
+"""
+
 # The whole batch is one item of the dataset: its tensors say how large it is.
 READY = """
 data = [(torch.randn(6, 4), torch.randn(6, 1), torch.randn(6, 1)) for i in range(4)]
@@ -65,8 +74,8 @@ for x, y, w in DataLoader(data, batch_size=1, collate_fn=lambda x: x[0]):
 
 @pytest.mark.parametrize(
     ("program", "samples"),
-    [(GRAPHS, 14), (IMAGES, 14), (LISTS, 14), (READY, 24)],
-    ids=["graphs", "images", "lists", "ready"],
+    [(GRAPHS, 14), (IMAGES, 14), (LISTS, 14), (FIELDS, 7), (READY, 24)],
+    ids=["graphs", "images", "lists", "fields", "ready"],
 )
 def test_samples_are_counted(program: str, samples: int, tmp_path: Path) -> None:
     """64 graphs were 6206 samples: a row for each node, and other ones in each batch."""

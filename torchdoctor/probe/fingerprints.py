@@ -77,10 +77,11 @@ def _leads(batch):
 
 
 def _lengths(batch):
-    """Of a batch that is a list, and of what lies in it."""
+    """Of what lies in a batch; of one that is a list without tensors, one of samples, its own."""
     try:
-        own = [len(batch)] if isinstance(batch, (list, tuple)) else []
-        return own + [_length(batch[lead]) for lead in _leads(batch)]
+        items = [batch[lead] for lead in _leads(batch)]
+        listed = isinstance(batch, (list, tuple)) and not any(hasattr(x, "dim") for x in items)
+        return [_length(x) for x in items] + [len(batch)] * listed
     except Exception:
         return []
 

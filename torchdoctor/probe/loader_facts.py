@@ -56,13 +56,13 @@ class Known:
 
         `UNKNOWN_SIZE` where it has no size.
         """
-        samples = batch_size(batch, self._asked)
-        if self.lead is None or samples == self._asked:
-            return samples
         try:
-            return length_by(self.lead, batch)
+            samples = 0 if self.lead is None else length_by(self.lead, batch)
         except Exception:  # a batch of another make
+            samples = 0
+        if 0 < samples <= (self._asked or samples):
             return samples
+        return batch_size(batch, self._asked)
 
     def note(self, batch, samples, wall_s, on_cpu):
         """Look closer at one of the first batches."""

@@ -10,7 +10,7 @@ import time
 import weakref
 
 from . import loader_facts, loader_order, places, sample_draws, step_log
-from .fingerprints import Fingerprints, batch_size, lead_of, length_by
+from .fingerprints import Fingerprints, lead_of, length_by
 
 _CPU_TIMED = 20  # fetches
 
@@ -225,7 +225,7 @@ def _wrap_next(session, loaders, cls):
         try:
             samples = known.size_of(batch) if lead is None else length_by(lead, batch)
         except Exception:
-            samples = batch_size(batch)
+            samples = known.size_of(batch)
         now = add(step_log.FETCH_END, ident, samples)
         if session.batches_learn:
             learned(ident, now)

@@ -239,7 +239,7 @@ NOTES: dict[str, dict[str, str]] = {
         "iowait_share": "CPU time that waited for disks.",
         "rss_peak_bytes": "Resident memory of the process tree at its highest.",
         "memory_peak_bytes": "The same, but what its processes share counts once (or so).",
-        "rss_growth_bytes_per_s": "Slope of the resident memory; 0 where it did not rise throughout.",
+        "rss_growth_bytes_per_s": "Slope of the resident memory; not above 0 where it did not rise throughout.",
         "swap_used_bytes": "Swap in use.",
         "context_switches_per_s": "All context switches.",
         "involuntary_switches_per_s": "Those forced by the scheduler.",
