@@ -30,19 +30,19 @@ THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide; TorchTidy looks for the sa
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
     from torchdoctor.records.lookup import training_models
 
     models = [m for m in training_models(recording) if m.conv_bias_before_norm >= THRESHOLD]
     if not models:
         return []
     model = max(models, key=lambda m: m.conv_bias_before_norm)
+    biased = counted(model.conv_bias_before_norm, "convolution has", "convolutions have")
     return [
         Finding(
             check="conv-bias-before-norm",
             share_of_step=None,
-            evidence=[
-                f"{model.conv_bias_before_norm} convolutions have a bias right before a batch norm."
-            ],
+            evidence=[f"{biased} a bias right before a batch norm."],
             location=model.location,
             severity="advice",
         )
