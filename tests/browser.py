@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 
 _Found = TypeVar("_Found")
-_PATIENCE_S = 90.0
+_PATIENCE_S = 300.0
 # What the page's elements and their shadow trees hold, wherever they are nested.
 _DEEP = """
 const found = [];

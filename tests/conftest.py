@@ -11,6 +11,7 @@ import signal
 
 import pytest
 
+_GROUPS = ("trials", "chromium")  # of tests that run one after the other
 _GIVES_WAY = 10  # of niceness
 _AT_START = os.nice(0) if hasattr(os, "nice") else 0
 
@@ -38,6 +39,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.nice(_GIVES_WAY)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """`--last-failed` looks for a test's own name, to which xdist appends the group's."""
+    cache = getattr(session.config, "cache", None)
+    if cache is None or not session.config.pluginmanager.has_plugin("dsession"):
+        return
+    failed = cache.get("cache/lastfailed", {})
+    cache.set("cache/lastfailed", {_without_group(name): True for name in failed})
+
+
+def _without_group(name: str) -> str:
+    own, _, group = name.rpartition("@")
+    return own if group in _GROUPS else name
+
+
 @pytest.fixture(autouse=True)
 def no_compile_cache_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch writes the folder of its cache into the environment of whoever compiles, and a launch
@@ -45,11 +61,3 @@ def no_compile_cache_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why a test had to be run again: a failure that did not come back is shown all the same."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.section(f"run again: {report.nodeid}")
-        terminalreporter.line(report.longreprtext)

@@ -111,7 +111,7 @@ def run(
     folder: Path,
     *,
     stdin: str = "",
-    timeout: float = 240,
+    timeout: float = 600,
     forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run it to its end; its streams go through files in `folder`.

@@ -10,7 +10,7 @@ import psutil
 
 def left_in(folder: Path) -> list[list[str]]:
     """Command lines of processes there that do not go away: one that was killed needs a moment."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         found = [
             p.info["cmdline"]

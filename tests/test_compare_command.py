@@ -28,7 +28,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess:
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         check=False,
-        timeout=60,
+        timeout=600,
     )
 
 
@@ -122,7 +122,7 @@ def test_what_can_be_read_once_only_is_told_to_be_saved(arguments: str, tmp_path
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
-        timeout=60,
+        timeout=600,
     )
     assert result.returncode == 2, result.stderr
     assert "save it to a file" in result.stderr

@@ -31,7 +31,7 @@ def diagnose(*arguments: str, **more) -> subprocess.CompletedProcess:
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         check=False,
-        timeout=60,
+        timeout=600,
         **more,
     )
 

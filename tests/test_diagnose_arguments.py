@@ -28,7 +28,7 @@ def torchdoctor(folder: Path, *arguments: str, before: str = "") -> subprocess.C
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         check=False,
-        timeout=60,
+        timeout=600,
     )
 
 

@@ -405,7 +405,7 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_LOADER)

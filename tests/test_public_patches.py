@@ -77,7 +77,10 @@ def test_a_patch_that_the_run_did_not_measure_is_measured_by_the_gate(tmp_path: 
     git(clone, "add", "-A")
     git(clone, "commit", "-qm", "as it is")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    found, said = public_patches.by_gate(diff, clone, clone, ["train.py"], "50s", environment)
+    for budget in ("50s", "2m", "5m"):  # a slow machine needs longer for its five pairs
+        found, said = public_patches.by_gate(diff, clone, clone, ["train.py"], budget, environment)
+        if found is not None:
+            break
     assert said == "" and found is not None and found["estimate"] > 1.3
     assert (clone / "train.py").read_text() == program, "only a copy is changed"
     found, said = public_patches.by_gate(diff, clone, tmp_path, ["train.py"], "45s", environment)

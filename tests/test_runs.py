@@ -60,7 +60,7 @@ def run(folder: Path, *arguments: str, before=(), **more) -> subprocess.Complete
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         check=False,
-        timeout=240,
+        timeout=600,
         **({"stdin": subprocess.DEVNULL} | more),
     )
 

@@ -59,7 +59,7 @@ def test_workload_trains_and_prints_a_finite_loss(workload, tmp_path):
     streams.mkdir()
     surroundings = environment(TMPDIR=str(temporary))
     command = [str(workload.script), "--steps", "3"]
-    done = run(command, temporary, surroundings, streams, timeout=200)
+    done = run(command, temporary, surroundings, streams, timeout=600)
     assert done.returncode == 0, done.stderr
     last = [line for line in done.stdout.splitlines() if line.startswith("step 3 ")][-1]
     assert 0.0 < float(last.split()[3]) < 100.0

@@ -99,7 +99,7 @@ def shell(command: str, folder: Path, environment: Mapping[str, str]) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout

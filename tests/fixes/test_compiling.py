@@ -59,7 +59,7 @@ def compiled(
     script = folder / "train.py"
     script.write_text(text)
     ran = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == 0, ran.stderr
     lines = {x.split("# ")[1]: n for n, x in enumerate(text.splitlines(), 1) if "# " in x}

@@ -168,7 +168,7 @@ def test_the_command_for_two_machines_joins_two_agents(
         for _ in range(2)
     ]
     try:
-        ended = [agent.communicate(timeout=240) for agent in agents]
+        ended = [agent.communicate(timeout=600) for agent in agents]
     finally:
         for agent in agents:
             agent.kill()

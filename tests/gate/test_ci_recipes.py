@@ -114,7 +114,7 @@ def run_action(
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=600,
     )
     found = dict(line.split("=", 1) for line in output.read_text().splitlines())
     said = summary.read_text() if summary.exists() else ""

@@ -70,7 +70,7 @@ def gate(folder: Path, outcome: str, **more: str) -> subprocess.CompletedProcess
     if behind:
         command = ["bash", "-c", f'set -o pipefail; "$@" {behind}', "bash", *command]
     return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=120,
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=600,
         env={**clean, "PYTHONPATH": str(ROOT), "OUTCOME": outcome, **more},
     )  # fmt: skip
 

@@ -83,9 +83,9 @@ def gate(project: Path, path: Path, *arguments: str) -> tuple[int, str, dict[str
     """Exit code, all that was printed, and the JSON."""
     result = subprocess.run(
         [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--output", "out",
-         "--json", "out.json", "--budget", "30s", "--steps", "20", "--baseline", str(path),
+         "--json", "out.json", "--budget", "3m", "--steps", "20", "--baseline", str(path),
          *arguments, "train.py"],
-        cwd=project, capture_output=True, text=True, check=False, timeout=280,
+        cwd=project, capture_output=True, text=True, check=False, timeout=600,
         stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     file = project / "out.json"

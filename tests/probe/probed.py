@@ -100,7 +100,7 @@ def run_plain(
     command: list[str],
     cwd: Path,
     stdin: str = "",
-    timeout: float = 120,
+    timeout: float = 600,
     forked: bool = False,
     **env: str,
 ) -> Probed:
@@ -118,7 +118,7 @@ def run_probed(
     cwd: Path,
     folder: Path,
     stdin: str = "",
-    timeout: float = 120,
+    timeout: float = 600,
     env: dict[str, str] | None = None,
     forked: bool = False,
     lingers_s: float = 0.1,

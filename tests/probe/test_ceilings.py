@@ -92,7 +92,7 @@ def run(
         boundary={"kind": boundary, "ident": 0, "every": 1},
         warmup_steps=3,
         switch={**switch, **wanted},
-        timeout=400,
+        timeout=600,
     )
 
 
@@ -316,7 +316,7 @@ def test_a_program_that_lives_by_its_values_goes_on(
             "discard_steps": 3,
             "seed": 3,
         },
-        timeout=400,
+        timeout=600,
     )
     applied(ran)
     on, rows = on_in_iterations(ran, "optimizer"), rows_of(tmp_path)

@@ -184,7 +184,7 @@ def _traced(folder: Path, sizes: str) -> tuple[Recording, int]:
     script, trace = folder / "train.py", folder / "trace.json"
     script.write_text(TRACED)
     command = [sys.executable, str(script), str(trace), sizes]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     line = next(n for n, x in enumerate(TRACED.splitlines(), 1) if "# breaks" in x)
     seen = recording({"processes": []})

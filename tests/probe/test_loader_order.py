@@ -80,7 +80,7 @@ class Paced(torch.utils.data.Dataset):
     def __len__(self):
         return 120
     def __getitem__(self, index):
-        time.sleep(0.02 if "slow" in sys.argv else 0.0)
+        time.sleep(0.08 if "slow" in sys.argv else 0.0)
         return torch.ones(3)
 
 if __name__ == "__main__":
@@ -88,7 +88,7 @@ if __name__ == "__main__":
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     options = {"in_order": False} if "unordered" in sys.argv else {}
     for x in torch.utils.data.DataLoader(Paced(), batch_size=2, num_workers=2, **options):
-        time.sleep(0.0 if "slow" in sys.argv else 0.05)
+        time.sleep(0.0 if "slow" in sys.argv else 0.12)
         model(x).sum().backward()
         optimizer.step()
 """

@@ -87,7 +87,7 @@ def test_a_program_that_collects_garbage_survives_being_looked_at(tmp_path: Path
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert ran.returncode == 0, (ran.returncode, ran.stderr)

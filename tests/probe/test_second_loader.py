@@ -72,7 +72,7 @@ def run(folder: Path, text: str, *arms: list[dict[str, Any]], **wanted: Any) -> 
         warmup_steps=3,
         switch={**switch, **wanted},
         after=after,
-        timeout=120,
+        timeout=600,
     )
 
 

@@ -44,7 +44,7 @@ def run_loop(
         forked=True,
         purpose="time",
         boundary=boundary,
-        timeout=60,
+        timeout=600,
         **plan,
     )
 
@@ -274,6 +274,6 @@ def test_evaluation_on_the_training_loader_needs_the_phases(
         "    model.train()"
     )
     (tmp_path / "train.py").write_text(SETUP.replace("TOOL", repr(TOOL)) + loop)
-    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, timeout=60)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, timeout=600)
     events, _, _ = read_channel(run.channel)
     assert evaluates_training_loader(events[run.main_pid]) is expected

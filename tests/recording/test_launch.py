@@ -313,7 +313,7 @@ def test_interrupting_the_tool_from_outside(project, tmp_path):
         tool.send_signal(signal.SIGINT)
         time.sleep(0.05)
         tool.send_signal(signal.SIGINT)
-        said, _ = tool.communicate(timeout=60)
+        said, _ = tool.communicate(timeout=600)
     assert left_over() == []
     assert said in ("interrupted False\n", "")
 

@@ -313,7 +313,7 @@ def test_it_works_for_an_ordinary_user(tmp_path):
         ended = subprocess.run(
             ["setpriv", "--reuid", "65534", "--regid", "65534", "--groups", "65534,33", python,
              "-c", driver],
-            cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+            cwd=home, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600,
             env={"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1",
                  "PYTHONPATH": str(folder / "package")},
         )  # fmt: skip
@@ -340,7 +340,7 @@ def test_a_killed_tool_leaves_no_process_and_its_scratch_folder_goes_with_the_ne
     )
     ended = subprocess.run(
         [sys.executable, "-c", driver], capture_output=True, text=True, cwd=REPOSITORY,
-        stdin=subprocess.DEVNULL, timeout=60,
+        stdin=subprocess.DEVNULL, timeout=600,
     )  # fmt: skip
     left = Path(ended.stdout.splitlines()[0])
     psutil.wait_procs(_sleepers(), timeout=10)

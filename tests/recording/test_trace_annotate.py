@@ -177,6 +177,6 @@ def test_a_pipe_stays_a_pipe_and_no_file_beside_is_touched(tmp_path: Path) -> No
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["cat", tmp_path / "pipe"], stdout=subprocess.PIPE) as reader:
         write_annotated(source, tmp_path / "pipe")
-        content, _ = reader.communicate(timeout=60)
+        content, _ = reader.communicate(timeout=600)
     assert content == (tmp_path / "out.json").read_bytes()
     assert (tmp_path / "pipe").is_fifo()

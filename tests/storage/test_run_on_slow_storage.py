@@ -18,7 +18,6 @@ TRAINS = PROGRAM.replace("if __name__", "EPOCHS = 200\nif __name__").replace(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()

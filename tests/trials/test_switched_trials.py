@@ -59,13 +59,13 @@ def launched(
     script.write_text(text.replace("CRASH", crash))
     workload = workload_of([str(script)], cwd=str(folder))
     sandbox = Sandbox.choose("auto", folder, workload)
-    recorder = Recorder(workload, folder / "run", sandbox, 0, None, 60.0)
+    recorder = Recorder(workload, folder / "run", sandbox, 0, None, 240.0)
     try:
-        seen = recorder.observe(None, 2.0, 6.0)
+        seen = recorder.observe(None, 2.0, 20.0)
         window = Window(warmup_steps=8, measure_steps=30, max_window_s=5.0)
         modules = catalogue.fixes()
         loaders = seen.processes[0].loaders
-        trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 60.0)
+        trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 240.0)
         assert trials is not None and (text is not SCRIPT or seen.steps.cycle_steps == 4)
         return trials(arms, rounds=3, seed=0)
     finally:
