@@ -48,8 +48,8 @@ def report(launches_s: list[float], **baseline: Any) -> Report:
     )
 
 
-def compared(stored: Report, timings: list[LaunchTiming]) -> Any:
-    return stored_report(stored, "report.json", SETTINGS, [SEEN], timings)
+def compared(stored: Report, timings: list[LaunchTiming], settings: GateSettings = SETTINGS) -> Any:
+    return stored_report(stored, "report.json", settings, [SEEN], timings)
 
 
 def test_mean_is_compared_with_mean_although_now_looks_even() -> None:
@@ -81,6 +81,15 @@ def test_stored_launches_that_lie_far_apart_decide_nothing() -> None:
     stored = report([0.012, 0.019, 0.048], launches_by="median", launches_per="sample")
     with pytest.raises(Inconclusive, match=r"lie so far apart \(12.0 ms to 48.0 ms a sample\)"):
         compared(stored, [launch([0.08] * 10) for _ in range(5)])
+
+
+def test_a_tolerance_of_ten_times_is_no_scatter() -> None:
+    """Only the memory was to be judged, and launches 9 % apart were said to show nothing."""
+    stored = report([0.1, 0.104, 0.109, 0.1], launches_by="median", launches_per="sample")
+    tolerances = {**SETTINGS.tolerances, "step_time": 10.0}
+    settings = replace(SETTINGS, tolerances=tolerances)
+    found = compared(stored, [launch([0.5] * 10) for _ in range(5)], settings)
+    assert found.verdict == "not slower"
 
 
 def test_times_per_step_are_not_compared_with_times_per_sample() -> None:

@@ -72,10 +72,54 @@ for x, y, w in DataLoader(data, batch_size=1, collate_fn=lambda x: x[0]):
 """
 
 
+# Two dictionaries of tensors, and a last batch of as many samples as there are dictionaries.
+TWO_DICTS = """
+data = [(torch.randn(4), float(i % 2)) for i in range(34)]
+def collate(b):
+    return {"x": torch.stack([x for x, _ in b])}, {"y": torch.tensor([y for _, y in b])}
+model = nn.Linear(4, 1)
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(data, SIZES, collate_fn=collate)
+for epoch in range(10):
+    for x, y in loader:
+        o.zero_grad(); (model(x["x"])[:, 0] - y["y"]).square().mean().backward(); o.step()
+"""
+SHORT_LAST = TWO_DICTS.replace("SIZES", "batch_size=16")
+SHORT_FIRST = TWO_DICTS.replace("SIZES", "batch_sampler=[[0, 1], *[list(range(8))] * 4]")
+
+# A list of as many scales as the batch has samples.
+SCALES = """
+data = [[torch.randn(3, 4) for s in range(4)] + [torch.randn(1)] for i in range(33)]
+def collate(b):
+    return {"pyramid": [torch.stack([x[s] for x in b]) for s in range(4)],
+            "y": torch.stack([x[4] for x in b])}
+model = nn.Linear(4, 1)
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for b in DataLoader(data, batch_size=4, collate_fn=collate):
+    o.zero_grad(); sum(model(p).mean() for p in b["pyramid"]).backward(); o.step()
+"""
+
+# The loader is given batches, and says nothing of their size itself.
+OF_A_SAMPLER = IMAGES.replace(
+    "batch_size=4", "batch_sampler=torch.utils.data.BatchSampler(range(14), 4, False)"
+)
+ONE_IMAGE = IMAGES.replace("batch_size=4", "batch_size=1")
+
+
 @pytest.mark.parametrize(
     ("program", "samples"),
-    [(GRAPHS, 14), (IMAGES, 14), (LISTS, 14), (FIELDS, 7), (READY, 24)],
-    ids=["graphs", "images", "lists", "fields", "ready"],
+    [
+        pytest.param(GRAPHS, 14, id="graphs"),
+        pytest.param(IMAGES, 14, id="images"),
+        pytest.param(OF_A_SAMPLER, 14, id="images of a batch sampler"),
+        pytest.param(ONE_IMAGE, 14, id="one image"),
+        pytest.param(LISTS, 14, id="lists"),
+        pytest.param(FIELDS, 7, id="fields"),
+        pytest.param(READY, 24, id="ready"),
+        pytest.param(SHORT_LAST, 340, id="two dictionaries"),
+        pytest.param(SHORT_FIRST, 340, id="two dictionaries, short first"),
+        pytest.param(SCALES, 33, id="scales"),
+    ],
 )
 def test_samples_are_counted(program: str, samples: int, tmp_path: Path) -> None:
     """64 graphs were 6206 samples: a row for each node, and other ones in each batch."""
@@ -84,3 +128,28 @@ def test_samples_are_counted(program: str, samples: int, tmp_path: Path) -> None
     assert run.returncode == 0, run.stderr
     assert run.said() == []
     assert run.main["loaders"][0]["samples"] == samples
+
+
+# A batch that makes what it does not have, and batches with other fields.
+OTHER_FIELDS = """
+from collections import defaultdict
+items = [("a" if i // 4 % 2 == 0 else "b", torch.randn(4)) for i in range(64)]
+def collate(b):
+    out = defaultdict(list)
+    for task, x in b:
+        out[task].append(x)
+    return defaultdict(list, {task: torch.stack(xs) for task, xs in out.items()})
+model = nn.Linear(4, 1)
+o = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in DataLoader(items, batch_size=4, collate_fn=collate):
+    o.zero_grad(); sum(model(v.float()).mean() for v in batch.values()).backward(); o.step()
+"""
+
+
+def test_nothing_is_put_into_the_programs_batch(tmp_path: Path) -> None:
+    """Looking for a field made it: the program failed at `v.float()` of an empty list."""
+    (tmp_path / "train.py").write_text(SETUP + OTHER_FIELDS)
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True)
+    assert run.returncode == 0, run.stderr
+    assert run.said() == []
+    assert run.main["loaders"][0]["samples"] == 64

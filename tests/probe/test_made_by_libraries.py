@@ -29,6 +29,17 @@ class OwnLoader(torch.utils.data.DataLoader):
     def __init__(self, data):
         super().__init__(data, batch_size=2)
 
+def deprecates(init):
+    @functools.wraps(init)
+    def wrapper(*args, **kwargs):
+        init(*args, **kwargs)
+    return wrapper
+
+class DecoratedLoader(torch.utils.data.DataLoader):
+    @deprecates
+    def __init__(self, data):
+        super().__init__(data, batch_size=2)
+
 def remembers(init):
     @functools.wraps(init)
     def wrapper(obj, *args, **kwargs):
@@ -57,9 +68,10 @@ WRAPPED = "L = torch.utils.data.DataLoader; L.__init__ = netlib.remembers(L.__in
         (BY_LIBRARY, "netlib"),
         (BY_ITSELF.format(before="", loader=PLAIN), None),
         (BY_ITSELF.format(before="", loader="netlib.OwnLoader(torch.randn(8, 4))"), None),
+        (BY_ITSELF.format(before="", loader="netlib.DecoratedLoader(torch.randn(8, 4))"), None),
         (BY_ITSELF.format(before=WRAPPED, loader=PLAIN), None),
     ],
-    ids=["library", "plain", "derived", "wrapped"],
+    ids=["library", "plain", "derived", "decorated", "wrapped"],
 )
 def test_who_makes_it(program: str, through: str | None, tmp_path: Path) -> None:
     """The line that calls the library was said to be `DataLoader(..., num_workers=1)`."""
@@ -74,6 +86,36 @@ def test_who_makes_it(program: str, through: str | None, tmp_path: Path) -> None
     for made in (run.main["loaders"][0], run.main["optimizers"][0]):
         assert made["location"]["file"].endswith("train.py")
         assert made["location"]["through"] == through
+
+
+EACH_EPOCH = """
+import weakref
+import torch
+def fit(model, data):
+    optimizer, before = torch.optim.SGD(model.parameters(), lr=0.1), lambda: None
+    for epoch in range(3):
+        loader = torch.utils.data.DataLoader(data, batch_size=2)
+        print("before:", before())
+        before = weakref.ref(loader)
+        for x in loader:
+            optimizer.zero_grad(); model(x).mean().backward(); optimizer.step()
+"""
+
+
+def test_a_timed_launch_keeps_nothing_of_a_library_alive(tmp_path: Path) -> None:
+    """The loader of each epoch stayed until the library returned, and so did its workers."""
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "netlib.py").write_text(EACH_EPOCH)
+    start = f"import sys; sys.path.append({str(installed)!r})\nimport torch, netlib\n"
+    (tmp_path / "train.py").write_text(
+        start + "netlib.fit(torch.nn.Linear(4, 1), torch.randn(8, 4))"
+    )
+    boundary = {"kind": "optimizer", "ident": 0, "every": 1}
+    run = run_probed(["train.py"], tmp_path, tmp_path, forked=True, purpose="time", phases=False,
+                     boundary=boundary, measure_steps=1000)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == ["before: None"] * 3
 
 
 def test_the_library_is_named_where_nothing_can_be_edited() -> None:

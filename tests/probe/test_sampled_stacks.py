@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -105,3 +106,16 @@ def test_a_call_that_was_interrupted_takes_no_longer_than_others() -> None:
     (row,) = calls.facts()["tensor_calls"]
     assert row["calls_per_step"] == 258
     assert row["host_s"] == pytest.approx(256 * 6e-6 + 2e-3, rel=0.05)
+
+
+def test_a_process_forked_while_a_stack_is_read_collects_its_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loader's worker forked in that moment would have kept its garbage to its end."""
+    monkeypatch.setattr(stacks, "_paused", [True])
+    gc.disable()
+    try:
+        stacks._collect_again()
+        assert gc.isenabled() and stacks._paused == [False]
+    finally:
+        gc.enable()

@@ -80,6 +80,8 @@ def test_rates_are_those_of_the_window():
         ([11, 964, 1940, 2710, 5978, 8905, 1239, 1240], False),  # one evaluation of longer ones
         ([11, 300, 600, 980, 1000, 1001, 1000, 1002], False),  # an allocator that warms up
         ([500, 400, 300, 200, 100, 90, 80, 70], False),
+        ([500, 500, 900, 500, 500, 500, 500, 500], False),  # one that was given back
+        ([0, 800, 910, 930, 950, 970, 990, 1010], True),  # a leak beside a cache that fills first
     ],
 )
 def test_memory_grows_only_where_it_rises_throughout(resident, grows):

@@ -360,3 +360,14 @@ def test_a_search_without_a_winner_ends_only_when_no_look_fits(seed: int) -> Non
     cheap = [name for name in names if not facts[name].setup_s]
     unseen = [name for name in cheap if row(results, name).speedup is None]
     assert not unseen or budget_s - program.now < 3 * launch_s
+
+
+def test_time_that_is_left_goes_to_no_fix_that_nobody_can_judge() -> None:
+    """Batches without a size, and one that may change theirs: it had 14 launches, the others two."""
+    program = Simulated(gains={"a": 1.0, "b": 1.0}, launch_s=5.0, samples_per_step=None)
+    facts = {"size": FixFacts(keeps_results="changes training")}
+    could_gain = {"a": 2.0, "b": 2.0, "size": 4.0}
+    results = try_all(program, ["a", "b", "size"], 300.0, facts=facts, patch=lambda fixes: None,
+                      could_gain=could_gain)  # fmt: skip
+    assert "not judged" in (row(results, "size").reason or "")
+    assert sum(name == "size" for name, _ in program.launched) <= 8

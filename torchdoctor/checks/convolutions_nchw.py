@@ -32,6 +32,7 @@ THRESHOLD_SOURCE = "torchdoctor; PyTorch's channels-last tutorial reports gains 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
     from torchdoctor.records import Finding
+    from torchdoctor.records.counts import counted
     from torchdoctor.records.lookup import convolution_share, training_models
 
     models = [m for m in training_models(recording) if m.conv2d > 0 and not m.conv_channels_last]
@@ -44,7 +45,7 @@ def look(recording: Recording) -> list[Finding]:
         Finding(
             check="convolutions-nchw",
             share_of_step=share,
-            evidence=[f"{model.conv2d} convolutions run in NCHW layout{taken}."],
+            evidence=[f"{counted(model.conv2d, 'convolution')} in NCHW layout{taken}."],
             location=model.location,
             severity="high" if share is not None and share >= 0.4 else "advice",
         )

@@ -123,12 +123,14 @@ class StoredComparison:
 
     verdict: "slower" or "not slower".
     ratio: now / stored, with its 95 % interval.
-    limit: the ratio from which on it is slower; chance alone goes beyond it once in a thousand.
+    limit: the ratio from which on it is slower.
+    chance: the ratio that chance alone goes beyond once in a thousand.
     """
 
     verdict: str
     ratio: Interval
     limit: float
+    chance: float
 
 
 def against_stored(
@@ -150,6 +152,7 @@ def against_stored(
         verdict="slower" if ratio > limit else "not slower",
         ratio=as_interval(ratio, t_quantile(0.975, freedom) * spread),
         limit=math.exp(min(limit, 50.0)),
+        chance=math.exp(min(chance, 50.0)),
     )
 
 

@@ -199,7 +199,7 @@ def stored_report(
     )
     rows = [time_row, *_further_rows(stored, settings, seen, timings, time_row)]
     worse = any(row.verdict == "worse" for row in rows)
-    if not worse and compared.limit > _SEES_NOTHING:
+    if not worse and compared.chance > _SEES_NOTHING:
         raise Inconclusive(
             f"The {len(before)} stored launches lie so far apart ({seconds(min(before))} to "
             f"{seconds(max(before))} a {'step' if per_step else 'sample'}) that ten times the "

@@ -6,7 +6,8 @@ import os
 import weakref
 
 from . import dataset_writes
-from .fingerprints import batch_size, length_by, nested_bytes, shapes
+from .batch_sizes import BatchSizes
+from .fingerprints import nested_bytes, shapes
 from .nested_datasets import innermost
 
 _MOST_SHAPES = 8
@@ -31,8 +32,9 @@ class Known:
         self.batch_bytes = 0  # of the largest of the first batches
         self._iterator = None  # a weak reference to the last one
         self.draws_random, self.looked_at = None, 0  # `sample_draws`
-        self._asked = getattr(loader, "batch_size", None)
-        self.lead = None  # where in a batch its size is read, once the first were looked at
+        own = getattr(loader, "batch_size", None)
+        sampler = getattr(loader, "batch_sampler", None)
+        self.sizes = BatchSizes(own or getattr(sampler, "batch_size", None))
 
     def loader(self):
         """The loader, as long as the program holds it."""
@@ -50,19 +52,6 @@ class Known:
     def iterator(self):
         """Of the pass under way; None: there is none."""
         return self._iterator() if self._iterator is not None else None
-
-    def size_of(self, batch):
-        """Samples in one of its batches, the last one of an epoch included, which may have fewer.
-
-        `UNKNOWN_SIZE` where it has no size.
-        """
-        try:
-            samples = 0 if self.lead is None else length_by(self.lead, batch)
-        except Exception:  # a batch of another make
-            samples = 0
-        if 0 < samples <= (self._asked or samples):
-            return samples
-        return batch_size(batch, self._asked)
 
     def note(self, batch, samples, wall_s, on_cpu):
         """Look closer at one of the first batches."""

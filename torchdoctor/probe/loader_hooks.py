@@ -10,7 +10,7 @@ import time
 import weakref
 
 from . import loader_facts, loader_order, places, sample_draws, step_log
-from .fingerprints import Fingerprints, lead_of, length_by
+from .fingerprints import Fingerprints
 
 _CPU_TIMED = 20  # fetches
 
@@ -88,13 +88,12 @@ class Loaders:
         Returns:
             Its samples; `UNKNOWN_SIZE` where it has no size.
         """
-        samples = known.size_of(batch)
+        samples = known.sizes.learn(batch)
         known.batches += 1
         if samples > 0:
             known.samples += samples
         if known.batches <= _CPU_TIMED:
             known.note(batch, samples, wall_s, on_cpu)
-        known.lead = lead_of(batch, samples, known.lead)
         return samples
 
     def facts(self):
@@ -221,11 +220,7 @@ def _wrap_next(session, loaders, cls):
             first(ident & mask, batch, samples)
 
     def end(ident, known, batch):
-        lead = known.lead
-        try:
-            samples = known.size_of(batch) if lead is None else length_by(lead, batch)
-        except Exception:
-            samples = known.size_of(batch)
+        samples = known.sizes.of(batch)
         now = add(step_log.FETCH_END, ident, samples)
         if session.batches_learn:
             learned(ident, now)

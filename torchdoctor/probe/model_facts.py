@@ -20,13 +20,17 @@ _PARALLEL = {
 
 
 def describe(module):
-    """Counts, devices and dtypes of a module tree."""
+    """Counts, devices and dtypes of a module tree.
+
+    What a class of the program's own does to a layer costs that one fact: a convolution may have
+    no weight of its own.
+    """
     parameters = list(module.parameters())
     modules = list(module.modules())
     names = [type(m).__name__ for m in modules]
     cls = type(module)
     convolutions = [m for m in modules if _is_torchs(m, ("Conv2d",))]
-    block, blocks = repeated_blocks(modules)
+    block, blocks = _told(("", 0), repeated_blocks, modules)
     return {
         "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
         "location": _forward_location(cls),
@@ -37,12 +41,12 @@ def describe(module):
         "float64_elements": sum(_size(p) for p in parameters if str(p.dtype) == "torch.float64"),
         "modules": len(modules),
         "conv2d": len(convolutions),
-        "conv_bias_before_norm": count_biases_before_norm(modules),
-        "conv_channels_last": _all_channels_last(convolutions),
+        "conv_bias_before_norm": _told(0, count_biases_before_norm, modules),
+        "conv_channels_last": _told(False, _all_channels_last, convolutions),
         "repeated_blocks": blocks,
         "repeated_block": block,
         "norms": sum("Norm" in name for name in names),
-        "odd_sizes": odd_sizes(module),
+        "odd_sizes": _told([], odd_sizes, module),
         "linear": sum(_is_torchs(m, ("Linear",)) for m in modules),
         "attention": sum("Attention" in name for name in names),
         "recurrent": sum(name in _RECURRENT for name in names),
@@ -53,6 +57,13 @@ def describe(module):
         "data_parallel": _data_parallel(modules),
         "exchange_backend": _exchange_backend(modules),
     }
+
+
+def _told(otherwise, look, looked_at):
+    try:
+        return look(looked_at)
+    except Exception:
+        return otherwise
 
 
 def _data_parallel(modules):
@@ -143,7 +154,8 @@ def _is_lazy(parameter):
 
 def _all_channels_last(convolutions):
     """Whether all of which it can be told are; a weight of one channel lies the same both ways."""
-    weights = [m.weight for m in convolutions]
+    weights = [getattr(m, "weight", None) for m in convolutions]
+    weights = [w for w in weights if w is not None]  # some are given theirs in each forward
     told = [w for w in weights if _is_lazy(w) or w.dim() != 4 or w.shape[1] > 1]
     return bool(told) and all(not _is_lazy(w) and w.dim() == 4 and w.stride(1) == 1 for w in told)
 

@@ -78,8 +78,9 @@ class Models:
             return
         if next(iter(module.parameters()), None) is None:
             return
-        self._idents[id(module)] = len(self.known)
-        self.known.append(_Root(module, len(self.known)))
+        root = _Root(module, len(self.known))
+        self._idents[id(module)] = root.ident
+        self.known.append(root)
         self._wrap(type(module))
         for program in self._session.programs:
             for function, _ in program.model_functions:
@@ -143,7 +144,10 @@ class _Root:
     def facts(self, ident):
         module = self.module()
         if module is not None:
-            self.described = describe(module)
+            try:
+                self.described = describe(module)
+            except Exception:
+                pass  # it was told before: one that cannot be read now costs no other fact
         return {
             **self.described,
             "ident": ident,

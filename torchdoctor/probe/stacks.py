@@ -15,6 +15,8 @@ _MOST_ROWS = 200  # a simulator's time is spread over many functions
 _LONGEST_LINE = 200
 _SWITCH_S = 1e-5
 _OUTWARD = ("f_back",) * 500  # the deepest stack that is looked through
+_COLLECTS_THERE = sys.version_info < (3, 12)
+_paused = [False]  # whether the garbage collection was on and waits
 _COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 _PHASES = {
     step_log.LOADER_START_BEGIN: "loader",
@@ -50,6 +52,8 @@ class Stacks:
         # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
         # would all fall on the first operator after a piece of Python, and none on the Python.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_collect_again)
         self._thread = threading.Thread(target=self._run, name="torchdoctor-stacks", daemon=True)
         self._thread.start()
 
@@ -115,16 +119,24 @@ def stack_of(thread):
     crashed.
     """
     innermost = map(dict.get, itertools.starmap(sys._current_frames, [()]), [thread])
-    found, collects = [], gc.isenabled()
-    gc.disable()
+    found = []
+    _paused[0] = _COLLECTS_THERE and gc.isenabled()
+    if _paused[0]:
+        gc.disable()
     try:
         found.extend(itertools.accumulate(itertools.chain(innermost, _OUTWARD), getattr))
     except AttributeError:
         pass  # of the None beyond the outermost
     finally:
-        if collects:
-            gc.enable()
+        _collect_again()
     return found[:-1] if found and found[-1] is None else found
+
+
+def _collect_again():
+    """Also in a process that the program forked meanwhile: a loader's worker, say."""
+    if _paused[0]:
+        _paused[0] = False
+        gc.enable()
 
 
 def _function(frames):

@@ -211,17 +211,21 @@ class _Window:
         valid = ~np.isnan(y)
         if valid.sum() < 3 or np.ptp(t[valid]) <= 0:
             return None
-        slope = float(np.polyfit(t[valid] - t[valid][0], y[valid], 1)[0])
-        return slope if _rises_throughout(y[valid]) else min(slope, 0.0)
+        return _steady_growth(t[valid], y[valid])
 
 
-def _rises_throughout(values: Columns) -> bool:
-    """Whether the least of each quarter lies above that of the one before.
+def _steady_growth(t: Columns, values: Columns) -> float:
+    """Growth a second of the least of each quarter; 0 where one does not rise like the others.
 
-    One evaluation of larger batches, or an allocator that warms up, has a slope as well.
+    One evaluation of larger batches, or an allocator that warms up, has a slope as well; a cache
+    that fills in one quarter hides no leak in the others.
     """
-    floors = np.array([part.min() for part in np.array_split(values, min(4, len(values)))])
-    return bool(np.diff(floors).min() >= _STEADY * np.diff(floors).mean())
+    parts = min(4, len(values))
+    floors = np.array([part.min() for part in np.array_split(values, parts)])
+    times = np.array([part.mean() for part in np.array_split(t, parts)])
+    rates = np.diff(floors) / np.diff(times)
+    typical = float(np.median(rates))
+    return typical if rates.min() > 0 and rates.min() >= _STEADY * typical else min(typical, 0.0)
 
 
 def _cpu_share(cores: list[float], tree: float | None, own: float | None) -> float | None:

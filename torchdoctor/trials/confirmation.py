@@ -162,7 +162,8 @@ class Confirmation:
 
     def unseen(self, arms: Sequence[Arm]) -> None:
         """Nobody has won, and time is left: those that there was no time to look at before."""
-        left = [arm for arm in arms if arm.alive and not self.evidence.measured(arm).differences]
+        judged = [arm for arm in arms if arm.alive and self.evidence.can_judge(arm)]
+        left = [arm for arm in judged if not self.evidence.measured(arm).differences]
         if left and not self.faster():
             self.finalists(left)
 
