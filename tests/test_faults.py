@@ -49,7 +49,7 @@ def script(folder: Path, body: str = "pass", source: str | None = None) -> str:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    options = ("--quiet", "--no-fixes", "--budget", "20s", "--output", "out")
+    options = ("--quiet", "--no-fixes", "--budget", "60s", "--output", "out")
     return torchdoctor(folder, "run", *options, *arguments)
 
 
@@ -253,7 +253,7 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_closed_standard_error_loses_nothing(tmp_path: Path) -> None:
     name = script(tmp_path, "if step == 60: break")
-    command = [sys.executable, "-m", "torchdoctor.cli", "run", "--no-fixes", "--budget", "20s"]
+    command = [sys.executable, "-m", "torchdoctor.cli", "run", "--no-fixes", "--budget", "60s"]
     shell = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command, "--output", "out", name]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     code = subprocess.run(shell, cwd=tmp_path, env=environment, check=False).returncode
