@@ -289,6 +289,7 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
     schema = json.loads((ROOT / "docs" / "report.schema.json").read_text())
     jsonschema.validate(report, schema)
     assert report["diagnosis"]["path"]
+    assert {"name": "optimizer", "value": "SGD"} in report["settings"]
     assert report["baseline"]["step_time_s"]["median"] > 0.002
     shares = [x for x in report["baseline"]["shares"].values() if x is not None]
     assert sum(shares) == pytest.approx(1.0, abs=0.01)

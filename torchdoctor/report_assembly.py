@@ -26,6 +26,7 @@ from torchdoctor.records import (
     WorkloadRecord,
 )
 from torchdoctor.records.ceilings import replay_ceilings, with_measured
+from torchdoctor.records.observed_settings import settings_of
 from torchdoctor.report_doubts import all_doubts, doubts_of_fixes
 from torchdoctor.scaling import scaling
 from torchdoctor.source_patch import SourcePatch
@@ -81,6 +82,7 @@ def assemble(
         created=created,
         workload=workload,
         environment=recording.environment,
+        settings=settings_of(recording),
         baseline=_baseline(recording, trials),
         diagnosis=diagnosis,
         ceilings=with_measured(replay_ceilings(replayed), tried),

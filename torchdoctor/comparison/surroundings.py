@@ -58,7 +58,7 @@ def _cpus(seen: Environment) -> str:
 
 
 def workload(a: Report, b: Report) -> list[Difference]:
-    """Another command or another script; nothing where a trace is one of them."""
+    """Another command, script or setting; nothing where a trace is one of them."""
     if is_trace(a) or is_trace(b):
         return []
     found = []
@@ -68,7 +68,19 @@ def workload(a: Report, b: Report) -> list[Difference]:
     old, new = a.workload.script_sha256, b.workload.script_sha256
     if old and new and old != new:
         found.append(Difference(name="script, SHA-256", a=old[:12], b=new[:12]))
-    return found
+    return found + _settings(a, b)
+
+
+def _settings(a: Report, b: Report) -> list[Difference]:
+    """Nothing where one of them is older than the list; what only one has was not set there."""
+    if not a.settings or not b.settings:
+        return []
+    old, new = ({one.name: one.value for one in report.settings} for report in (a, b))
+    return [
+        Difference(name=name, a=old.get(name, "none"), b=new.get(name, "none"))
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
 
 
 def another_workload(

@@ -75,6 +75,7 @@ from torchdoctor.records.report import (
     WorkloadRecord,
 )
 from torchdoctor.records.scaling import PredictedSpeedup, Scaling, ScalingRow
+from torchdoctor.records.setting import Setting
 from torchdoctor.records.storage import (
     SLOW_KINDS,
     MountReads,
@@ -146,6 +147,7 @@ __all__ = [
     "Scaling",
     "ScalingRow",
     "SensorStatistics",
+    "Setting",
     "Shares",
     "StackSample",
     "StagingPlace",

@@ -28,6 +28,7 @@ NOTES: dict[str, dict[str, str]] = {
         "created": "When, ISO 8601 in UTC.",
         "workload": "What was run.",
         "environment": "The machine and the software it was measured on.",
+        "settings": "What the program trained with that its author sets: loader, model, optimizer, torch. `compare` tells them apart; empty for a trace.",
         "baseline": "The untouched program's speed.",
         "diagnosis": "What slows the step, and how that was found.",
         "ceilings": "What fixing a branch of the tree could give at most, by experiment or by replay; null: neither. Never a recommendation.",
@@ -50,6 +51,10 @@ NOTES: dict[str, dict[str, str]] = {
         "memory_snapshot": "File of `torch.cuda.memory._dump_snapshot`, of the steps after the "
         "profiler window. null: not on a GPU, or not taken.",
         "reproduce": "Shell commands that repeat the run.",
+    },
+    "Setting": {
+        "name": "What is set.",
+        "value": "As it was while the program trained, in words.",
     },
     "ProgramFailure": {
         "exit_code": "The program's own; negative: killed by that signal.",

@@ -18,6 +18,7 @@ from torchdoctor.records.recording import (
     TraceStatistics,
 )
 from torchdoctor.records.scaling import Scaling
+from torchdoctor.records.setting import Setting
 from torchdoctor.records.training_trials import TrainingTrial
 
 SCHEMA_VERSION = "1.0"
@@ -309,6 +310,7 @@ class Report:
     created: str = ""  # ISO 8601, UTC
     workload: WorkloadRecord
     environment: Environment
+    settings: list[Setting] = field(default_factory=list)  # empty for a trace
     baseline: Baseline = field(default_factory=Baseline)
     diagnosis: Diagnosis
     # By branch of the tree; None: not measured.
