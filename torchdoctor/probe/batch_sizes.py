@@ -30,7 +30,7 @@ class BatchSizes:
         if self._leads:
             try:
                 samples = _length_at(batch, self._leads[0])
-                if samples and samples <= (self._asked or samples):
+                if 0 < samples <= (self._asked or samples):
                     return samples
             except Exception:
                 pass  # a batch of another make
@@ -91,13 +91,13 @@ def _leads(batch, samples, length):
 
 
 def _length_at(batch, lead):
+    """Without a look at what lies there: it is asked for each batch of a timed launch."""
     if lead is _ITSELF:
         return len(batch)
     # A mapping may make what it does not have: it is the program's, and stays as it was.
-    if not isinstance(batch, (list, tuple)) and lead not in batch.keys():  # noqa: SIM118
-        return None
-    found = rows(batch[lead])
-    return length_of_list(batch[lead]) if found is None else found
+    if isinstance(batch, (list, tuple)) or lead in batch.keys():  # noqa: SIM118
+        return len(batch[lead])
+    return 0
 
 
 def _is_list_of_samples(batch):
