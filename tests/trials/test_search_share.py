@@ -363,7 +363,7 @@ def test_a_search_without_a_winner_ends_only_when_no_look_fits(seed: int) -> Non
 
 
 def test_time_that_is_left_goes_to_no_fix_that_nobody_can_judge() -> None:
-    """Batches without a size, and one that may change theirs: it had 14 launches, the others two."""
+    """Batches without a size, and one that may change theirs: it had 14 launches, the rest two."""
     program = Simulated(gains={"a": 1.0, "b": 1.0}, launch_s=5.0, samples_per_step=None)
     facts = {"size": FixFacts(keeps_results="changes training")}
     could_gain = {"a": 2.0, "b": 2.0, "size": 4.0}
