@@ -172,6 +172,8 @@ def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: P
     joint = "patch runs/1/report.json --fix loader-workers --fix cpu-threads | git apply"
     assert [x.edit is not None for x in found] == [True, True]
     assert content.patch_commands(report, found) == [f"torchdoctor {joint}"]
+    # One thread without the workers is not what was measured.
+    assert content.patch_commands(report, [replace(found[0], edit=None), found[1]]) == []
 
 
 def test_what_only_a_run_can_clear_is_not_offered_without_one(

@@ -384,10 +384,14 @@ def test_where_an_argument_comes_from_is_said(tmp_path: Path) -> None:
         )  # fmt: skip
         return instead([edit, edit])
 
-    where = "set it where that is made"
+    where = "make it 4 where that is made"
     assert said("DataLoader(d, **kwargs)") == [f"# num_workers may come from **kwargs: {where}"]
-    config = "DataLoader(d, num_workers=config.workers)"
-    assert said(config) == [f"# num_workers may come from config.workers: {where}"]
+    for of in ("config.workers", 'config["workers"]'):
+        found = said(f"DataLoader(d, num_workers={of})")
+        assert found == [f"# num_workers is {of}: make that 4 where it is set"]
+    for of in ('int(os.environ.get("NW", "0"))', "int(os.environ['NW'])", 'int(os.getenv("NW"))'):
+        found = said(f"DataLoader(d, num_workers={of})")
+        assert found == [f"# num_workers is {of}: run it with NW=4"]
     assert said(OPTION, "-j", "2") == ["python train.py -j 4"]
     assert said("DataLoader(d)") == []
 
@@ -415,7 +419,7 @@ def test_an_option_of_the_script_that_another_file_reads_is_named_with_the_comma
     why = "# num_workers may come from self.args.num_workers, for which run.py:2 has an option: try"
     assert said("python", "run.py") == [why, "python run.py --num_workers 0"]
     assert said("python", "run.py", "-j", "4", "8") == [why, "python run.py -j 0 8"]
-    other = ["# num_workers may come from self.args.{}: set it where that is made"]
+    other = ["# num_workers is self.args.{}: make that 0 where it is set"]
     for name in ("pin", "batch", "workers"):
         assert said("python", "run.py", of=name) == [other[0].format(name)]
     assert "try" not in said("bash", "-c", "python run.py 8")[0]

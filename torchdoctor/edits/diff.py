@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from torchdoctor.edits import BeforeLoopEdit, Edit, KeywordEdit, StatementEdit, WithEdit
+
+_VARIABLE = re.compile(r"""\b(?:environ\.get\(|environ\[|getenv\()\s*["'](\w+)["']""")
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
@@ -58,10 +61,17 @@ def instead(edits: Sequence[Edit]) -> list[str]:
         if command is not None:
             found.append(shlex.join(command))
         elif origin is not None:
-            found += by_option_of_script(edit, origin) or [
-                f"# {edit.keyword} may come from {origin}: set it where that is made"
-            ]
+            found += by_option_of_script(edit, origin) or [_by_hand(edit, origin)]
     return list(dict.fromkeys(found))
+
+
+def _by_hand(edit: KeywordEdit, origin: str) -> str:
+    variable = _VARIABLE.search(origin)
+    if variable and edit.value.isdigit():
+        return f"# {edit.keyword} is {origin}: run it with {variable[1]}={edit.value}"
+    if origin.startswith("*"):
+        return f"# {edit.keyword} may come from {origin}: make it {edit.value} where that is made"
+    return f"# {edit.keyword} is {origin}: make that {edit.value} where it is set"
 
 
 def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:

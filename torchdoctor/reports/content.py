@@ -272,10 +272,10 @@ def patch_commands(report: Report, fixes: list[RecommendedFix]) -> list[str]:
     recommended, cwd = report.recommendation, report.workload.cwd
     if fixes == recommended.fixes:
         return [f"{print_it}{_applied(recommended.patch_folder, cwd)}"] * bool(recommended.patch)
-    editable = [fix for fix in fixes if fix.edit]
-    joint = [fix for fix in editable if fix.standing == "together"]
-    one_by_one = [fix for fix in editable if len(joint) < 2 or fix not in joint]
-    sets = [joint] * (len(joint) > 1) + [[fix] for fix in one_by_one]
+    joint = [fix for fix in fixes if fix.standing == "together"]
+    # Without the one that has no edit the others are not what was measured.
+    whole = bool(joint) and all(fix.edit for fix in joint)
+    sets = [joint] * whole + [[fix] for fix in fixes if fix.edit and fix not in joint]
     return [
         print_it + "".join(f" --fix {fix.fix}" for fix in some) + _applied(some[0].folder, cwd)
         for some in sets
