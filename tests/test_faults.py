@@ -202,7 +202,7 @@ def test_the_budget_bounds_a_program_without_steps(tmp_path: Path) -> None:
     result = torchdoctor(tmp_path, "run", "--quiet", "--budget", "6s", "--output", "out", name)
     message = says_one_sentence(result, 5)
     assert "--budget" in message and ".)" not in message
-    assert time.monotonic() - began < 300
+    assert time.monotonic() - began < 40
 
 
 def test_an_option_after_the_script_is_recognised(tmp_path: Path) -> None:

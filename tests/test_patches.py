@@ -405,7 +405,6 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_LOADER)
@@ -416,8 +415,7 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
     path = tmp_path / "out" / "tiny" / "report.json"
     report = json.loads(path.read_text())
     assert report["diagnosis"]["bottleneck"] == "data_loader"
-    # It sleeps; on a machine that is short of CPUs it waits longer for one after each sleep.
-    assert report["diagnosis"]["detail"] in ("loader-io-bound", "loader-cpu-bound")
+    assert report["diagnosis"]["detail"] == "loader-io-bound"
     recommended = report["recommendation"]
     assert [fix["fix"] for fix in recommended["fixes"]] == ["loader-workers"]
     assert recommended["speedup"]["low"] > 1.0

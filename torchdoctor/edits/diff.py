@@ -61,11 +61,11 @@ def instead(edits: Sequence[Edit]) -> list[str]:
         if command is not None:
             found.append(shlex.join(command))
         elif origin is not None:
-            found += by_option_of_script(edit, origin) or [_by_hand(edit, origin)]
+            found += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
     return list(dict.fromkeys(found))
 
 
-def _by_hand(edit: KeywordEdit, origin: str) -> str:
+def _in_words(edit: KeywordEdit, origin: str) -> str:
     variable = _VARIABLE.search(origin)
     if variable and edit.value.isdigit():
         return f"# {edit.keyword} is {origin}: run it with {variable[1]}={edit.value}"

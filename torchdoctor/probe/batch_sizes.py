@@ -27,13 +27,9 @@ class BatchSizes:
 
     def of(self, batch):
         """`UNKNOWN_SIZE` where it has no size."""
-        if self._leads:
-            try:
-                samples = _length_at(batch, self._leads[0])
-                if 0 < samples <= (self._asked or samples):
-                    return samples
-            except Exception:
-                pass  # a batch of another make
+        samples = self._by_lead(batch)
+        if samples:
+            return samples
         try:
             return self._walked(batch)[0]
         except Exception:
@@ -44,12 +40,22 @@ class BatchSizes:
         try:
             samples, length = self._walked(batch)
             if length is None:
-                return self.of(batch)
+                return self._by_lead(batch) or samples
             self._keep(_leads(batch, samples, length))
             self._length = self._length or length
         except Exception:
             return UNKNOWN_SIZE
         return samples
+
+    def _by_lead(self, batch):
+        """0 where no lead is known, or it does not fit this batch."""
+        if not self._leads:
+            return 0
+        try:
+            samples = _length_at(batch, self._leads[0])
+        except Exception:  # a batch of another make
+            return 0
+        return samples if samples <= (self._asked or samples) else 0
 
     def _keep(self, leads):
         """Those that were as long as each batch so far: of a graph, a tensor is so by chance."""
@@ -105,7 +111,7 @@ def _is_list_of_samples(batch):
     if not isinstance(batch, (list, tuple)) or not batch:
         return False
     first = batch[0]
-    if hasattr(first, "dim") or len({type(item) for item in batch}) > 1:
+    if len({type(item) for item in batch}) > 1:
         return False
     if hasattr(first, "keys"):
         return len({tuple(map(str, item.keys())) for item in batch}) == 1

@@ -52,8 +52,7 @@ class Stacks:
         # Pure Python keeps the GIL for 5 ms by default, and torch's operators let go of it: samples
         # would all fall on the first operator after a piece of Python, and none on the Python.
         sys.setswitchinterval(min(sys.getswitchinterval(), _SWITCH_S))
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_collect_again)
+        session.forget.append(_collect_again)
         self._thread = threading.Thread(target=self._run, name="torchdoctor-stacks", daemon=True)
         self._thread.start()
 
