@@ -32,11 +32,11 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 docs: $(VENV)/.installed
-	$(BIN)/python -m torchdoctor.catalogue docs
-	$(BIN)/python -m torchdoctor.record_schema --schema > docs/report.schema.json
-	$(BIN)/python -m torchdoctor.record_schema --gate-schema > docs/gate.schema.json
-	$(BIN)/python -m torchdoctor.record_schema --compare-schema > docs/compare.schema.json
-	$(BIN)/python -m torchdoctor.record_schema --page > docs/report.md
+	$(BIN)/python -m torchdoctor.advice.catalogue docs
+	$(BIN)/python -m torchdoctor.words.record_schema --schema > docs/report.schema.json
+	$(BIN)/python -m torchdoctor.words.record_schema --gate-schema > docs/gate.schema.json
+	$(BIN)/python -m torchdoctor.words.record_schema --compare-schema > docs/compare.schema.json
+	$(BIN)/python -m torchdoctor.words.record_schema --page > docs/report.md
 
 clean:
 	rm -rf $(VENV) build dist

@@ -29,13 +29,13 @@ from typing import Any
 from row_log import append, rows_of
 
 from torchdoctor.gate.pairs import Estimator
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.turn_blocks import TurnBlocks
-from torchdoctor.recording.turns import take_turns
-from torchdoctor.recording.window import Window
-from torchdoctor.records import Boundary, LaunchTiming, Workload
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.pairs.turn_blocks import TurnBlocks
+from torchdoctor.pairs.turns import take_turns
 from torchdoctor.trials.compare import interval, p_value, pair_times, verdict
+from torchdoctor.words import Boundary, LaunchTiming, Workload
 
 PAIRS = 4
 EFFECTS = (0.03, 0.10, 0.30)

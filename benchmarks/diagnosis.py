@@ -37,7 +37,7 @@ _BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16"}
 
 def run(script: Path, budget: str, folder: Path) -> dict:
     """One run's report.json; an empty dictionary where there is none."""
-    command = [sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", "--budget", budget]
+    command = [sys.executable, "-m", "torchdoctor.cli.front", "run", "--quiet", "--budget", budget]
     result = subprocess.run(
         [*command, "--output", str(folder), str(script)],
         capture_output=True,

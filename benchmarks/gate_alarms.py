@@ -108,7 +108,15 @@ def one_gate(slowdown: float, budget: str, traceml: str | None) -> dict[str, Any
         git(folder, "add", "-A")
         git(folder, "commit", "-qm", "reference")
         (folder / "slowdown.py").write_text(f"SLOWDOWN = {slowdown}\n")
-        command = [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--against", "HEAD"]
+        command = [
+            sys.executable,
+            "-m",
+            "torchdoctor.cli.front",
+            "gate",
+            "--quiet",
+            "--against",
+            "HEAD",
+        ]
         began = time.monotonic()
         result = subprocess.run(
             [*command, "--budget", budget, "--json", "gate.json", "--output", "out", "train.py"],

@@ -249,7 +249,7 @@ def measured(claim: Claim, has_gpu: bool, budget: str) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(claim.program, encoding="utf-8")
         command = [
-            sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", "--fixes", claim.fix,
+            sys.executable, "-m", "torchdoctor.cli.front", "run", "--quiet", "--fixes", claim.fix,
             "--budget", budget, "--output", "out",
             *(["--allow-training-changes"] if claim.changes_training else []), "train.py",
         ]  # fmt: skip

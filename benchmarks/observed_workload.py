@@ -11,30 +11,29 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from torchdoctor import catalogue
-from torchdoctor.candidates import candidates
-from torchdoctor.diagnosis import diagnose
-from torchdoctor.errors import Inconclusive
-from torchdoctor.recording.environment import environment
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.shares import shares, with_inline_preparation
-from torchdoctor.recording.window import choose_window
-from torchdoctor.recording.workload import workload_of
-from torchdoctor.records import Candidate, Interval, Recording
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.candidates import candidates
+from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.workload import workload_of
+from torchdoctor.machine.environment import environment
+from torchdoctor.observe.shares import shares, with_inline_preparation
+from torchdoctor.observe.window import choose_window
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.fix_facts import fix_facts
-from torchdoctor.trials.launches import Launcher
+from torchdoctor.trials.launches import Launcher, SideBySide
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults, training_is_the_same
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget, BudgetEnded
-from torchdoctor.trials.side_by_side import SideBySide
 from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
+from torchdoctor.words import Candidate, Interval, Recording
+from torchdoctor.words.errors import Inconclusive
 
 _SIDE_BY_SIDE = 8  # pairs of both results with the untouched program
 _TOGETHER = 0.3  # of the exhaustive search's time: for the best together

@@ -16,9 +16,9 @@ from statistics import fmean
 
 import numpy as np
 
-from torchdoctor.records import LaunchTiming
 from torchdoctor.trials import compare
 from torchdoctor.trials.rounds import BASELINE, Round, Slot, a_a_differences, differences
+from torchdoctor.words import LaunchTiming
 
 SPEEDUP = math.log(1.07)
 NOISE = {  # log units: offset of a launch, random walk and steady drift per launch, spikes

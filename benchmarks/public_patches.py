@@ -108,7 +108,7 @@ def compared(row: Row, clones: Path, budget: str, keep: Path | None = None) -> C
         output = str((keep or Path(scratch)).resolve() / row.name)
         report_file = Path(output) / "report.json"
         command = [
-            sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", "--fixes", row.fix,
+            sys.executable, "-m", "torchdoctor.cli.front", "run", "--quiet", "--fixes", row.fix,
             "--budget", budget, "--output", output, *shlex.split(row.command),
         ]  # fmt: skip
         ran = _run(command, folder, _environment(row, clones))
@@ -118,7 +118,7 @@ def compared(row: Row, clones: Path, budget: str, keep: Path | None = None) -> C
                 name=row.name, fix=row.fix, said=f"no report ({ran.returncode}): {last}"
             )
         report = json.loads(report_file.read_text(encoding="utf-8"))
-        patch = [sys.executable, "-m", "torchdoctor.cli", "patch", str(report_file)]
+        patch = [sys.executable, "-m", "torchdoctor.cli.front", "patch", str(report_file)]
         printed = _run([*patch, "--fix", row.fix], folder, _environment(row, clones))
     found = judged(row, report, printed.stdout, printed.stderr)
     if not found.applies or found.patch_speedup is not None:
@@ -159,7 +159,7 @@ def by_gate(
         shutil.copytree(top, copy, symlinks=True)
         _run(["git", "apply", "-"], copy / names_from.relative_to(top), given=diff)
         gate = [
-            sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--against", "HEAD",
+            sys.executable, "-m", "torchdoctor.cli.front", "gate", "--quiet", "--against", "HEAD",
             "--budget", budget, "--json", f"{scratch}/gate.json", "--output", f"{scratch}/out",
         ]  # fmt: skip
         ran = _run([*gate, *command], copy / folder.relative_to(top), environment)

@@ -27,13 +27,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchdoctor import catalogue
-from torchdoctor.recording.record import Observation, Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.window import Window, choose_window
-from torchdoctor.recording.workload import workload_of
-from torchdoctor.records import Environment, LaunchTiming, Recording
-from torchdoctor.reports.figures import fix_with_settings
+from torchdoctor.advice import catalogue
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.workload import workload_of
+from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.pairs.record import Observation, Recorder
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.launches import Launcher
@@ -42,6 +40,8 @@ from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.switching import rounds_of
 from torchdoctor.trials.timed_launch import TimedLaunch
+from torchdoctor.words import Environment, LaunchTiming, Recording
+from torchdoctor.words.figures import fix_with_settings
 
 PROGRAM = """
 import time, torch

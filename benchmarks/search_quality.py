@@ -36,10 +36,10 @@ from typing import Any
 from observed_workload import Workload
 from row_log import append, rows_of
 
-from torchdoctor.commands.arguments import parse_duration
-from torchdoctor.errors import TorchdoctorError
-from torchdoctor.records import Candidate
+from torchdoctor.cli.arguments import parse_duration
 from torchdoctor.trials.arms import Fixes, label
+from torchdoctor.words import Candidate
+from torchdoctor.words.errors import TorchdoctorError
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
 TIMES = 10  # the budget of the exhaustive search
@@ -54,7 +54,7 @@ def run_as_a_user(script: Path, folder: Path, budget_s: float, seed: int) -> dic
     """The report of `torchdoctor run`."""
     report = folder / f"search-{seed}.json"
     options = ["--quiet", "--budget", f"{budget_s:g}s", "--seed", str(seed), "--json", str(report)]
-    command = [sys.executable, "-m", "torchdoctor.cli", "run", *options]
+    command = [sys.executable, "-m", "torchdoctor.cli.front", "run", *options]
     command += ["--output", str(folder / f"search-{seed}"), str(script)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, Any] = json.loads(report.read_text())

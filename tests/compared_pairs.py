@@ -6,8 +6,8 @@ import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
-from torchdoctor.records import Report
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.words import Report
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,11 +13,11 @@ from typing import IO, Any, cast
 
 import forked_programs
 
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.started import Started
-from torchdoctor.records import Environment, Recording, Workload
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.started import Started
+from torchdoctor.observe.observation import Observation
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.words import Environment, Recording, Workload
 
 
 class Forking(Sandbox):

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchdoctor.candidates import candidates
-from torchdoctor.errors import UsageError
-from torchdoctor.records import (
+from torchdoctor.advice.candidates import candidates
+from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.words import (
     Boundary,
     Candidate,
     Diagnosis,
@@ -19,7 +19,7 @@ from torchdoctor.records import (
     StepStatistics,
     Workload,
 )
-from torchdoctor.run_settings import RunSettings
+from torchdoctor.words.errors import UsageError
 
 
 def fix(treats, settings=({},), keeps="within rounding", refusal=None, **more):

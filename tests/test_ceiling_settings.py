@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 from torchdoctor.trials.switched_trials import ceiling_trials
 
 GPU = {"ident": 0, "cls": "Net", "device": "cuda:0", "forwards": 90}

@@ -14,16 +14,16 @@ import jsonschema
 import pytest
 from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 
-from torchdoctor.comparison import compare
-from torchdoctor.record_files import encode_comparison, write_report
+from torchdoctor.compare import compare
 from torchdoctor.reports import comparison as formats
+from torchdoctor.words.record_files import encode_comparison, write_report
 
 ROOT = Path(__file__).parent.parent
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "compare", *map(str, arguments)],
+        [sys.executable, "-m", "torchdoctor.cli.front", "compare", *map(str, arguments)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
@@ -116,7 +116,7 @@ def test_a_trace_without_steps_is_exit_code_6(tmp_path: Path) -> None:
 def test_what_can_be_read_once_only_is_told_to_be_saved(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "good.json").write_bytes(trace_of().text())
     result = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m torchdoctor.cli compare {arguments}"],
+        ["bash", "-c", f"{sys.executable} -m torchdoctor.cli.front compare {arguments}"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from compared_pairs import run_with
 from partial_recordings import recording
 
-from torchdoctor.comparison import compare
-from torchdoctor.records.observed_settings import settings_of
-from torchdoctor.records.setting import Setting
+from torchdoctor.compare import compare
+from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.reports.comparison import terminal
+from torchdoctor.words.setting import Setting
 
 
 def of(**over) -> dict[str, str]:

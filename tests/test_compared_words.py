@@ -9,10 +9,10 @@ import pytest
 from compared_pairs import diagnosed, run_with, trace_of
 
 from torchdoctor import __version__
-from torchdoctor.comparison import compare
-from torchdoctor.comparison.surroundings import script_name
-from torchdoctor.records import Finding, Report, TraceStatistics
+from torchdoctor.compare import compare
+from torchdoctor.compare.surroundings import script_name
 from torchdoctor.reports.comparison import markdown, terminal
+from torchdoctor.words import Finding, Report, TraceStatistics
 
 
 def found_in(report: Report, *findings: Finding) -> Report:

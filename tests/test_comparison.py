@@ -11,13 +11,13 @@ import pytest
 from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 from scipy.stats import ttest_ind
 
-from torchdoctor.comparison import compare
-from torchdoctor.errors import Inconclusive
-from torchdoctor.records import Finding, Location, Report, Shares
-from torchdoctor.records.comparison import Comparison
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.compare import compare
 from torchdoctor.reports.comparison import terminal
-from torchdoctor.trace_checkup import trace_checkup
 from torchdoctor.trials.compare import welch_interval
+from torchdoctor.words import Finding, Location, Report, Shares
+from torchdoctor.words.comparison import Comparison
+from torchdoctor.words.errors import Inconclusive
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchdoctor.records.counts import counted
+from torchdoctor.facts.counts import counted
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import jsonschema
 import pytest
 from compared_pairs import synthetic
 
-from torchdoctor import catalogue
-from torchdoctor.errors import UsageError
-from torchdoctor.recording.trace_ranks import read_ranks
-from torchdoctor.records import Report
-from torchdoctor.trace_checkup import _permanent, trace_checkup
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.traces import _permanent, trace_checkup
+from torchdoctor.trace.ranks import read_ranks
+from torchdoctor.words import Report
+from torchdoctor.words.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
@@ -27,7 +27,7 @@ SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "tra
 
 def diagnose(*arguments: str, **more) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "diagnose", *arguments],
+        [sys.executable, "-m", "torchdoctor.cli.front", "diagnose", *arguments],
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
         check=False,
@@ -270,7 +270,7 @@ def test_one_broken_rank_leaves_the_others_their_diagnosis(how: str, tmp_path: P
 def test_a_broken_rank_among_large_ones_is_told_by_the_other_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchdoctor.recording.trace_ranks._IN_PARALLEL_BYTES", 1)
+    monkeypatch.setattr("torchdoctor.trace.ranks._IN_PARALLEL_BYTES", 1)
     a_rank(tmp_path, 0)
     (tmp_path / "rank1.json").write_bytes(b"")
     found = read_ranks([str(tmp_path)])

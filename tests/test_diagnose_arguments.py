@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from compared_pairs import synthetic
 
-from torchdoctor.errors import UsageError
-from torchdoctor.recording.trace_ranks import read_ranks
+from torchdoctor.trace.ranks import read_ranks
+from torchdoctor.words.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
 
 
 def torchdoctor(folder: Path, *arguments: str, before: str = "") -> subprocess.CompletedProcess:
     """Runs it by a shell, so that pipes and descriptors are as users make them."""
-    command = shlex.join([sys.executable, "-m", "torchdoctor.cli", *arguments])
+    command = shlex.join([sys.executable, "-m", "torchdoctor.cli.front", *arguments])
     return subprocess.run(
         ["bash", "-c", before.replace("torchdoctor", command) or command],
         cwd=folder,

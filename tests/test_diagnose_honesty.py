@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from compared_pairs import synthetic
 
+from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.wording import step_time
-from torchdoctor.trace_checkup import trace_checkup
 
 
 def written(folder: Path, trace) -> Path:

@@ -8,10 +8,10 @@ import pytest
 from illnesses import CPU_ILLNESSES, GPU_ILLNESSES, TUNED
 from partial_recordings import merged, recording
 
-from torchdoctor import catalogue
-from torchdoctor.diagnosis import diagnose
-from torchdoctor.recording.shares import shares, with_inline_preparation
-from torchdoctor.records import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.observe.shares import shares, with_inline_preparation
+from torchdoctor.words import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
 
 ILLNESSES = {**CPU_ILLNESSES, **GPU_ILLNESSES}
 PROJECT = Path(__file__).resolve().parents[1]
@@ -179,7 +179,7 @@ needs_traces = pytest.mark.skipif(
 
 
 def of_trace(name) -> Diagnosis:
-    from torchdoctor.recording.trace_summary import read_and_summarise
+    from torchdoctor.trace.summary import read_and_summarise
 
     trace = read_and_summarise([TRACES / f"{name}.json.gz"])[0]
     seen = Recording(

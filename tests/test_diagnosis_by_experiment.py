@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchdoctor import catalogue
-from torchdoctor.diagnosis_by_experiment import by_experiment
-from torchdoctor.records import (
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.diagnosis_by_experiment import by_experiment
+from torchdoctor.reports.tree_path import path_rule
+from torchdoctor.words import (
     Diagnosis,
     Environment,
     Finding,
@@ -16,7 +17,6 @@ from torchdoctor.records import (
     TriedCeiling,
     WorkloadRecord,
 )
-from torchdoctor.reports.tree_path import path_rule
 
 FINDINGS = [
     Finding(check="worker-count", share_of_step=0.45, severity="high"),

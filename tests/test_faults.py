@@ -30,7 +30,7 @@ for step in range(100000):
 
 def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", *arguments],
+        [sys.executable, "-m", "torchdoctor.cli.front", *arguments],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -62,14 +62,14 @@ def says_one_sentence(result: subprocess.CompletedProcess, code: int) -> str:
 
 def test_help_answers_without_torch(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "torchdoctor.cli", "run", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "torchdoctor.cli.front", "run", "--help"],
         capture_output=True,
         text=True,
         cwd=ROOT,
         check=True,
     )
     modules = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
-    assert "torchdoctor.cli" in result.stderr or modules
+    assert "torchdoctor.cli.front" in result.stderr or modules
     assert not modules & {"torch", "numpy", "scipy", "msgspec", "libcst", "psutil"}
 
 
@@ -240,7 +240,7 @@ def test_deeply_nested_json_is_a_usage_error(tmp_path: Path) -> None:
 def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", "torchdoctor.cli", "explain", "--all"],
+            [sys.executable, "-m", "torchdoctor.cli.front", "explain", "--all"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -253,7 +253,15 @@ def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_closed_standard_error_loses_nothing(tmp_path: Path) -> None:
     name = script(tmp_path, "if step == 60: break")
-    command = [sys.executable, "-m", "torchdoctor.cli", "run", "--no-fixes", "--budget", "60s"]
+    command = [
+        sys.executable,
+        "-m",
+        "torchdoctor.cli.front",
+        "run",
+        "--no-fixes",
+        "--budget",
+        "60s",
+    ]
     shell = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command, "--output", "out", name]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     code = subprocess.run(shell, cwd=tmp_path, env=environment, check=False).returncode
@@ -304,7 +312,7 @@ def test_report_is_valid_and_the_users_files_stay_as_they_are(tmp_path: Path) ->
 def test_a_signal_keeps_what_was_measured(tmp_path: Path, sent: signal.Signals) -> None:
     name = script(tmp_path)
     process = subprocess.Popen(
-        [sys.executable, "-m", "torchdoctor.cli", "run", "--output", "out", name],
+        [sys.executable, "-m", "torchdoctor.cli.front", "run", "--output", "out", name],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,

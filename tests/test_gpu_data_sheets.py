@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.gpu_data_sheets import SHEETS, data_sheet
+from torchdoctor.facts.gpu_data_sheets import SHEETS, data_sheet
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.records import Diagnosis, Refused, WorkloadRecord
-from torchdoctor.records.gradient_noise import from_products, noise_scale
-from torchdoctor.report_assembly import assemble
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.report_assembly import assemble
+from torchdoctor.facts.gradient_noise import from_products, noise_scale
+from torchdoctor.words import Diagnosis, Refused, WorkloadRecord
 
 BATCH = 16
 

@@ -1,177 +1,190 @@
-"""Data flows one way: what each room may import."""
+"""Data flows one way: what each room may import, how large it may be, and what may stand where."""
 
 import ast
-import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "torchdoctor"
-ORDER = [
-    "errors",
-    "records",
-    "gpu_data_sheets",
-    "torchrun_commands",
-    "scaling",
-    "scaling_words",
-    "probe",
-    "edits",
-    "fixes",
-    "ceilings",
-    "checks",
-    "record_files",
-    "record_schema",
-    "coverage",
-    "coverage_tables",
-    "thresholds",
-    "catalogue",
-    "reports",
-    "recording",
-    "tensorboard_log",
-    "source_patch",
-    "diagnosis",
-    "diagnosis_by_experiment",
-    "prospects",
-    "candidates",
-    "trials",
-    "comparison",
-    "report_doubts",
-    "offered_fixes",
-    "report_assembly",
-    "machine",
-    "gate",
-    "machine_noise",
-    "run_settings",
-    "checkup",
-    "trace_verdict",
-    "trace_checkup",
-    "commands",
-    "cli",
-    "__main__",
-]
-FILES = sorted(p for p in PACKAGE.rglob("*.py") if p.name != "__init__.py" or p.parent != PACKAGE)
-# A file, or a room with all its files.
+FILES = sorted(PACKAGE.rglob("*.py"))
+# Rooms, or files, that may import a heavy package.
 ONLY_IN = {
-    "torch": {"fixes", "ceilings"},  # there inside functions, which the user's process calls
+    "torch": {"fixes"},  # there inside functions, which the user's process calls
     "rich": {"reports/terminal.py"},
-    "typer": {"commands", "cli.py"},
-    "psutil": {"recording"},
-    "pynvml": {"recording"},
-    "tensorboard": {"tensorboard_log"},
-    "matplotlib": {"tensorboard_log/drawing.py"},
+    "typer": {"cli"},
+    "psutil": {"machine", "launch", "pairs"},
+    "pynvml": {"machine"},
+    "tensorboard": {"reports/tensorboard"},
+    "matplotlib": {"reports/tensorboard/drawing.py"},
 }
+ONE_FILE_EACH = ("checks", "fixes")  # rooms that grow by a file for each check or fix
+MOST_FILES, MOST_LINES, MOST_ROOMS = 45, 600, 18
+
+
+def _place(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
 
 
 def _room(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return path.relative_to(PACKAGE).parts[0]
 
 
-def _imports(path: Path, at_import_only: bool) -> list[str]:
-    """Dotted names that a file imports, relative ones and `from torchdoctor import x` in full."""
+def _may_import() -> dict[str, set[str]]:
+    """What each room's `__init__.py` says that it may import."""
+    rooms = {}
+    for init in PACKAGE.glob("*/__init__.py"):
+        page = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        lines = [line for line in page.splitlines() if line.startswith("May import: ")]
+        assert len(lines) == 1, f"{_place(init)} does not say which rooms it may import"
+        names = lines[0].removeprefix("May import: ").rstrip(".")
+        rooms[init.parent.name] = set() if names == "no other room" else set(names.split(", "))
+    return rooms
+
+
+def _imports(path: Path) -> Iterator[tuple[str, ast.stmt]]:
+    """Dotted names that a file imports, at any place in it, in full."""
     package = path.relative_to(PACKAGE.parent).parent.parts
-    found = []
-    for node in _statements(ast.parse(path.read_text(encoding="utf-8")), at_import_only):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            yield from ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parts = list(package[: len(package) - node.level + 1]) if node.level else []
             base = ".".join([*parts, *([node.module] if node.module else [])])
-            found += [f"{base}.{alias.name}" for alias in node.names]
-    return found
+            yield from ((f"{base}.{alias.name}", node) for alias in node.names)
 
 
-def _statements(node: ast.AST, at_import_only: bool) -> Iterator[ast.AST]:
-    """All statements below; with `at_import_only` those that run when the module is imported."""
+def _rooms_imported(path: Path) -> set[str]:
+    parts = [name.split(".") for name, _ in _imports(path)]
+    return {p[1] for p in parts if p[0] == "torchdoctor"} - {"__version__", _room(path)}
+
+
+def test_a_room_imports_only_the_rooms_that_it_names() -> None:
+    may = _may_import()
+    wrong = [
+        f"{_place(path)} imports {room}"
+        for path in FILES
+        if path.parent != PACKAGE
+        for room in sorted(_rooms_imported(path) - may[_room(path)])
+    ]
+    assert not wrong
+
+
+def test_a_room_names_no_room_that_it_does_not_import() -> None:
+    unused = {}
+    for room, named in _may_import().items():
+        imported = set().union(*(_rooms_imported(p) for p in (PACKAGE / room).rglob("*.py")))
+        if named - imported:
+            unused[room] = named - imported
+    assert not unused
+
+
+def test_the_rooms_stand_on_each_other_without_a_cycle() -> None:
+    left = _may_import()
+    while left:
+        ground = {room for room, named in left.items() if not named & left.keys()}
+        assert ground, f"these import each other in a cycle: {sorted(left)}"
+        left = {room: named for room, named in left.items() if room not in ground}
+
+
+def test_no_file_imports_one_that_imports_it() -> None:
+    """Type-only imports count too: they are read together all the same."""
+    modules = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts): p for p in FILES}
+    left = {}
+    for module, path in modules.items():
+        if path.name == "__init__.py":
+            continue
+        names = {name for name, _ in _imports(path)}
+        names |= {name.rpartition(".")[0] for name in names}
+        left[module] = (names & modules.keys()) - {module}
+    while left:
+        free = {module for module, names in left.items() if not names & left.keys()}
+        assert free, f"these import each other in a cycle: {_cycle(left)}"
+        left = {module: names for module, names in left.items() if module not in free}
+
+
+def _cycle(left: dict[str, set[str]]) -> list[str]:
+    path = [next(iter(left))]
+    while True:
+        following = next(name for name in sorted(left[path[-1]]) if name in left)
+        if following in path:
+            return path[path.index(following) :]
+        path.append(following)
+
+
+def test_heavy_packages_stay_in_their_rooms() -> None:
+    wrong = []
+    for path in FILES:
+        place = _place(path)
+        for name, _ in _imports(path):
+            top = name.split(".")[0]
+            if top in ONLY_IN and not any(
+                place == home or place.startswith(home + "/") for home in ONLY_IN[top]
+            ):
+                wrong.append(f"{place} imports {top}")
+    assert not wrong
+
+
+def test_what_runs_in_the_users_process_needs_only_the_standard_library() -> None:
+    wrong = []
+    for path in FILES:
+        if _room(path) not in ("probe", "fixes"):
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        at_import = {id(node) for node in _at_import(tree)}
+        for name, node in _imports(path):
+            # The probe's files reach each other by relative imports.
+            own = _room(path) == "probe" and name.startswith("torchdoctor.probe.")
+            standard = name.split(".")[0] in sys.stdlib_module_names
+            if id(node) in at_import and not own and not standard:
+                wrong.append(f"{_place(path)} imports {name}")
+    assert not wrong
+
+
+def _at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements below that run when the module is imported."""
     for child in ast.iter_child_nodes(node):
-        yield child
-        if at_import_only and isinstance(
-            child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-        ):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             continue
         if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
             continue
-        yield from _statements(child, at_import_only)
+        yield child
+        yield from _at_import(child)
 
 
-def _later_rooms(path: Path) -> list[str]:
-    """Imports of rooms that come after the file's own, or of none that is known."""
-    room, wrong = _room(path), []
-    for name in _imports(path, at_import_only=True):
-        parts = name.split(".")
-        if parts[0] != "torchdoctor" or parts[1] in (room, "__version__"):
-            continue
-        if parts[1] not in ORDER[: ORDER.index(room)]:
-            wrong.append(name)
-    return wrong
+def test_nothing_lies_loose_and_no_room_is_crowded() -> None:
+    loose = {p.name for p in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert not loose
+    files = Counter(p.parent.relative_to(PACKAGE).as_posix() for p in FILES)
+    crowded = {r: n for r, n in files.items() if n > MOST_FILES and r not in ONE_FILE_EACH}
+    assert not crowded
+    assert len(_may_import()) <= MOST_ROOMS
 
 
-def _strays(path: Path) -> list[str]:
-    """Imports, wherever they stand, of packages that belong to other files."""
-    here = {_room(path), path.relative_to(PACKAGE).as_posix()}
-    tops = {name.split(".")[0] for name in _imports(path, at_import_only=False)}
-    return sorted(top for top in tops if top in ONLY_IN and not here & ONLY_IN[top])
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_room_imports_only_rooms_before_it(path: Path) -> None:
-    assert _later_rooms(path) == []
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_heavy_packages_stay_in_their_rooms(path: Path) -> None:
-    assert _strays(path) == []
+def test_files_stay_readable() -> None:
+    lines = {_place(p): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES}
+    assert not {place: n for place, n in lines.items() if n > MOST_LINES}
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from torchdoctor import diagnosis",
-        "from torchdoctor.diagnosis import diagnose",
+        "from torchdoctor.cli import front",
         "import torchdoctor.cli",
-        "from ..diagnosis import diagnose",
-        "from .. import diagnosis",
-        "try:\n    from torchdoctor import trials\nexcept ImportError:\n    pass",
+        "from ..cli import front",
+        "from .. import cli",
+        "def f():\n    from torchdoctor.cli import front",
+        "if TYPE_CHECKING:\n    from torchdoctor.cli import front",
     ],
 )
-def test_an_import_against_the_order_is_seen(
+def test_an_import_of_another_room_is_seen(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = _file_with(line, tmp_path, monkeypatch)
-    assert len(_later_rooms(path)) == 1
-
-
-def test_heavy_packages_are_seen_inside_functions_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = _file_with("def f():\n    import torch.nn, rich, typer, json", tmp_path, monkeypatch)
-    assert _strays(path) == ["rich", "torch", "typer"]
-    assert _later_rooms(path) == []
-
-
-def _file_with(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    package = folder / "torchdoctor"
+    package = tmp_path / "torchdoctor"
     (package / "reports").mkdir(parents=True)
     monkeypatch.setitem(globals(), "PACKAGE", package)
     path = package / "reports" / "html.py"
-    path.write_text(text + "\n", encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if _room(p) in ("probe", "fixes")], ids=lambda p: p.stem
-)
-def test_what_runs_in_the_users_process_needs_only_the_standard_library(path: Path) -> None:
-    # The probe's files reach each other by relative imports; a fix is loaded alone, by its path.
-    own = "torchdoctor.probe." if _room(path) == "probe" else None
-    for name in _imports(path, at_import_only=True):
-        standard = name.split(".")[0] in sys.stdlib_module_names
-        assert standard or (own and name.startswith(own)), f"{path} imports {name}"
-    source = path.read_text(encoding="utf-8")
-    assert not re.search(r"^(from|import) torchdoctor", source, re.MULTILINE)
-
-
-def test_files_stay_readable() -> None:
-    long = {p.name: n for p in FILES if (n := len(p.read_text().splitlines())) > 340}
-    assert not long
+    path.write_text(line + "\n", encoding="utf-8")
+    assert _rooms_imported(path) == {"cli"}

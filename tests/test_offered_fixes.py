@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 from test_patches import recording
 
-from torchdoctor import catalogue
-from torchdoctor.offered_fixes import as_code, offered_fixes
-from torchdoctor.records import (
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.source_patch import source_patch
+from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
+from torchdoctor.checkup.report_assembly import assemble
+from torchdoctor.checkup.report_doubts import doubts_of_fixes
+from torchdoctor.reports import content, html, markdown, terminal
+from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.words import (
     DatasetWrite,
     Diagnosis,
     Environment,
@@ -24,11 +29,6 @@ from torchdoctor.records import (
     Trial,
     WorkloadRecord,
 )
-from torchdoctor.report_assembly import assemble
-from torchdoctor.report_doubts import doubts_of_fixes
-from torchdoctor.reports import content, html, markdown, terminal
-from torchdoctor.source_patch import source_patch
-from torchdoctor.trials.outcome import TrialResults
 
 FASTER = Interval(estimate=1.2, low=1.1, high=1.3)
 OPEN = Interval(estimate=1.2, low=0.9, high=1.5)

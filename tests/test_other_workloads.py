@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from compared_pairs import diagnosed, trace_of
 
-from torchdoctor.comparison import compare
-from torchdoctor.comparison.workloads import different
-from torchdoctor.records import Report, TraceStatistics
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.compare import compare
+from torchdoctor.compare.workloads import different
+from torchdoctor.words import Report, TraceStatistics
 
 ROOT = Path(__file__).parent.parent
 SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))

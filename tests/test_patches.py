@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from slow_loader import SLOW_LOADER
 
-from torchdoctor import catalogue
-from torchdoctor.offered_fixes import as_code
-from torchdoctor.record_files import read_report, write_recording, write_report
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.records import (
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.source_patch import source_patch
+from torchdoctor.checkup.offered_fixes import as_code
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.reports.content import changes
+from torchdoctor.reports.patch import remarks, remarks_on
+from torchdoctor.trials.patch_trial import disagreement
+from torchdoctor.words import (
     Boundary,
     Diagnosis,
     Environment,
@@ -35,10 +38,7 @@ from torchdoctor.records import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.reports.content import changes
-from torchdoctor.reports.patch import remarks, remarks_on
-from torchdoctor.source_patch import source_patch
-from torchdoctor.trials.patch_trial import disagreement
+from torchdoctor.words.record_files import read_report, write_recording, write_report
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -206,7 +206,7 @@ def report_with(tmp_path: Path, *trials: Trial, **recommendation) -> Path:
 
 def patch_command(path: Path, *more: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "patch", str(path), *more],
+        [sys.executable, "-m", "torchdoctor.cli.front", "patch", str(path), *more],
         capture_output=True,
         text=True,
         check=False,
@@ -240,7 +240,7 @@ def test_a_diff_is_printed_as_the_file_is_written(tmp_path: Path) -> None:
     path = report_with(tmp_path, fixes=[RecommendedFix(fix="tf32", edit=diff)], patch=diff)
     for encoding in ("ascii", "latin-1"):
         result = subprocess.run(
-            [sys.executable, "-m", "torchdoctor.cli", "patch", str(path)],
+            [sys.executable, "-m", "torchdoctor.cli.front", "patch", str(path)],
             capture_output=True,
             check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
@@ -429,7 +429,7 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
     assert (found.applies, found.said) == (True, ""), found
     ratio = recommended["patch_trial"]["speedup"]["estimate"] / recommended["speedup"]["estimate"]
     assert 0.5 < ratio < 2.0, "measured minutes apart, beside other tests: both do about the same"
-    command = [sys.executable, "-m", "torchdoctor.cli", "report", str(path)]
+    command = [sys.executable, "-m", "torchdoctor.cli.front", "report", str(path)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "atch measured:" in shown.stdout
     printed = patch_command(path)

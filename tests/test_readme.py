@@ -20,7 +20,7 @@ COMMANDS = [
 
 def _help(command: str) -> str:
     result = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", command, "--help"],
+        [sys.executable, "-m", "torchdoctor.cli.front", command, "--help"],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -56,7 +56,7 @@ def test_options_of_the_readmes_commands_exist(command: str) -> None:
 )
 def test_commands_that_need_no_program_run(arguments: list[str]) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", *arguments],
+        [sys.executable, "-m", "torchdoctor.cli.front", *arguments],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -67,7 +67,7 @@ def test_commands_that_need_no_program_run(arguments: list[str]) -> None:
 
 
 def test_exit_codes_of_the_readme_are_the_errors() -> None:
-    from torchdoctor import errors
+    from torchdoctor.words import errors
 
     for error in (errors.UsageError, errors.ProgramFailed, errors.NoStepFound, errors.TimedOut):
         assert f"{error.exit_code} " in README

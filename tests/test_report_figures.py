@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from partial_recordings import recording
 
-from torchdoctor.records import (
+from torchdoctor.checkup.report_assembly import assemble
+from torchdoctor.checkup.report_doubts import all_doubts
+from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.words import (
     Diagnosis,
     Interval,
     LaunchTiming,
@@ -13,9 +16,6 @@ from torchdoctor.records import (
     Report,
     WorkloadRecord,
 )
-from torchdoctor.report_assembly import assemble
-from torchdoctor.report_doubts import all_doubts
-from torchdoctor.trials.outcome import TrialResults
 
 OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
 

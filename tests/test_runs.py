@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from left_behind import left_in
 
-from torchdoctor import catalogue
-from torchdoctor.checkup import checkup
-from torchdoctor.recording.workload import workload_of
-from torchdoctor.run_settings import RunSettings
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.run import checkup
+from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.launch.workload import workload_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -52,7 +52,7 @@ if __name__ == "__main__":
 
 
 def run(folder: Path, *arguments: str, before=(), **more) -> subprocess.CompletedProcess:
-    command = [*before, sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", *arguments]
+    command = [*before, sys.executable, "-m", "torchdoctor.cli.front", "run", "--quiet", *arguments]
     return subprocess.run(
         command,
         capture_output=True,

@@ -12,12 +12,12 @@ import pytest
 from compared_pairs import diagnosed, samples, synthetic
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.records import Report, TraceStatistics
-from torchdoctor.records.report import StepTime
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.traces import _permanent, trace_checkup
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.traced import sections
-from torchdoctor.trace_checkup import _permanent, trace_checkup
+from torchdoctor.words import Report, TraceStatistics
+from torchdoctor.words.report import StepTime
 
 
 def of_steps(folder: Path, *milliseconds: float) -> Report:
@@ -223,8 +223,8 @@ def test_the_last_step_without_events_is_one_step(tmp_path: Path) -> None:
 
 def test_a_trace_has_no_launches_that_alternate(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from torchdoctor.tensorboard_log.images import _images
-    from torchdoctor.tensorboard_log.measured import Measured
+    from torchdoctor.reports.tensorboard.images import _images
+    from torchdoctor.reports.tensorboard.measured import Measured
 
     report = of_steps(tmp_path, 1, 1, 1, 1)
     said = {tag: description for tag, _, description in _images(report, Measured())}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.records import Diagnosis, TraceStatistics
-from torchdoctor.records.what_if import BranchReplay, WhatIf
-from torchdoctor.trace_verdict import with_replay
+from torchdoctor.checkup.trace_verdict import with_replay
+from torchdoctor.words import Diagnosis, TraceStatistics
+from torchdoctor.words.what_if import BranchReplay, WhatIf
 
 
 def said(bottleneck: str, replayed_s: float = 0.1, **without_s: float) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.record_files import read_report
 from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.words.record_files import read_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
 
@@ -49,7 +49,7 @@ while True:
 def run(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
     """report.json of a run of this program."""
     (folder / "train.py").write_text(program)
-    command = [sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", "--output", "out"]
+    command = [sys.executable, "-m", "torchdoctor.cli.front", "run", "--quiet", "--output", "out"]
     ran = subprocess.run(
         [*command, "--allow-training-changes", "--json", "report.json", *arguments, "train.py"],
         capture_output=True,

@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from compared_pairs import samples, synthetic
 
-from torchdoctor.commands.written_files import check_written
-from torchdoctor.errors import UsageError
-from torchdoctor.record_files import write_gate_report, write_report
-from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.cli.written_files import check_written
 from torchdoctor.reports import gate as gate_forms
 from torchdoctor.reports import html
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.words.record_files import write_gate_report, write_report
 
 ROOT = Path(__file__).parent.parent
 
 
 def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", *arguments],
+        [sys.executable, "-m", "torchdoctor.cli.front", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -183,7 +183,9 @@ def test_a_name_that_no_file_can_have_is_one_sentence(folder: Path) -> None:
 @pytest.mark.parametrize("how", [">", ">>"])
 def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Path) -> None:
     (folder / "log").write_text("before\n" * 9)
-    command = f"{sys.executable} -m torchdoctor.cli diagnose ok.json --json /dev/stdout {how} log"
+    command = (
+        f"{sys.executable} -m torchdoctor.cli.front diagnose ok.json --json /dev/stdout {how} log"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
         ["bash", "-c", command], cwd=folder, env=environment, check=False, timeout=600

@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Start the command line."""
     try:
-        from torchdoctor.cli import main as command_line
+        from torchdoctor.cli.front import main as command_line
     except KeyboardInterrupt:
         print("torchdoctor: interrupted.", file=sys.stderr)
         sys.exit(130)

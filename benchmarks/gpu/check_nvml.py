@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from torchdoctor.recording.sensors import Sensors
+from torchdoctor.machine.sensors import Sensors
 
 _FIELDS = ("utilization.gpu", "memory.used", "power.draw", "clocks.sm")
 _BUSY_S = 8.0

@@ -29,7 +29,14 @@ def main() -> None:
         name = wanted.script.stem
         with tempfile.TemporaryDirectory() as scratch:
             run = Path(scratch) / "run"
-            command = [sys.executable, "-m", "torchdoctor.cli", "run", "--quiet", "--no-fixes"]
+            command = [
+                sys.executable,
+                "-m",
+                "torchdoctor.cli.front",
+                "run",
+                "--quiet",
+                "--no-fixes",
+            ]
             result = subprocess.run(
                 [*command, "--budget", "20s", "--output", str(run), str(wanted.script)],
                 capture_output=True,

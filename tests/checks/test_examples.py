@@ -7,9 +7,9 @@ import copy
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.diagnosis import TREE
-from torchdoctor.records import BRANCHES, Finding
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.diagnosis import TREE
+from torchdoctor.words import BRANCHES, Finding
 
 CHECKS = catalogue.checks()
 FIRING = [(i, n) for i, module in CHECKS.items() for n in range(len(module.FIRES))]

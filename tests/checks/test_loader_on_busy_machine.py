@@ -7,9 +7,9 @@ from typing import Any
 from partial_recordings import recording
 
 from torchdoctor.checks import loader_cpu_bound, loader_io_bound
+from torchdoctor.checkup.report_doubts import all_doubts
 from torchdoctor.fixes import loader_workers
-from torchdoctor.records import Recording
-from torchdoctor.report_doubts import all_doubts
+from torchdoctor.words import Recording
 
 _BUSY = {
     "other_load_cpus": 0.95,

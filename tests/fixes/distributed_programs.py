@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # Of 64 samples two processes with batches of 32 see all in each step, in whatever order.

@@ -11,7 +11,8 @@ from typing import Any
 
 import forked_programs
 
-from torchdoctor import catalogue, probe
+from torchdoctor import probe
+from torchdoctor.advice import catalogue
 
 
 @dataclass

@@ -13,11 +13,11 @@ import pytest
 import torch
 from probed_examples import run_with
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 from torchdoctor.edits.source import edited
-from torchdoctor.probe import compile_log
-from torchdoctor.records import Trial
+from torchdoctor.probe.hooks import compile_log
 from torchdoctor.reports.compilation import said
+from torchdoctor.words import Trial
 
 pytestmark = pytest.mark.slow
 FIX = catalogue.fixes()["torch-compile"]

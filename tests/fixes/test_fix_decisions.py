@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from torchdoctor import catalogue
-from torchdoctor.candidates import candidates
-from torchdoctor.records import (
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.candidates import candidates
+from torchdoctor.facts.lookup import training_loaders
+from torchdoctor.trials.fix_facts import fix_facts
+from torchdoctor.trials.ladder import next_value
+from torchdoctor.words import (
     Binding,
     Boundary,
     DatasetWrite,
@@ -32,9 +35,6 @@ from torchdoctor.records import (
     StepStatistics,
     Workload,
 )
-from torchdoctor.records.lookup import training_loaders
-from torchdoctor.trials.fix_facts import fix_facts
-from torchdoctor.trials.ladder import next_value
 
 FIXES = catalogue.fixes()
 HERE = Location(file="/home/me/work/train.py", line=42)

@@ -11,7 +11,7 @@ import torch
 from partial_recordings import recording
 from probed_examples import run_with
 
-from torchdoctor import candidates, catalogue
+from torchdoctor.advice import candidates, catalogue
 
 BY_HAND = {i: m for i, m in catalogue.fixes().items() if catalogue.is_by_hand(m)}
 FIXES = {i: m for i, m in catalogue.fixes().items() if i not in BY_HAND}

@@ -10,9 +10,9 @@ import pytest
 from partial_recordings import recording
 from probed_examples import run_with
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 from torchdoctor.edits.diff import edited_files
-from torchdoctor.records import Recording
+from torchdoctor.words import Recording
 
 FIX = catalogue.fixes()["loader-workers"]
 

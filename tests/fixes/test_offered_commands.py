@@ -23,8 +23,8 @@ from distributed_programs import (
 )
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.torchrun_commands import (
+from torchdoctor.advice import catalogue
+from torchdoctor.facts.torchrun_commands import (
     EXAMPLE,
     HOST,
     one_machine,

@@ -36,7 +36,7 @@ def test_the_recipes_use_what_the_action_and_the_command_have() -> None:
     checkout = next(step for step in steps if step.get("uses", "").startswith("actions/checkout"))
     assert checkout["with"]["fetch-depth"] == 0
     help_text = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "gate", "--help"],
+        [sys.executable, "-m", "torchdoctor.cli.front", "gate", "--help"],
         capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "200"},
     ).stdout  # fmt: skip
     comment = next(step for step in steps if "gh pr comment" in step.get("run", ""))

@@ -16,19 +16,14 @@ import pytest
 from left_behind import left_in
 from repository import TRAIN, git
 
-from torchdoctor.errors import UsageError
 from torchdoctor.gate.decision import state
 from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.tolerances import program_folder, tolerances
 from torchdoctor.gate.versions import Reference
-from torchdoctor.records import (
-    Environment,
-    Interval,
-    Workload,
-    WorkloadRecord,
-)
-from torchdoctor.records.gate import GateMetric, GateReport
 from torchdoctor.reports import gate as formats
+from torchdoctor.words import Environment, Interval, Workload, WorkloadRecord
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.gate import GateMetric, GateReport
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -36,7 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 def gate(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB_")}
     return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", *arguments],
+        [sys.executable, "-m", "torchdoctor.cli.front", "gate", "--quiet", *arguments],
         capture_output=True,
         text=True,
         cwd=folder,
@@ -91,7 +86,7 @@ def test_a_budget_too_small_for_a_pair_is_not_overrun_by_pairs(project: Path) ->
 @pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_ctrl_c_ends_both_versions_also_the_one_that_stands_still(project: Path) -> None:
     running = subprocess.Popen(
-        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--against", "HEAD",
+        [sys.executable, "-m", "torchdoctor.cli.front", "gate", "--quiet", "--against", "HEAD",
          "--output", "out", "train.py"],
         cwd=project, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,

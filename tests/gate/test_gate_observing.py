@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from observed_program import SEEN, STEPS
 
-from torchdoctor.errors import Inconclusive, ProgramFailed
+from torchdoctor.facts.other_load import load_of
 from torchdoctor.gate import launches
 from torchdoctor.gate.figures import waiting
 from torchdoctor.gate.launches import PairLauncher, Side
 from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.surroundings import launch_doubts
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.turn_blocks import choose_turns, why_in_turns
-from torchdoctor.recording.window import Window
-from torchdoctor.records import Block, LaunchTiming, ProgramFailure, SensorStatistics, TurnsTaken
-from torchdoctor.records.other_load import load_of
+from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.turn_blocks import choose_turns, why_in_turns
+from torchdoctor.words import Block, LaunchTiming, ProgramFailure, SensorStatistics, TurnsTaken
+from torchdoctor.words.errors import Inconclusive, ProgramFailed
 
 CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
 

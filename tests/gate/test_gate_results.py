@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from torchdoctor.errors import UsageError
 from torchdoctor.gate.tolerances import tolerances
+from torchdoctor.words.errors import UsageError
 
 ROOT = Path(__file__).parent.parent.parent
 # What the measuring does instead, by the variable OUTCOME.
@@ -24,8 +24,8 @@ FRONT = """
 import os
 from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed
 from torchdoctor.gate import gate_run
-from torchdoctor.records import Environment, WorkloadRecord
-from torchdoctor.records.gate import GateReport
+from torchdoctor.words import Environment, WorkloadRecord
+from torchdoctor.words.gate import GateReport
 
 def run(self):
     outcome = os.environ["OUTCOME"]
@@ -125,7 +125,7 @@ def test_a_tolerance_that_is_given_twice_is_refused(tmp_path: Path) -> None:
 
 def test_a_wrong_command_line_is_an_annotation_too(tmp_path: Path) -> None:
     result = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "gate", "train.py"], cwd=tmp_path,
+        [sys.executable, "-m", "torchdoctor.cli.front", "gate", "train.py"], cwd=tmp_path,
         capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "GITHUB_ACTIONS": "true"},
     )  # fmt: skip

@@ -22,8 +22,8 @@ from torchdoctor.gate.decision import (
 )
 from torchdoctor.gate.figures import metrics
 from torchdoctor.gate.pairs import Estimator, Pairs, estimator
-from torchdoctor.records import Boundary, LaunchTiming, StepStatistics
 from torchdoctor.trials.compare import pair_times, t_quantile
+from torchdoctor.words import Boundary, LaunchTiming, StepStatistics
 
 # Log units: offset of a launch, random walk between launches, share of launches with a spike.
 MACHINES = {

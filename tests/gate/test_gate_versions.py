@@ -14,9 +14,9 @@ from repository import git, state
 
 from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.versions import Reference
-from torchdoctor.recording.launch_environment import PROBE
-from torchdoctor.recording.sandbox_entry import replace_contents
-from torchdoctor.records import Workload
+from torchdoctor.launch.launch_environment import PROBE
+from torchdoctor.launch.sandbox_entry import replace_contents
+from torchdoctor.words import Workload
 
 ROOT = Path(__file__).parent.parent.parent
 

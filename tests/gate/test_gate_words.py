@@ -14,9 +14,9 @@ from torchdoctor.gate.more_time import decides, too_few_pairs
 from torchdoctor.gate.pairs import Estimator
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.records import Interval, Workload
-from torchdoctor.records.gate import GateMetric
 from torchdoctor.trials.compare import t_quantile
+from torchdoctor.words import Interval, Workload
+from torchdoctor.words.gate import GateMetric
 
 
 def time_row(low: float, high: float, tolerance: float = 0.02) -> GateMetric:

@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from torchdoctor.gate.stored import not_comparable, read_stored
-from torchdoctor.record_files import write_report
-from torchdoctor.recording.environment import environment
-from torchdoctor.records import (
+from torchdoctor.machine.environment import environment
+from torchdoctor.words import (
     Baseline,
     Boundary,
     Diagnosis,
@@ -27,6 +26,7 @@ from torchdoctor.records import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.words.record_files import write_report
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ def here() -> dict[str, Any]:
 def gate(project: Path, path: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Exit code, all that was printed, and the JSON."""
     result = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli", "gate", "--quiet", "--output", "out",
+        [sys.executable, "-m", "torchdoctor.cli.front", "gate", "--quiet", "--output", "out",
          "--json", "out.json", "--budget", "3m", "--steps", "20", "--baseline", str(path),
          *arguments, "train.py"],
         cwd=project, capture_output=True, text=True, check=False, timeout=600,

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from observed_program import SEEN, STEPS
 
-from torchdoctor.errors import Inconclusive, UsageError
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.stored import launched, load_doubts, read_stored, stored_report
-from torchdoctor.record_files import write_report
-from torchdoctor.records import (
+from torchdoctor.words import (
     Baseline,
     Diagnosis,
     Environment,
@@ -24,6 +22,8 @@ from torchdoctor.records import (
     StepTime,
     WorkloadRecord,
 )
+from torchdoctor.words.errors import Inconclusive, UsageError
+from torchdoctor.words.record_files import write_report
 
 SETTINGS = GateSettings(tolerances={"step_time": 0.02, "peak_memory": 0.1})
 

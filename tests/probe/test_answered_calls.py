@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchdoctor.probe import answered_calls
-from torchdoctor.probe.program import Program
+from torchdoctor.probe.fixkit import answered_calls
+from torchdoctor.probe.fixkit.program import Program
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from partial_recordings import recording
 from probed import run_probed
 
 from torchdoctor.checks import graph_breaks, recompilations
-from torchdoctor.probe.compile_facts import CompileFacts
+from torchdoctor.probe.measure.compile_facts import CompileFacts
 from torchdoctor.probe.session import STARTED_UNIX_S
-from torchdoctor.recording.trace_summary import read_and_summarise
-from torchdoctor.records import ProcessFacts, Recording
+from torchdoctor.trace.summary import read_and_summarise
+from torchdoctor.words import ProcessFacts, Recording
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,10 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of
 from probed import run_probed
 
-from torchdoctor.errors import NoStepFound
+from torchdoctor.facts.preparation import preparing_rows
+from torchdoctor.observe.window import Window
 from torchdoctor.probe import step_log
-from torchdoctor.recording.window import Window
-from torchdoctor.records.preparation import preparing_rows
+from torchdoctor.words.errors import NoStepFound
 
 pytestmark = pytest.mark.slow
 

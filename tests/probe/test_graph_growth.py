@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from torchdoctor.probe import graph_growth, step_log
+from torchdoctor.probe import step_log
+from torchdoctor.probe.hooks import graph_growth
 
 
 def answered(tmp_path: Path, *, recorded: int, event: bool) -> dict[tuple[str, bool], int]:

@@ -9,7 +9,7 @@ from probed import run_probed
 
 from torchdoctor.edits import calls
 from torchdoctor.probe import places
-from torchdoctor.records import Location
+from torchdoctor.words import Location
 
 LIBRARY = """
 import functools

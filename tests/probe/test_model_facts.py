@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchdoctor.probe.model_facts import describe
+from torchdoctor.probe.measure.model_facts import describe
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 import torch
 from probed import run_probed
 
-from torchdoctor.probe.memory_snapshot import MemorySnapshot
-from torchdoctor.records import Environment, ProcessFacts, Recording, Workload
-from torchdoctor.records.padding import padding_gains
+from torchdoctor.facts.padding import padding_gains
+from torchdoctor.probe.hooks.memory_snapshot import MemorySnapshot
+from torchdoctor.words import Environment, ProcessFacts, Recording, Workload
 
 CONVOLUTION = "aten::convolution"
 TRAIN = """

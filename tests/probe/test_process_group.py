@@ -10,11 +10,11 @@ import pytest
 from partial_recordings import recording
 from probed import run_probed
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 from torchdoctor.checks import backend_not_nccl
 from torchdoctor.edits.diff import unified_diff
-from torchdoctor.recording.trace_summary import read_and_summarise
-from torchdoctor.records import Location, ProcessFacts
+from torchdoctor.trace.summary import read_and_summarise
+from torchdoctor.words import Location, ProcessFacts
 
 FIX = catalogue.fixes()["nccl-backend"]
 PROGRAM = """

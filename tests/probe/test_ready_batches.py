@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.probe.ready_batches import ReadyBatches, of
+from torchdoctor.probe.fixkit.ready_batches import ReadyBatches, of
 
 
 def used_up_after(stock: int, taken_s: float, made_s: float) -> tuple[int, float]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_ceilings import MODEL, on_in_iterations, rows_of, run, untouched, without
 
-from torchdoctor.probe.replayed import Replayed
+from torchdoctor.probe.fixkit.replayed import Replayed
 
 EPOCHS = """
 data = torch.arange(384, dtype=torch.float32).view(48, 8).sin()

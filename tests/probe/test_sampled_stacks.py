@@ -15,7 +15,7 @@ import pytest
 
 import torchdoctor
 from torchdoctor.probe import stacks
-from torchdoctor.probe.tensor_calls import TensorCalls
+from torchdoctor.probe.hooks.tensor_calls import TensorCalls
 
 
 def test_a_threads_stack_is_read_as_a_whole() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.probe import spare_memory
+from torchdoctor.probe.fixkit import spare_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 GB = 10**9

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from probed import Probed, run_probed
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 from torchdoctor.probe import step_log
 
 pytestmark = pytest.mark.slow

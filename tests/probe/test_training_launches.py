@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from probed import run_probed
 
-from torchdoctor import catalogue
-from torchdoctor.recording.launch_plan import plan_entries
-from torchdoctor.recording.launch_timing import launch_timing
-from torchdoctor.records import Boundary, LaunchTiming, TrainingTrial
+from torchdoctor.advice import catalogue
+from torchdoctor.launch.launch_plan import plan_entries
+from torchdoctor.pairs.launch_timing import launch_timing
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.training_trials import Advice, run_training_trials
+from torchdoctor.words import Boundary, LaunchTiming, TrainingTrial
 
 pytestmark = pytest.mark.slow
 STEPS = 120

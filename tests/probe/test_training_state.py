@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchdoctor.probe import spare_memory
-from torchdoctor.probe.training_state import lacking
+from torchdoctor.probe.fixkit import spare_memory
+from torchdoctor.probe.fixkit.training_state import lacking
 
 
 def test_a_copy_that_leaves_no_room_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchdoctor.observe.events import Events, from_rows
 from torchdoctor.probe import step_log
-from torchdoctor.recording.events import Events, from_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

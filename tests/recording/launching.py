@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.recording.launch import LaunchResult, launch
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.records import Workload
+from torchdoctor.launch.launch import LaunchResult, launch
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.words import Workload
 
 
 def content_of(folder: Path) -> dict[str, tuple[str, int, int, str]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from synthetic_traces import LOADER, TraceBuilder
 
-from torchdoctor.recording.timeline import Timeline, build_timeline
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_columns import Trace
+from torchdoctor.trace.columns import Trace
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.timeline import Timeline, build_timeline
 
 CALL, LATENCY, GAP, WAKE_UP = 4.0, 6.0, 1.0, 5.0
 AUTOGRAD = 999

@@ -11,11 +11,11 @@ import pytest
 from browser import Browser, chromium, served
 from compared_pairs import synthetic, trace_of
 
-from torchdoctor.recording.timeline import build_timeline
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_annotate import annotate
-from torchdoctor.records import Finding
-from torchdoctor.reports.content import SHARE_LABELS
+from torchdoctor.trace.annotate import annotate
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.timeline import build_timeline
+from torchdoctor.words import Finding
+from torchdoctor.words.figures import SHARE_LABELS
 
 _SLICES = """
 return self.app.trace.engine.query(`

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from torchdoctor.recording.window import choose_window
-from torchdoctor.records import Boundary, LoaderFacts, StepStatistics
+from torchdoctor.observe.window import choose_window
+from torchdoctor.words import Boundary, LoaderFacts, StepStatistics
 
 
 def observed(mean_s, total=10_000, **more):

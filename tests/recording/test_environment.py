@@ -4,15 +4,15 @@ import sys
 
 import pytest
 
-from torchdoctor.recording import environment as module
-from torchdoctor.recording.environment import environment
-from torchdoctor.recording.usable_cpus import cpu_quota, memory_limit_bytes, usable_cpus
-from torchdoctor.records import ProcessFacts
+from torchdoctor.machine import environment as module
+from torchdoctor.machine.environment import environment
+from torchdoctor.machine.usable_cpus import cpu_quota, memory_limit_bytes, usable_cpus
+from torchdoctor.words import ProcessFacts
 
 
 def test_this_machine_is_described_without_importing_torch():
     script = (
-        "import sys, json\nfrom torchdoctor.recording.environment import environment\n"
+        "import sys, json\nfrom torchdoctor.machine.environment import environment\n"
         "e = environment(None)\n"
         "print(json.dumps([e.python, e.usable_cpus, e.cpu_cores, e.memory_bytes, e.cpu,"
         " 'torch' in sys.modules]))\n"
@@ -93,7 +93,7 @@ def test_inside_a_container_the_mount_is_the_cgroup(tmp_path):
 
 
 def test_the_smaller_of_affinity_and_quota_is_usable(monkeypatch):
-    from torchdoctor.recording import usable_cpus as cpus
+    from torchdoctor.machine import usable_cpus as cpus
 
     monkeypatch.setattr(cpus, "affinity", lambda: [0, 1, 5, 7])
     monkeypatch.setattr(cpus, "cpu_quota", lambda: 2.5)

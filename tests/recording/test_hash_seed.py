@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launching import launch_script
 
-from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.launch.sandbox import Sandbox
 
 SOURCE = "print([name for name in {f'class {n}' for n in range(40)}])"
 

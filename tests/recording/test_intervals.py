@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchdoctor.recording.intervals import (
+from torchdoctor.words.intervals import (
     EMPTY,
     Intervals,
     exposed_in_order,

@@ -12,13 +12,13 @@ import psutil
 import pytest
 from launching import launch_script
 
-from torchdoctor.errors import UsageError
-from torchdoctor.recording.escaped_writes import named_by_probe
-from torchdoctor.recording.launch import launch
-from torchdoctor.recording.running_launch import no_interrupts
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.sensors import Sensors
-from torchdoctor.records import Workload
+from torchdoctor.launch.escaped_writes import named_by_probe
+from torchdoctor.launch.launch import launch
+from torchdoctor.launch.running_launch import no_interrupts
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.machine.sensors import Sensors
+from torchdoctor.words import Workload
+from torchdoctor.words.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MARK = (
@@ -292,9 +292,9 @@ def test_a_failing_poll_leaves_no_process(sandbox, project):
 def test_interrupting_the_tool_from_outside(project, tmp_path):
     driver = (
         "import sys\nfrom pathlib import Path\n"
-        "from torchdoctor.recording.launch import launch\n"
-        "from torchdoctor.recording.sandbox import Sandbox\n"
-        "from torchdoctor.records import Workload\n"
+        "from torchdoctor.launch.launch import launch\n"
+        "from torchdoctor.launch.sandbox import Sandbox\n"
+        "from torchdoctor.words import Workload\n"
         f"w = Workload(command=[sys.executable, 'train.py', '{MARK}'], cwd={str(project)!r})\n"
         "with Sandbox.choose() as s:\n"
         f"    r = launch(w, {{}}, folder=Path({str(tmp_path / 'launch')!r}), sandbox=s)\n"

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from torchdoctor.recording import load_beside
-from torchdoctor.recording.load_beside import LoadBeside
+from torchdoctor.machine import load_beside
+from torchdoctor.machine.load_beside import LoadBeside
 
 BURN = "import time\nwhile time.process_time() < 1.2: pass"
 

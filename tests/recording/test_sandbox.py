@@ -12,9 +12,9 @@ import psutil
 import pytest
 from launching import content_of, launch_script
 
-from torchdoctor.errors import UsageError
-from torchdoctor.recording import sandbox as sandbox_module
-from torchdoctor.recording.sandbox import Sandbox
+from torchdoctor.launch import sandbox as sandbox_module
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.words.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SLEEPER = ["sleep", f"9876{os.getpid()}"]
@@ -250,8 +250,8 @@ def test_a_large_file_goes_to_disk_not_to_memory(overlay, project):
 
 
 def test_a_command_that_does_not_exist_is_said_so(overlay, tmp_path):
-    from torchdoctor.recording.launch import launch
-    from torchdoctor.records import Workload
+    from torchdoctor.launch.launch import launch
+    from torchdoctor.words import Workload
 
     workload = Workload(command=["./no-such-program"], cwd=str(tmp_path))
     with pytest.raises(UsageError, match="no-such-program"):
@@ -298,7 +298,7 @@ def test_it_works_for_an_ordinary_user(tmp_path):
     for path in (home, home / "mine"):
         os.chown(path, 65534, 65534)
     driver = (
-        "import os, sys\nfrom torchdoctor.recording.sandbox import Sandbox\n"
+        "import os, sys\nfrom torchdoctor.launch.sandbox import Sandbox\n"
         "with Sandbox.choose('auto') as s:\n"
         "    print(s.mode, s.userns, flush=True)\n"
         "    f = s.new_scratch()\n"
@@ -331,7 +331,7 @@ def test_a_killed_tool_leaves_no_process_and_its_scratch_folder_goes_with_the_ne
     overlay, tmp_path
 ):
     driver = (
-        "import os, sys\nfrom torchdoctor.recording.sandbox import Sandbox\n"
+        "import os, sys\nfrom torchdoctor.launch.sandbox import Sandbox\n"
         "s = Sandbox.choose('overlay'); f = s.new_scratch()\n"
         f"st = s.start({SLEEPER}, cwd='/tmp', environment=os.environ, folder=f, real=[],\n"
         "             stdin=0, output=1)\n"

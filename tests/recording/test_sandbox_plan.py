@@ -1,4 +1,5 @@
-from torchdoctor.recording.sandbox_plan import EXPAND_AT_MOST, Mount, Planner, _Entry, read_mounts
+from torchdoctor.launch.sandbox_plan import EXPAND_AT_MOST, Planner, _Entry
+from torchdoctor.machine.mounts import Mount, read_mounts
 
 MOUNTINFO = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw

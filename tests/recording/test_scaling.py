@@ -12,13 +12,13 @@ import pytest
 from distributed_traces import rank_trace, text
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.records import PredictedSpeedup, Report, Scaling, ScalingRow
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.facts.scaling import Step, scaling
+from torchdoctor.facts.scaling_words import TITLE, scaling_lines
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.json_report import render as as_json
-from torchdoctor.scaling import Step, scaling
-from torchdoctor.scaling_words import TITLE, scaling_lines
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.words import PredictedSpeedup, Report, Scaling, ScalingRow
 
 STEP = Step(gradient_bytes=1e9, last_bytes=1e8, alone_s=0.3, backward_s=0.1)
 

@@ -3,9 +3,9 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from torchdoctor.recording import scratch
-from torchdoctor.recording.escaped_writes import snapshot
-from torchdoctor.recording.scratch import PREFIX, Scratch, choose, kind_of, remove_tree
+from torchdoctor.launch import scratch
+from torchdoctor.launch.escaped_writes import snapshot
+from torchdoctor.launch.scratch import PREFIX, Scratch, choose, kind_of, remove_tree
 
 
 def test_a_folder_that_an_overlay_worked_in_is_removed(tmp_path):
@@ -106,7 +106,7 @@ def test_changes_below_a_folder_are_named(tmp_path):
 
 
 def test_of_what_was_not_looked_at_nothing_is_said(tmp_path, monkeypatch):
-    from torchdoctor.recording import escaped_writes
+    from torchdoctor.launch import escaped_writes
 
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -7,10 +7,10 @@ import numpy as np
 import psutil
 import pytest
 
-from torchdoctor.recording import nvml, sensor_columns
-from torchdoctor.recording.sensor_columns import SensorColumns
-from torchdoctor.recording.sensors import Sensors
-from torchdoctor.records import SensorStatistics
+from torchdoctor.machine import nvml, sensor_columns
+from torchdoctor.machine.sensor_columns import SensorColumns
+from torchdoctor.machine.sensors import Sensors
+from torchdoctor.words import SensorStatistics
 
 SECOND = 1_000_000_000
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from partial_recordings import recording
 
-from torchdoctor.recording.shares import share_doubts, shares, with_inline_preparation
-from torchdoctor.records import Shares, TraceStatistics
-from torchdoctor.records.preparation import unseen_forward_share
+from torchdoctor.facts.preparation import unseen_forward_share
+from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
+from torchdoctor.words import Shares, TraceStatistics
 
 ON_GPU = {"gpu": 0.5, "memcpy": 0.0, "memset": 0.0, "communication": 0.0, "runtime": 0.1}
 

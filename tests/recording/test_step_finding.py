@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from event_sequences import Script
 
+from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
+from torchdoctor.observe.step_words import tally
 from torchdoctor.probe import step_log
-from torchdoctor.recording.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
-from torchdoctor.recording.step_words import tally
-from torchdoctor.records import LoaderFacts, Location, OptimizerFacts, ProcessFacts
+from torchdoctor.words import LoaderFacts, Location, OptimizerFacts, ProcessFacts
 
 
 def find(script, step_on=None, **facts) -> StepsFound:

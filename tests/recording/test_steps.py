@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from event_sequences import Script
 
+from torchdoctor.observe.events import read_events
+from torchdoctor.observe.phases import PHASES
+from torchdoctor.observe.step_cycles import cycle_length, settled_after, shows_slope
+from torchdoctor.observe.step_finding import StepsFound, find_boundary
+from torchdoctor.observe.steps import count_samples, step_statistics, window_ns
 from torchdoctor.probe import step_log
-from torchdoctor.recording.events import read_events
-from torchdoctor.recording.phases import PHASES
-from torchdoctor.recording.step_cycles import cycle_length, settled_after, shows_slope
-from torchdoctor.recording.step_finding import StepsFound, find_boundary
-from torchdoctor.recording.steps import count_samples, step_statistics, window_ns
 
 
 def found_in(*scripts) -> tuple[list, StepsFound]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from observed_programs import observe, recorder_of
 
-from torchdoctor.recording.window import Window
+from torchdoctor.observe.window import Window
 
 pytestmark = pytest.mark.slow
 

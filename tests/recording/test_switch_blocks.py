@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
-from torchdoctor.recording.window import Window
-from torchdoctor.records import Boundary, LoaderFacts, StepStatistics
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.switch_blocks import Blocks, choose_blocks
+from torchdoctor.words import Boundary, LoaderFacts, StepStatistics
 
 WINDOW = Window(warmup_steps=10, measure_steps=30, max_window_s=20.0)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from synthetic_traces import every_branch
 
-from torchdoctor.errors import UsageError
-from torchdoctor.recording.timeline import build_timeline
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_annotate import annotate
-from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.records import Finding
+from torchdoctor.trace.annotate import annotate
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
+from torchdoctor.trace.timeline import build_timeline
+from torchdoctor.words import Finding
+from torchdoctor.words.errors import UsageError
 
 FINDINGS = [Finding(check="pageable-copies", share_of_step=0.1, evidence=["One.", "Two."])]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from synthetic_traces import TraceBuilder
 
-from torchdoctor.recording.timeline import build_timeline
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_clocks import Alignment, Collectives, align, collectives
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.trace.clocks import Alignment, Collectives, align, collectives
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.timeline import build_timeline
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long)"
 STEP = 1000.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from synthetic_traces import TraceBuilder
 
-from torchdoctor.records import Report
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.words import Report
 
 HOST_TO_DEVICE = "HtoD (Pageable -> Device)"
 DEVICE_TO_HOST = "DtoH (Device -> Pageable)"

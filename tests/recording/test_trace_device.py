@@ -7,10 +7,10 @@ import io
 import pytest
 from synthetic_traces import TraceBuilder, every_branch
 
-from torchdoctor.recording.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.records import TraceStatistics
+from torchdoctor.trace.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
+from torchdoctor.words import TraceStatistics
 
 
 def statistics(builder: TraceBuilder) -> TraceStatistics:

@@ -9,10 +9,10 @@ import pytest
 from distributed_traces import rank_trace, text
 from test_trace_shared import FOLDER, statistics
 
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.records import GradientExchange
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
+from torchdoctor.words import GradientExchange
 
 RESNET50_BYTES = 4 * 25_557_032  # its parameters, in float32
 needs_recorded = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no recorded traces in {FOLDER}")

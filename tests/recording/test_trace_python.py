@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from synthetic_traces import LOADER, TraceBuilder
 
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.recording.user_frames import is_users
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.facts.user_frames import is_users
 from torchdoctor.reports.traced import call_lines, operator_lines
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
 
 
 def summary(trace: TraceBuilder):

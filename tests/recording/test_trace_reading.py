@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from synthetic_traces import BASE, EVERY_BRANCH, TraceBuilder, every_branch
 
-from torchdoctor.errors import UsageError
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_columns import Trace
-from torchdoctor.recording.trace_files import trace_paths
-from torchdoctor.recording.trace_summary import read_and_summarise, summarise
+from torchdoctor.trace.columns import Trace
+from torchdoctor.trace.files import trace_paths
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import read_and_summarise, summarise
+from torchdoctor.words.errors import UsageError
 
 
 def read(data: bytes, block_bytes: int = 1 << 20) -> Trace:
@@ -108,8 +108,8 @@ def test_gzip_without_isal_reads_the_same(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['isal'] = None\n"
         "from pathlib import Path\n"
-        "from torchdoctor.recording import trace_files\n"
-        "from torchdoctor.recording.trace_summary import read_and_summarise\n"
+        "from torchdoctor.trace import files as trace_files\n"
+        "from torchdoctor.trace.summary import read_and_summarise\n"
         "assert trace_files.zlib.__name__ == 'zlib'\n"
         f"print(read_and_summarise([Path({str(file)!r})])[0].shares.gpu)"
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.records import TraceStatistics
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
+from torchdoctor.words import TraceStatistics
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("TORCHDOCTOR_TRACES", PROJECT.parent / "shared" / "traces"))

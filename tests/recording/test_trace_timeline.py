@@ -7,10 +7,10 @@ import io
 import pytest
 from synthetic_traces import EVERY_BRANCH, LOADER, TraceBuilder, every_branch
 
-from torchdoctor.recording.timeline import Timeline, build_timeline
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.recording.trace_threads import named_by
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
+from torchdoctor.trace.threads import named_by
+from torchdoctor.trace.timeline import Timeline, build_timeline
 
 
 def timeline(builder: TraceBuilder) -> Timeline:

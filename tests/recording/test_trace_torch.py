@@ -13,9 +13,9 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.checks import memset_share
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_summary import summarise
-from torchdoctor.records import TraceStatistics
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
+from torchdoctor.words import TraceStatistics
 
 torch = pytest.importorskip("torch")
 
@@ -133,7 +133,7 @@ def test_self_times_fill_the_outermost_operators(recorded: tuple) -> None:
     """Self times of all operators sum to the time that the outermost ones span, per thread."""
     import numpy as np
 
-    from torchdoctor.recording.trace_nesting import nest
+    from torchdoctor.trace.nesting import nest
 
     trace = read_trace(recorded[0])
     nesting = nest(trace.operators)

@@ -11,14 +11,14 @@ import pytest
 from simulated_training import Machine, mean_step_s, trained
 from synthetic_traces import TraceBuilder
 
-from torchdoctor.recording import trace_what_if
-from torchdoctor.recording.timeline import build_timeline
-from torchdoctor.recording.trace import read_trace
-from torchdoctor.recording.trace_dependencies import dependencies
-from torchdoctor.recording.trace_device_order import GPU
-from torchdoctor.recording.trace_replay import replay
-from torchdoctor.recording.trace_what_if import COSTS, what_if
-from torchdoctor.records import WhatIf
+from torchdoctor.trace import what_if as trace_what_if
+from torchdoctor.trace.dependencies import dependencies
+from torchdoctor.trace.device_order import GPU
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.replay import replay
+from torchdoctor.trace.timeline import build_timeline
+from torchdoctor.trace.what_if import COSTS, what_if
+from torchdoctor.words import WhatIf
 
 
 def gpu_bound_with_hidden_loader(machine: Machine) -> None:

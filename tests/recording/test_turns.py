@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.recording import turns
-from torchdoctor.recording.launch_environment import PROBE
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns
-from torchdoctor.recording.turns import Start, take_turns
-from torchdoctor.recording.window import Window
-from torchdoctor.records import Boundary, StepStatistics, Workload
+from torchdoctor.launch.launch_environment import PROBE
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs import turns
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.pairs.turn_blocks import TurnBlocks, choose_turns
+from torchdoctor.pairs.turns import Start, take_turns
+from torchdoctor.words import Boundary, StepStatistics, Workload
 
 TURNS = TurnBlocks(
     warmup_steps=3, block_steps=10, discard_steps=2, blocks=4, step_s=0.1, pair_s=10.0
@@ -149,7 +149,7 @@ def test_blocks_are_as_many_as_starting_is_long() -> None:
 
 def test_what_is_said_at_each_wait_is_one_number(tmp_path: Path) -> None:
     """A process that writes a torn file must not count as waiting."""
-    from torchdoctor.recording.turns import _Player
+    from torchdoctor.pairs.turns import _Player
 
     class Running:
         channel = tmp_path
@@ -170,7 +170,7 @@ def test_loader_workers_stand_still_from_the_blocks_end_on() -> None:
     source = (
         "import multiprocessing, psutil, sys, time\n"
         f"sys.path.insert(0, {str(PROBE.parent.parent)!r})\n"
-        "from torchdoctor.probe.turns import _stop_children\n"
+        "from torchdoctor.probe.fixkit.turns import _stop_children\n"
         "worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))\n"
         "worker.start()\n"
         "_stop_children()\n"

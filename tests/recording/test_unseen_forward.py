@@ -9,9 +9,9 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of
 
 from torchdoctor.checks import work_outside_model
-from torchdoctor.recording.shares import shares, with_inline_preparation
-from torchdoctor.records import Recording
-from torchdoctor.records.preparation import inline_preparation, unseen_forward_share
+from torchdoctor.facts.preparation import inline_preparation, unseen_forward_share
+from torchdoctor.observe.shares import shares, with_inline_preparation
+from torchdoctor.words import Recording
 
 pytestmark = pytest.mark.slow
 

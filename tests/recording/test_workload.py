@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from torchdoctor.errors import UsageError
-from torchdoctor.recording import workload as module
-from torchdoctor.recording.workload import choose_interpreter, workload_of
+from torchdoctor.launch import workload as module
+from torchdoctor.launch.workload import choose_interpreter, workload_of
+from torchdoctor.words.errors import UsageError
 
 
 @pytest.fixture

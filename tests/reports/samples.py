@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchdoctor.records import (
+from torchdoctor.words import (
     Baseline,
     Boundary,
     Ceiling,

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.records import (
+from torchdoctor.facts.ceilings import with_measured
+from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.ceilings import HIDDEN, TITLE, ceiling_lines
+from torchdoctor.words import (
     BRANCHES,
     Baseline,
     Ceiling,
@@ -19,9 +22,6 @@ from torchdoctor.records import (
     TriedCeiling,
     WorkloadRecord,
 )
-from torchdoctor.records.ceilings import with_measured
-from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.ceilings import HIDDEN, TITLE, ceiling_lines
 
 REPORT = Report(
     workload=WorkloadRecord(command=["train.py"]),

@@ -7,8 +7,11 @@ import ast
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.records import (
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.traces import _permanent
+from torchdoctor.reports.code_lines import code_lines, is_python
+from torchdoctor.reports.terminal import render
+from torchdoctor.words import (
     Baseline,
     Diagnosis,
     Environment,
@@ -17,9 +20,6 @@ from torchdoctor.records import (
     Report,
     WorkloadRecord,
 )
-from torchdoctor.reports.code_lines import code_lines, is_python
-from torchdoctor.reports.terminal import render
-from torchdoctor.trace_checkup import _permanent
 
 
 def printed(code: str, width: int = 80) -> str:

@@ -9,11 +9,11 @@ import pytest
 from samples import loader_bound
 from typer.testing import CliRunner
 
-from torchdoctor.cli import app
-from torchdoctor.record_files import write_report
-from torchdoctor.records import Report, Trial
+from torchdoctor.cli.front import app
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.content import patch_commands
+from torchdoctor.words import Report, Trial
+from torchdoctor.words.record_files import write_report
 
 EDIT = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 

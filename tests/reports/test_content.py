@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import samples
 
-from torchdoctor.records import Trial
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.content import offered
 from torchdoctor.reports.not_measured import not_measured, told_and_named
 from torchdoctor.reports.trial_remarks import trial_remarks
+from torchdoctor.words import Trial
 
 
 def test_refusals_that_begin_alike_are_one_row() -> None:

@@ -9,12 +9,12 @@ import jsonschema
 import pytest
 from samples import SAMPLES
 
-from torchdoctor.errors import UsageError
-from torchdoctor.record_files import decode_report, encode_report, read_report
-from torchdoctor.record_schema import report_schema
-from torchdoctor.records import Location, ProgressEvent
 from torchdoctor.reports import html, json_report, markdown, sarif, terminal
 from torchdoctor.reports.progress import line
+from torchdoctor.words import Location, ProgressEvent
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.record_files import decode_report, encode_report, read_report
+from torchdoctor.words.record_schema import report_schema
 
 REPORTS = [pytest.param(make(), id=name) for name, make in SAMPLES.items()]
 SCHEMA = Path(__file__).parents[2] / "docs" / "report.schema.json"

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from torchdoctor.records import ProgressEvent
 from torchdoctor.reports import progress
 from torchdoctor.reports.progress import Progress
+from torchdoctor.words import ProgressEvent
 
 
 class Terminal(io.StringIO):

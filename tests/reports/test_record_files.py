@@ -13,9 +13,11 @@ import numpy
 import pytest
 from samples import CPU_MACHINE, between, loader_bound
 
-from torchdoctor import records
-from torchdoctor.errors import UsageError
-from torchdoctor.record_files import (
+from torchdoctor import words as records
+from torchdoctor.words import BRANCHES, Recording, Report, Workload
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.field_notes import CHOICES, NOTES
+from torchdoctor.words.record_files import (
     decode_report,
     encode_report,
     read_recording,
@@ -23,9 +25,12 @@ from torchdoctor.record_files import (
     write_recording,
     write_report,
 )
-from torchdoctor.record_schema import comparison_schema, gate_schema, report_page, report_schema
-from torchdoctor.records import BRANCHES, Recording, Report, Workload
-from torchdoctor.records.field_notes import CHOICES, NOTES
+from torchdoctor.words.record_schema import (
+    comparison_schema,
+    gate_schema,
+    report_page,
+    report_schema,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 

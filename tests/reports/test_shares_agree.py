@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import samples
 
-from torchdoctor.records import Finding, Question, Report, Shares, TraceStatistics
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.content import finding_rows, time_rows
+from torchdoctor.words import Finding, Question, Report, Shares, TraceStatistics
 
 
 def _of_a_trace() -> Report:

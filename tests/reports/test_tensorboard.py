@@ -23,10 +23,10 @@ from run_folders import (
 from samples import SAMPLES
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from torchdoctor.errors import UsageError
-from torchdoctor.records import Report, TraceStatistics
-from torchdoctor.tensorboard_log.write import write_tensorboard
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.checkup.traces import trace_checkup
+from torchdoctor.reports.tensorboard.write import write_tensorboard
+from torchdoctor.words import Report, TraceStatistics
+from torchdoctor.words.errors import UsageError
 
 
 def measured() -> Report:

@@ -12,12 +12,12 @@ import pytest
 from browser import Browser, chromium, tensorboard
 from run_folders import OBSERVED_STEPS, ranks_folder, report_with_run
 
-from torchdoctor.records import Report
+from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports import headline
 from torchdoctor.reports.content import trial_groups
+from torchdoctor.reports.tensorboard.write import write_tensorboard
 from torchdoctor.reports.tree_path import path_rows
-from torchdoctor.tensorboard_log.write import write_tensorboard
-from torchdoctor.trace_checkup import trace_checkup
+from torchdoctor.words import Report
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 

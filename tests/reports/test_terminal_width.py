@@ -11,13 +11,13 @@ from rich.console import Console
 from samples import SAMPLES, diagnosed_only, loader_bound
 from typer.testing import CliRunner
 
-from torchdoctor import catalogue
-from torchdoctor.cli import app
-from torchdoctor.records import Interval
-from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.traces import NOT_MEASURED
+from torchdoctor.cli.front import app
 from torchdoctor.reports import gate, terminal
 from torchdoctor.reports.wrapping import fill, reflow
-from torchdoctor.trace_checkup import NOT_MEASURED
+from torchdoctor.words import Interval
+from torchdoctor.words.gate import GateMetric, GateReport
 
 IDS = [*catalogue.checks(), *catalogue.fixes()]
 

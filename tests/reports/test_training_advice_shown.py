@@ -9,10 +9,10 @@ import textwrap
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.offered_fixes import advice
-from torchdoctor.record_files import decode_report
-from torchdoctor.records import (
+from torchdoctor.advice import catalogue
+from torchdoctor.checkup.offered_fixes import advice
+from torchdoctor.reports import html, json_report, markdown, terminal
+from torchdoctor.words import (
     Diagnosis,
     Environment,
     RangeTest,
@@ -22,7 +22,7 @@ from torchdoctor.records import (
     TrainingTrial,
     WorkloadRecord,
 )
-from torchdoctor.reports import html, json_report, markdown, terminal
+from torchdoctor.words.record_files import decode_report
 
 SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
 TESTED = RangeTest(

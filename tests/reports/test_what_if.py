@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from samples import diagnosed_only
 
-from torchdoctor.record_files import decode_report, encode_report
-from torchdoctor.records import BranchReplay, Report, Shares, TraceStatistics, WhatIf
-from torchdoctor.records.ceilings import replay_ceilings
+from torchdoctor.facts.ceilings import replay_ceilings
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.reports.what_if import what_if_lines
+from torchdoctor.words import BranchReplay, Report, Shares, TraceStatistics, WhatIf
+from torchdoctor.words.record_files import decode_report, encode_report
 
 REPLAYED = WhatIf(
     steps=6,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from samples import between, loader_bound
 
-from torchdoctor.records import Report, Trial
 from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.words import Report, Trial
 
 WHY = "losses were not seen: the program calls no backward() on a single number"
 

@@ -17,7 +17,9 @@ from samples import (
     refused_heavy,
 )
 
-from torchdoctor.records import (
+from torchdoctor.reports import content, headline, html, markdown, terminal, wording
+from torchdoctor.reports.failure import program_failed
+from torchdoctor.words import (
     Diagnosis,
     Environment,
     Interval,
@@ -28,9 +30,8 @@ from torchdoctor.records import (
     Report,
     Trial,
     WorkloadRecord,
+    figures,
 )
-from torchdoctor.reports import content, figures, headline, html, markdown, terminal, wording
-from torchdoctor.reports.failure import program_failed
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.recording.storage import storage_facts
+from torchdoctor.advice import catalogue
+from torchdoctor.machine.storage import storage_facts
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")

@@ -10,12 +10,12 @@ from observed_programs import observe, recorder_of
 from partial_recordings import recording
 
 from torchdoctor.checks import cold_page_cache
-from torchdoctor.probe import page_cache
-from torchdoctor.recording.cold_files import drop
-from torchdoctor.recording.storage import storage_facts
-from torchdoctor.records import LaunchTiming, Recommendation
-from torchdoctor.report_doubts import all_doubts
+from torchdoctor.checkup.report_doubts import all_doubts
+from torchdoctor.machine.cold_files import drop
+from torchdoctor.machine.storage import storage_facts
+from torchdoctor.probe.measure import page_cache
 from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.words import LaunchTiming, Recommendation
 
 PROGRAM = """
 import sys, torch

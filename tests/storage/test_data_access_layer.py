@@ -11,9 +11,9 @@ import pytest
 from partial_recordings import merged, recording
 from slow_mount import missing, slow_mount
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 from torchdoctor.checks.slow_storage import FIRES
-from torchdoctor.recording.storage import storage_facts
+from torchdoctor.machine.storage import storage_facts
 
 pytest.importorskip("fsspec")
 FIX = catalogue.fixes()["data-access-layer"]

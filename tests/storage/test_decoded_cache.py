@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 
 FIX = catalogue.fixes()["decoded-cache"]
 

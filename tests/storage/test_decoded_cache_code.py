@@ -8,7 +8,7 @@ from typing import Any
 
 from partial_recordings import recording
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 
 FIX = catalogue.fixes()["decoded-cache"]
 

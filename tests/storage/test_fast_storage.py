@@ -9,9 +9,9 @@ import pytest
 from partial_recordings import merged, recording
 from slow_mount import missing, slow_mount
 
-from torchdoctor import catalogue
+from torchdoctor.advice import catalogue
 from torchdoctor.checks.slow_storage import FIRES
-from torchdoctor.recording import shared_memory
+from torchdoctor.launch import shared_memory
 
 FIX = catalogue.fixes()["fast-storage"]
 on_fuse = pytest.mark.skipif(missing() is not None, reason=str(missing()))

@@ -27,7 +27,7 @@ def test_slow_storage_is_found_and_copies_are_tried(tmp_path: Path) -> None:
     with slow_mount(tmp_path / "data", bytes_per_s=2_000_000) as folder:
         ran = subprocess.run(
             [
-                *(sys.executable, "-m", "torchdoctor.cli", "run", "--budget", "60s"),
+                *(sys.executable, "-m", "torchdoctor.cli.front", "run", "--budget", "60s"),
                 *("--fixes", "fast-storage", "--output", str(tmp_path / "out")),
                 *("--json", str(tmp_path / "report.json"), "train.py", str(folder), "0"),
             ],

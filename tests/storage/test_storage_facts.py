@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 from slow_mount import missing, slow_mount
 
-from torchdoctor.recording.mounts import kind_of, mount_of
-from torchdoctor.recording.read_speed import measure
-from torchdoctor.recording.sandbox_plan import Mount
-from torchdoctor.recording.storage import storage_facts
+from torchdoctor.machine.mounts import Mount, kind_of, mount_of
+from torchdoctor.machine.read_speed import measure
+from torchdoctor.machine.storage import storage_facts
 
 on_fuse = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 

@@ -8,7 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchdoctor.records import (
+from torchdoctor.trials.arms import FixFacts
+from torchdoctor.trials.ceilings import CeilingTrial
+from torchdoctor.trials.run_trials import run_trials
+from torchdoctor.trials.schedule import Budget
+from torchdoctor.words import (
     AppliedFix,
     Block,
     Boundary,
@@ -18,10 +22,6 @@ from torchdoctor.records import (
     SwitchedLaunch,
     TurnsTaken,
 )
-from torchdoctor.trials.arms import FixFacts
-from torchdoctor.trials.ceilings import CeilingTrial
-from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget
 
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
 TYPICAL = (0.015, 0.008, 0.08)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from simulated_program import NO_LOADER, QUIET, Simulated, SimulatedSwitching, observed, try_all
 
-from torchdoctor.recording.switch_blocks import Blocks
-from torchdoctor.records import Block, LaunchTiming, LoaderFacts, SwitchedLaunch
+from torchdoctor.pairs.switch_blocks import Blocks
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.switched_trials import SwitchedTrials
+from torchdoctor.words import Block, LaunchTiming, LoaderFacts, SwitchedLaunch
 
 
 def tried(program: Simulated, names: list[str], **more: Any) -> Any:

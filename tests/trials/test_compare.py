@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from torchdoctor.records import Boundary, Interval, LaunchTiming, StepStatistics
 from torchdoctor.trials import compare
+from torchdoctor.words import Boundary, Interval, LaunchTiming, StepStatistics
 
 
 def launch(step_s, samples=None, **more):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.records import LaunchTiming
 from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.launch_costs import LaunchCosts
 from torchdoctor.trials.rounds import Slot
+from torchdoctor.words import LaunchTiming
 
 
 def arm(key: str, *seconds: float, setup_s: float = 0.0, keeps: str = "exactly") -> Arm:

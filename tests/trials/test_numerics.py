@@ -5,7 +5,9 @@ import pytest
 import torch
 from training_runs import losses
 
-from torchdoctor.records import (
+from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
+from torchdoctor.trials.samples import Preparation
+from torchdoctor.words import (
     Environment,
     Flags,
     LaunchTiming,
@@ -14,8 +16,6 @@ from torchdoctor.records import (
     Recording,
     Workload,
 )
-from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
-from torchdoctor.trials.samples import Preparation
 
 KINDS = ("mlp", "cnn", "lm")
 SAME_DATA = [f"x{n}:y{n % 10}" for n in range(64)]

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from torchdoctor.records import AppliedFix, LaunchTiming, RangeTest
 from torchdoctor.trials.range_test import RateLosses, agreed, range_test, words
+from torchdoctor.words import AppliedFix, LaunchTiming, RangeTest
 
 OWN = 1e-3
 

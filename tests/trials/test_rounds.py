@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.records import LaunchTiming
 from torchdoctor.trials import compare
 from torchdoctor.trials.rounds import BASELINE, Round, Slot, a_a_differences, differences
+from torchdoctor.words import LaunchTiming
 
 _PATH = Path(__file__).parents[2] / "benchmarks" / "pairing_simulation.py"
 _SPEC = importlib.util.spec_from_file_location("pairing_simulation", _PATH)

@@ -6,8 +6,6 @@ import msgspec
 import pytest
 from simulated_program import TYPICAL, Simulated, observed, try_all
 
-from torchdoctor.errors import Interrupted, ProgramFailed, TorchdoctorError
-from torchdoctor.records import Candidate, LaunchTiming
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.bounds import beyond_belief
@@ -19,6 +17,8 @@ from torchdoctor.trials.outcome import TrialResults, reason
 from torchdoctor.trials.rounds import BASELINE, Slot
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import NO_TIME, Budget
+from torchdoctor.words import Candidate, LaunchTiming
+from torchdoctor.words.errors import Interrupted, ProgramFailed, TorchdoctorError
 
 NAMES = ["workers n=2", "fused", "tf32", "null-a", "null-b", "workers n=4", "null-c"]
 GAINS = {"workers n=2": 2.0, "workers n=4": 2.5, "fused": 1.2}

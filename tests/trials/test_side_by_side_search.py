@@ -9,10 +9,9 @@ from simulated_program import Simulated, SimulatedPairs, try_all
 
 from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Launcher
+from torchdoctor.trials.launches import Launcher, SideBySide
 from torchdoctor.trials.members import one_of_each
 from torchdoctor.trials.schedule import Budget, BudgetEnded
-from torchdoctor.trials.side_by_side import SideBySide
 
 ROUGH = (0.06, 0.0, 0.0)  # a pair side by side differs from the next by 8 %
 SHARED = (0.01, 0.15, 0.1)  # noise of a machine that others use: launches differ by 15 %

@@ -13,17 +13,17 @@ import pytest
 from partial_recordings import recording
 from simulated_program import Simulated, observed
 
-from torchdoctor import catalogue
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.window import Window
-from torchdoctor.recording.workload import workload_of
-from torchdoctor.records import AppliedFix, Candidate, LaunchTiming
+from torchdoctor.advice import catalogue
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.workload import workload_of
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.sizes import Tried, search_sizes
+from torchdoctor.words import AppliedFix, Candidate, LaunchTiming
 
 FIX = catalogue.fixes()["larger-batch"]
 TODAY = 32

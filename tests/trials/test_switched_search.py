@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from simulated_program import NO_LOADER, QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
 
-from torchdoctor.records import Candidate
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.words import Candidate
 
 NAMES = ["workers n=2", "threads n=1", "tf32", "amp", "threads n=2", "workers n=4", "none"]
 GAINS = {"workers n=2": 1.4, "workers n=4": 1.8, "threads n=2": 1.25, "amp": 1.3, "tf32": 0.9}

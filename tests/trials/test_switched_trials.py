@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from torchdoctor import catalogue
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.window import Window
-from torchdoctor.recording.workload import workload_of
-from torchdoctor.records import SwitchedLaunch
+from torchdoctor.advice import catalogue
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.workload import workload_of
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.compare import seconds_per_sample
 from torchdoctor.trials.rounds import differences
 from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.switching import rounds_of
+from torchdoctor.words import SwitchedLaunch
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from partial_recordings import recording
 
-from torchdoctor import catalogue
-from torchdoctor.records import AppliedFix, LaunchTiming
+from torchdoctor.advice import catalogue
 from torchdoctor.trials.schedule import NO_TIME, Budget
 from torchdoctor.trials.training_trials import (
     Advice,
@@ -22,6 +21,7 @@ from torchdoctor.trials.training_trials import (
     run_training_trials,
     training_window,
 )
+from torchdoctor.words import AppliedFix, LaunchTiming
 
 STEPS = 200
 FACTORS = {"lowest_factor": 0.01, "highest_factor": 1e4}

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from simulated_program import observed
 
-from torchdoctor import catalogue
-from torchdoctor.recording.load_beside import LoadBeside
-from torchdoctor.recording.window import Window, choose_window
-from torchdoctor.records import (
+from torchdoctor.advice import catalogue
+from torchdoctor.machine.load_beside import LoadBeside
+from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.trials.patch_trial import PATCH
+from torchdoctor.trials.timed_launch import TimedLaunch, expected_launch_s, turns_of_trials
+from torchdoctor.words import (
     AppliedFix,
     Environment,
     LaunchTiming,
@@ -24,8 +26,6 @@ from torchdoctor.records import (
     SensorStatistics,
     Workload,
 )
-from torchdoctor.trials.patch_trial import PATCH
-from torchdoctor.trials.timed_launch import TimedLaunch, expected_launch_s, turns_of_trials
 
 
 def chosen(step_s: float, budget_s: float = 120.0, start_s: float = 4.0, **more: Any) -> Any:

@@ -5,4 +5,6 @@ A check is a module: its docstring is its page (What it means / What to do, wher
 (a share's begins with "%") and `THRESHOLD_SOURCE`; `look(recording)`, pure; `FIRES` and `QUIET`,
 partial recordings that one shared test runs. A branch check also has `QUESTION`, `METRIC` and
 `measure(recording)`: it is a question of the tree's path.
+
+May import: words, facts.
 """

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording, TraceStatistics
+    from torchdoctor.words import Finding, Recording, TraceStatistics
 
 UNDER = "cpu"
 THRESHOLD = 0.02
@@ -33,8 +33,8 @@ THRESHOLD_SOURCE = "torchdoctor: a warm caching allocator calls the driver in no
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.words import Finding
 
     trace = recording.trace
     if trace is None or not trace.allocations_per_step or not trace.step_s:
@@ -58,7 +58,7 @@ def look(recording: Recording) -> list[Finding]:
 
 def _causes(trace: TraceStatistics) -> list[str]:
     """What the calls' places say, with what helps."""
-    from torchdoctor.records.counts import counted
+    from torchdoctor.facts.counts import counted
 
     retries, releases = trace.allocator_retries_per_step, trace.releases_per_step
     found = []

@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "communication"
 THRESHOLD = 0
@@ -38,8 +38,8 @@ THRESHOLD_SOURCE = (
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where CUDA tensors are sent by a backend that goes through host memory."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.backend import backend_by_host
+    from torchdoctor.facts.backend import backend_by_host
+    from torchdoctor.words import Finding
 
     backend, trace = backend_by_host(recording), recording.trace
     if backend is None:

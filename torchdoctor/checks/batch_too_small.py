@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.5
@@ -30,7 +30,7 @@ THRESHOLD_SOURCE = "torchdoctor"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     trace, sensors = recording.trace, recording.sensors
     if trace is None or not trace.has_device or trace.short_kernels_share is None:

@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 0.5
@@ -43,13 +43,13 @@ WAIT = 0.05
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for batches that lie ready."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import (
+    from torchdoctor.facts.lookup import (
         data_wait_share,
         taken_over_s,
         training_loaders,
         workers_keep_up,
     )
+    from torchdoctor.words import Finding
 
     waits, taken_s = data_wait_share(recording), taken_over_s(recording)
     steps = recording.steps

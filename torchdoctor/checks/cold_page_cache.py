@@ -42,8 +42,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
-    from torchdoctor.records.slow_reads import ColdMount
+    from torchdoctor.facts.slow_reads import ColdMount
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 0.05
@@ -53,9 +53,9 @@ THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding for each mount whose files were mostly not cached, where the step waits for it."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loader_location
-    from torchdoctor.records.slow_reads import cold_mounts
+    from torchdoctor.facts.lookup import training_loader_location
+    from torchdoctor.facts.slow_reads import cold_mounts
+    from torchdoctor.words import Finding
 
     location = training_loader_location(recording)
     return [
@@ -71,7 +71,7 @@ def look(recording: Recording) -> list[Finding]:
 
 
 def _evidence(recording: Recording, one: ColdMount) -> list[str]:
-    from torchdoctor.records.slow_reads import likely_bytes
+    from torchdoctor.facts.slow_reads import likely_bytes
 
     mount = one.mount
     found = [

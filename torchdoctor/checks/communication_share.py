@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "communication"
 QUESTION = "Is communication time high?"
@@ -52,7 +52,7 @@ def measure(recording: Recording) -> float | None:
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where communication is exposed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     share = measure(recording)
     if share is None or share < MODERATE:

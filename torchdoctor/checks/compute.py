@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording, TraceStatistics
+    from torchdoctor.words import Finding, Recording, TraceStatistics
 
 UNDER = "gpu"
 THRESHOLD = 0.5
@@ -30,8 +30,8 @@ THRESHOLD_SOURCE = "torchdoctor: more than half of the step"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import compute_share
+    from torchdoctor.facts.lookup import compute_share
+    from torchdoctor.words import Finding
 
     share = compute_share(recording)
     if share is None or share < THRESHOLD:

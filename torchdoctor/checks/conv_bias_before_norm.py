@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 1
@@ -29,9 +29,9 @@ THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide; TorchTidy looks for the sa
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.words import Finding
 
     models = [m for m in training_models(recording) if m.conv_bias_before_norm >= THRESHOLD]
     if not models:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.2
@@ -31,9 +31,9 @@ THRESHOLD_SOURCE = "torchdoctor; PyTorch's channels-last tutorial reports gains 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
-    from torchdoctor.records.lookup import convolution_share, training_models
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.facts.lookup import convolution_share, training_models
+    from torchdoctor.words import Finding
 
     models = [m for m in training_models(recording) if m.conv2d > 0 and not m.conv_channels_last]
     share = convolution_share(recording)

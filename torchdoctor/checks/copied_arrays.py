@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 0.01
@@ -32,9 +32,9 @@ _NAMED = 3
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.analysed import ARRAYS, calls_of, how_often, share_of_step
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.analysed import ARRAYS, calls_of, how_often, share_of_step
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.words import Finding
 
     calls = calls_of(recording, *ARRAYS)
     share = share_of_step(recording, calls)

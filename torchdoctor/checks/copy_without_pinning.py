@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "memcpy"
 THRESHOLD = 1.0
@@ -29,8 +29,8 @@ THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.words import Finding
 
     steps = recording.steps
     blocking = steps.blocking_copies_per_step if steps is not None else None

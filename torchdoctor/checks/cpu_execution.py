@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 QUESTION = "Is CPU execution high?"
@@ -34,7 +34,7 @@ THRESHOLD_SOURCE = "torchdoctor: of eight real traces, host-bound ones lie above
 
 def measure(recording: Recording) -> float | None:
     """Share of the step, 0 to 1."""
-    from torchdoctor.records.lookup import python_between
+    from torchdoctor.facts.lookup import python_between
 
     shares = recording.shares
     if shares.cpu is None:

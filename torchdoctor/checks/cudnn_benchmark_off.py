@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 2
@@ -29,8 +29,8 @@ THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.words import Finding
 
     models = [m for m in training_models(recording) if m.conv2d > 0 and m.device.startswith("cuda")]
     if not models or recording.main.flags.cudnn_benchmark is not False:

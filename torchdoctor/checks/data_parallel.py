@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "communication"
 THRESHOLD = 0
@@ -29,7 +29,7 @@ THRESHOLD_SOURCE = "PyTorch documentation (DataParallel): use DistributedDataPar
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     found = [model for model in recording.main.models if model.data_parallel == "DataParallel"]
     if not found:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 QUESTION = "Is data loader time high?"
@@ -41,8 +41,8 @@ def measure(recording: Recording) -> float | None:
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the wait is at least moderate."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loader_location
+    from torchdoctor.facts.lookup import training_loader_location
+    from torchdoctor.words import Finding
 
     share = measure(recording)
     if share is None or share < MODERATE:

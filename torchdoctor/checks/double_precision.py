@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.3
@@ -39,9 +39,9 @@ _WORTH_SAYING = 2**20  # bytes
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import arithmetic_share
-    from torchdoctor.records.precision import double_location, double_models
+    from torchdoctor.facts.lookup import arithmetic_share
+    from torchdoctor.facts.precision import double_location, double_models
+    from torchdoctor.words import Finding
 
     models, share = double_models(recording), arithmetic_share(recording)
     what = f"{share or 0.0:.0%} of each step is large operators."
@@ -72,7 +72,7 @@ def look(recording: Recording) -> list[Finding]:
 
 
 def _memory(size_bytes: int) -> list[str]:
-    from torchdoctor.records.analysed import size_words
+    from torchdoctor.facts.analysed import size_words
 
     if size_bytes < _WORTH_SAYING:
         return []
@@ -90,8 +90,8 @@ def _phases_share(recording: Recording) -> float | None:
 
 
 def _made(recording: Recording) -> str:
-    from torchdoctor.records.lookup import place
-    from torchdoctor.records.precision import made_double
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.facts.precision import made_double
 
     call = made_double(recording)
     if call is None:
@@ -102,7 +102,7 @@ def _made(recording: Recording) -> str:
 
 def _costs(recording: Recording) -> str:
     """What float64 costs on this hardware, by its data sheet where that is known."""
-    from torchdoctor.gpu_data_sheets import data_sheet
+    from torchdoctor.facts.gpu_data_sheets import data_sheet
 
     if not recording.has_gpu:
         return "In float64 a CPU computes half as many numbers at once as in float32."

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 0.05
@@ -30,7 +30,7 @@ THRESHOLD_SOURCE = "torchdoctor: the tree's bound for a moderate share"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     steps = recording.steps
     models = [m for m in recording.main.models if m.eval_forwards_with_grad > 0]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 1
@@ -31,8 +31,8 @@ THRESHOLD_SOURCE = "torchdoctor: a GPU that nobody uses"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where a GPU is left idle."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.words import Finding
 
     gpus, main = recording.environment.gpus, recording.main
     models = training_models(recording)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 QUESTION = "Is GPU utilization high?"
@@ -40,7 +40,7 @@ def measure(recording: Recording) -> float | None:
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the GPU mostly waits."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     share = measure(recording)
     if share is None or share >= THRESHOLD:

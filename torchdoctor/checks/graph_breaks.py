@@ -33,7 +33,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import CompileReason, Finding, Location, Recording
+    from torchdoctor.words import CompileReason, Finding, Location, Recording
 
 UNDER = "cpu"
 THRESHOLD = 1
@@ -60,7 +60,7 @@ _REMEDIES = (
 
 def look(recording: Recording) -> list[Finding]:
     """One finding with every break; a run's own counters go before what a trace shows."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     compiled, trace = recording.main.compilation, recording.trace
     if compiled is not None:
@@ -93,8 +93,8 @@ def _first(breaks: list[CompileReason]) -> Location | None:
 
 
 def _counted(recording: Recording, breaks: list[CompileReason]) -> list[str]:
-    from torchdoctor.records.counts import counted
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.facts.lookup import place
 
     compiled = recording.main.compilation
     if not breaks or compiled is None:
@@ -113,8 +113,8 @@ def _counted(recording: Recording, breaks: list[CompileReason]) -> list[str]:
 
 
 def _traced(recording: Recording, lines: list[Location]) -> list[str]:
-    from torchdoctor.records.counts import counted
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.facts.lookup import place
 
     if not lines:
         return []

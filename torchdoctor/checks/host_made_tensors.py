@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "memcpy"
 THRESHOLD = 0.01
@@ -34,9 +34,9 @@ _NAMED = 3
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.analysed import TO_DEVICE, calls_of, how_often, share_of_step
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.analysed import TO_DEVICE, calls_of, how_often, share_of_step
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.words import Finding
 
     calls = calls_of(recording, *TO_DEVICE)
     share = share_of_step(recording, calls)

@@ -28,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 0.02  # of the step
@@ -40,9 +40,9 @@ _NAMED = 3
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where such loops take a share of the step that matters."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.analysed import element_loops, share_of_step
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.analysed import element_loops, share_of_step
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.words import Finding
 
     loops = [x for x in element_loops(recording) if x.calls_per_step >= _FEWEST]
     share = share_of_step(recording, loops)

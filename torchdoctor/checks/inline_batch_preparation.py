@@ -29,7 +29,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording, StackSample
+    from torchdoctor.words import Finding, Recording, StackSample
 
 UNDER = "data_loader"
 # Innermost frames of a batch that somebody else makes: a queue, a lock, a pipe.
@@ -41,8 +41,8 @@ THRESHOLD_SOURCE = "XProf: moderately input-bound above 5 %"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding at the line that prepares the batch."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.preparation import inline_preparation
+    from torchdoctor.facts.preparation import inline_preparation
+    from torchdoctor.words import Finding
 
     found = inline_preparation(recording)
     if found is None or found.share < THRESHOLD:
@@ -66,7 +66,7 @@ def look(recording: Recording) -> list[Finding]:
 
 
 def _where(recording: Recording, top: StackSample | None) -> str:
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     if top is None:
         return "Batches are prepared in the loop itself, one after the other with the model."

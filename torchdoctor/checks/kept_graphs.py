@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "other"
 THRESHOLD = 3
@@ -33,8 +33,8 @@ THRESHOLD_SOURCE = "torchdoctor: graphs of earlier steps; a loop that frees them
 
 def look(recording: Recording) -> list[Finding]:
     """A finding for what keeps them."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.words import Finding
 
     kept = recording.main.kept_graphs
     if not kept:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 0.5
@@ -36,15 +36,15 @@ _CHEAPER_FIRST = (
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for a loader that computes."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.fetch_time import queued_words
-    from torchdoctor.records.lookup import (
+    from torchdoctor.facts.fetch_time import queued_words
+    from torchdoctor.facts.lookup import (
         data_wait_share,
         loader_cpu_share,
         training_loaders,
         workers_keep_up,
     )
-    from torchdoctor.records.preparing_line import preparing_line
+    from torchdoctor.facts.preparing_line import preparing_line
+    from torchdoctor.words import Finding
 
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
     loaders = training_loaders(recording)

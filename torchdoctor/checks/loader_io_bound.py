@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 0.5
@@ -39,15 +39,15 @@ _ANYTHING = "storage, a network or a lock"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for a loader that itself waits."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.fetch_time import untold_wait
-    from torchdoctor.records.lookup import (
+    from torchdoctor.facts.fetch_time import untold_wait
+    from torchdoctor.facts.lookup import (
         data_wait_share,
         loader_cpu_share,
         training_loaders,
         workers_keep_up,
     )
-    from torchdoctor.records.preparing_line import preparing_line
+    from torchdoctor.facts.preparing_line import preparing_line
+    from torchdoctor.words import Finding
 
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
     loaders = training_loaders(recording)
@@ -88,8 +88,8 @@ def look(recording: Recording) -> list[Finding]:
 
 def _reads_nothing(recording: Recording) -> bool:
     """Whether what is waited for is no storage; reads of network file systems go by no disk."""
-    from torchdoctor.records.slow_reads import read_mounts_of
-    from torchdoctor.records.storage import SLOW_KINDS
+    from torchdoctor.facts.slow_reads import read_mounts_of
+    from torchdoctor.words.storage import SLOW_KINDS
 
     reads = recording.sensors.read_bytes_per_s
     slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.3
@@ -32,9 +32,9 @@ THRESHOLD_SOURCE = "torchdoctor; XProf marks tensor cores used for less than 10 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.hardware import low_precision
-    from torchdoctor.records.lookup import arithmetic_share, training_models
+    from torchdoctor.facts.hardware import low_precision
+    from torchdoctor.facts.lookup import arithmetic_share, training_models
+    from torchdoctor.words import Finding
 
     share = arithmetic_share(recording)
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
@@ -61,7 +61,7 @@ def look(recording: Recording) -> list[Finding]:
 
 
 def _known(recording: Recording) -> bool:
-    from torchdoctor.records.hardware import compute_capability
+    from torchdoctor.facts.hardware import compute_capability
 
     if recording.has_gpu:
         return compute_capability(recording) is not None

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording, TraceStatistics
+    from torchdoctor.words import Finding, Recording, TraceStatistics
 
 UNDER = "cpu"
 THRESHOLD = 0.5
@@ -34,9 +34,9 @@ THRESHOLD_SOURCE = "torchdoctor; XProf marks launching from 3 % of the step on, 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
-    from torchdoctor.records.lookup import overhead_share
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.facts.lookup import overhead_share
+    from torchdoctor.words import Finding
 
     trace = recording.trace
     if trace is None or not trace.step_s:
@@ -79,7 +79,7 @@ def look(recording: Recording) -> list[Finding]:
 
 def _optimizer_loop_share(recording: Recording) -> float:
     """Share of the step in optimizers that update tensor by tensor: a finding of its own."""
-    from torchdoctor.records.lookup import updates_one_by_one
+    from torchdoctor.facts.lookup import updates_one_by_one
 
     steps, optimizers = recording.steps, recording.main.optimizers
     if steps is None or steps.mean_s <= 0 or not any(map(updates_one_by_one, optimizers)):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "memcpy"
 QUESTION = "Is memory copy time high?"
@@ -44,7 +44,7 @@ def measure(recording: Recording) -> float | None:
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where copies are at least a moderate share."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     share = measure(recording)
     if share is None or share < MODERATE:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "other"
 THRESHOLD = 0.01
@@ -37,7 +37,7 @@ THRESHOLD_SOURCE = "torchdoctor: the machine is full after 100 minutes"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     growth, total = recording.sensors.rss_growth_bytes_per_s, recording.environment.memory_bytes
     if growth is None or not total or growth * 60.0 < THRESHOLD * total:

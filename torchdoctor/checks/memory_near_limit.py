@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.9
@@ -29,7 +29,7 @@ THRESHOLD_SOURCE = "TensorBoard profiler plugin: 90 %"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
     peak = recording.sensors.gpu_memory_peak_bytes

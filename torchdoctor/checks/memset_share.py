@@ -25,7 +25,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Operator, Recording
+    from torchdoctor.words import Finding, Operator, Recording
 
 UNDER = "memcpy"
 THRESHOLD = 0.05
@@ -39,7 +39,7 @@ _EMBEDDING = "aten::embedding_dense_backward"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where filling memory takes its share of the step."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     fills, share = _fills(recording), _share(recording)
     if share is None or share < THRESHOLD:

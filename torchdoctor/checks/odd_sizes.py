@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
-    from torchdoctor.records.padding import PaddingGain
+    from torchdoctor.facts.padding import PaddingGain
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 8
@@ -35,10 +35,10 @@ THRESHOLD_SOURCE = "NVIDIA, Matrix Multiplication Background: multiples of 16 by
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where a large layer has an odd size."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.hardware import compute_capability
-    from torchdoctor.records.lookup import training_models
-    from torchdoctor.records.padding import padding_gains
+    from torchdoctor.facts.hardware import compute_capability
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.facts.padding import padding_gains
+    from torchdoctor.words import Finding
 
     timed = padding_gains(recording)
     if timed:
@@ -62,7 +62,7 @@ def look(recording: Recording) -> list[Finding]:
 
 
 def _gains(found: list[PaddingGain]) -> list[Finding]:
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     if not found:
         return []

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 0.2
@@ -29,7 +29,7 @@ THRESHOLD_SOURCE = "torchdoctor: a fifth of the step is worth a look"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     steps = recording.steps
     if steps is None or steps.mean_s <= 0 or steps.optimizer_s / steps.mean_s < THRESHOLD:

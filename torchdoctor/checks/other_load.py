@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "other"
 THRESHOLD = 0.25
@@ -29,7 +29,7 @@ THRESHOLD_SOURCE = "torchdoctor: a quarter of the machine is missing then"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     busy, usable = recording.sensors.other_load_cpus, recording.environment.cpus
     if busy is None or busy < THRESHOLD * max(usable, 1.0):

@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, PythonPlace, Recording
+    from torchdoctor.words import Finding, PythonPlace, Recording
 
 UNDER = "other"
 THRESHOLD = 0.10
@@ -44,7 +44,7 @@ _TOLD = 0.25  # of that time: places that hold less of it do not explain it
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding, Location
+    from torchdoctor.words import Finding, Location
 
     trace = recording.trace
     if recording.steps is not None or trace is None or not trace.step_s:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "memcpy"
 THRESHOLD = 1.0
@@ -32,8 +32,8 @@ THRESHOLD_SOURCE = "Nsight Systems' expert rule cuda_memcpy_async: pageable memo
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.words import Finding
 
     trace, steps = recording.trace, recording.steps
     pageable = trace.pageable_copies if trace is not None else None

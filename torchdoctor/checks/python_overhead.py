@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 0.3
@@ -32,8 +32,8 @@ THRESHOLD_SOURCE = "torchdoctor; XProf marks launching from 3 % of the step on, 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import overhead_share
+    from torchdoctor.facts.lookup import overhead_share
+    from torchdoctor.words import Finding
 
     share = overhead_share(recording)
     if share is None or share < THRESHOLD:

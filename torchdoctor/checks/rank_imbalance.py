@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, RankTime, Recording
+    from torchdoctor.words import Finding, RankTime, Recording
 
 UNDER = "communication"
 THRESHOLD = 0.10
@@ -40,7 +40,7 @@ THRESHOLD_SOURCE = "torchdoctor: less is within what steps differ from each othe
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     ranks = recording.ranks
     step_s = max((one.step_s for one in ranks), default=0.0)

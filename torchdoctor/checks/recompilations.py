@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Compilation, Finding, Recording, TracedCompilation
+    from torchdoctor.words import Compilation, Finding, Recording, TracedCompilation
 
 UNDER = "cpu"
 THRESHOLD = 0.05
@@ -58,8 +58,8 @@ def look(recording: Recording) -> list[Finding]:
 
 
 def _counted(recording: Recording, compiled: Compilation) -> list[Finding]:
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.words import Finding
 
     share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
     often = compiled.later_most > _NORMAL and share >= THRESHOLD
@@ -91,7 +91,7 @@ def _counted(recording: Recording, compiled: Compilation) -> list[Finding]:
 
 
 def _where(recording: Recording, one: object) -> str:
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     location = getattr(one, "location", None)
     return "" if location is None else f"{place(recording, location, '')}: "
@@ -99,7 +99,7 @@ def _where(recording: Recording, one: object) -> str:
 
 def _advice(reasons: list[str]) -> list[str]:
     """What to do about guards that fail, by what they guard."""
-    from torchdoctor.records.compilation import on_sizes
+    from torchdoctor.words.compilation import on_sizes
 
     said = []
     if any(on_sizes(reason) for reason in reasons):
@@ -117,8 +117,8 @@ def _advice(reasons: list[str]) -> list[str]:
 
 
 def _traced(compiled: TracedCompilation, share: float, steps: int) -> list[Finding]:
-    from torchdoctor.records import Finding
-    from torchdoctor.records.counts import counted
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.words import Finding
 
     often = counted(round(compiled.compiles_per_step * steps), "function")
     evidence = [

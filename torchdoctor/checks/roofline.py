@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.1
@@ -44,7 +44,7 @@ THRESHOLD_SOURCE = "torchdoctor: below it MFU says little"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding wherever it was measured and there is enough of it."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     trace = recording.trace
     work = trace.matrix_work if trace is not None else None

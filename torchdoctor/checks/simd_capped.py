@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 0
@@ -30,8 +30,8 @@ THRESHOLD_SOURCE = "torchdoctor: torch uses the best instructions unless it is t
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where a variable asks for less than the CPU has."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.hardware import capped_simd
+    from torchdoctor.facts.hardware import capped_simd
+    from torchdoctor.words import Finding
 
     if recording.has_gpu:
         return []

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 0.05
@@ -30,8 +30,8 @@ THRESHOLD_SOURCE = "torchdoctor: from 5 % on it is worth a trial; TorchTidy look
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import updates_one_by_one
+    from torchdoctor.facts.lookup import updates_one_by_one
+    from torchdoctor.words import Finding
 
     steps = recording.steps
     if steps is None or steps.mean_s <= 0:

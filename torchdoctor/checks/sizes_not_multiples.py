@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, MatrixProduct, Recording
+    from torchdoctor.words import Finding, MatrixProduct, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.05
@@ -37,7 +37,7 @@ _NAMED = 3
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     trace = recording.trace
     if trace is None or trace.matrix_work is None or not trace.step_s:

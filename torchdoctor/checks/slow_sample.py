@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 10.0  # p99 over median
@@ -30,8 +30,8 @@ THRESHOLD_SOURCE = "torchdoctor: a rare sample that holds the queue up, not the 
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where rare fetches are far slower than the usual one."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
+    from torchdoctor.words import Finding
 
     steps, loaders = recording.steps, training_loaders(recording)
     if steps is None or not loaders or not steps.fetch_median_s or not steps.fetch_p99_s:

@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, MountReads, Recording
+    from torchdoctor.words import Finding, MountReads, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 0.05
@@ -39,9 +39,9 @@ THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding for each mount whose reads the step waits for."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loader_location
-    from torchdoctor.records.slow_reads import slow_mounts
+    from torchdoctor.facts.lookup import training_loader_location
+    from torchdoctor.facts.slow_reads import slow_mounts
+    from torchdoctor.words import Finding
 
     location = training_loader_location(recording)
     return [

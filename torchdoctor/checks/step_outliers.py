@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "other"
 THRESHOLD = 3.0
@@ -37,8 +37,8 @@ THRESHOLD_SOURCE = "torchdoctor; SageMaker Debugger marks steps beyond 3 standar
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import long_steps_share
+    from torchdoctor.facts.lookup import long_steps_share
+    from torchdoctor.words import Finding
 
     steps = recording.steps
     if steps is None or steps.p99_s is None or steps.median_s <= 0:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 256 * 2**20  # bytes
@@ -35,7 +35,7 @@ THRESHOLD_SOURCE = "torchdoctor: less may be old pages that nobody needs"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where swap is used and the disk is busy."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     sensors = recording.sensors
     if not sensors.swap_used_bytes or sensors.swap_used_bytes < THRESHOLD:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording, TraceStatistics
+    from torchdoctor.words import Finding, Recording, TraceStatistics
 
 UNDER = "cpu"
 THRESHOLD = 0.05
@@ -32,10 +32,10 @@ _NAMED = 4
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.analysed import calls_of
-    from torchdoctor.records.counts import counted
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.analysed import calls_of
+    from torchdoctor.facts.counts import counted
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.words import Finding
 
     trace = recording.trace
     if trace is None or trace.sync_s is None or not trace.step_s:
@@ -67,7 +67,7 @@ def look(recording: Recording) -> list[Finding]:
 
 def _waits(trace: TraceStatistics) -> str:
     """ "2 synchronisations and 6 copies to the host"; copies that hold nobody are left out."""
-    from torchdoctor.records.counts import counted
+    from torchdoctor.facts.counts import counted
 
     waits = []
     if trace.syncs_per_step:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.3
@@ -33,9 +33,9 @@ _WITHOUT = ("GTX 16", "AMD")  # Turing without tensor cores; AMD numbers its GPU
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.hardware import compute_capability
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.hardware import compute_capability
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.words import Finding
 
     trace, capability = recording.trace, compute_capability(recording)
     if trace is None or not trace.step_s or not trace.float32_matrix_s:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 8.0
@@ -30,8 +30,8 @@ THRESHOLD_SOURCE = "NVIDIA Ampere architecture: compute capability 8.0"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.hardware import compute_capability
+    from torchdoctor.facts.hardware import compute_capability
+    from torchdoctor.words import Finding
 
     capability, flags = compute_capability(recording), recording.main.flags
     if (

@@ -27,7 +27,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "other"
 THRESHOLD = 0.2
@@ -37,7 +37,7 @@ THRESHOLD_SOURCE = "torchdoctor: rarer ones cost little"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     reasons = [x for x in recording.sensors.gpu_throttle if _share(x) >= THRESHOLD]
     if not reasons:

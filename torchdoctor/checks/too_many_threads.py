@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "cpu"
 THRESHOLD = 1.0
@@ -30,7 +30,7 @@ THRESHOLD_SOURCE = "torchdoctor: more threads than CPUs wait for each other"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     flags, usable = recording.main.flags, recording.environment.cpus
     if flags.num_threads is None or recording.steps is None or recording.has_gpu:

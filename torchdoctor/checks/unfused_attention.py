@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.05
@@ -31,7 +31,7 @@ THRESHOLD_SOURCE = "torchdoctor: a share of the step that is worth a change"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     trace = recording.trace
     if trace is None or not trace.step_s:

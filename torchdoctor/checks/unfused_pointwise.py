@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, PointwiseChain, Recording
+    from torchdoctor.words import Finding, PointwiseChain, Recording
 
 UNDER = "gpu"
 THRESHOLD = 0.10
@@ -34,7 +34,7 @@ THRESHOLD_SOURCE = "torchdoctor: compiling does not pay for less"
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the threshold is passed."""
-    from torchdoctor.records import Finding
+    from torchdoctor.words import Finding
 
     trace = recording.trace
     found = trace.pointwise if trace is not None else None

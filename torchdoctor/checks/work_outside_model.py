@@ -30,8 +30,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
-    from torchdoctor.records.samples import Place
+    from torchdoctor.facts.samples import Place
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "other"
 THRESHOLD = 0.10
@@ -44,10 +44,10 @@ _SHOWN = 50  # characters of a line
 
 def look(recording: Recording) -> list[Finding]:
     """A finding at the function that takes most of it."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.outside import outside_rows
-    from torchdoctor.records.preparation import updates_by_hand
-    from torchdoctor.records.samples import by_function
+    from torchdoctor.facts.outside import outside_rows
+    from torchdoctor.facts.preparation import updates_by_hand
+    from torchdoctor.facts.samples import by_function
+    from torchdoctor.words import Finding
 
     outside = recording.shares.other
     rows = outside_rows(recording)
@@ -80,7 +80,7 @@ def look(recording: Recording) -> list[Finding]:
 
 def _named(recording: Recording, ranked: list[Place]) -> str:
     """ "accuracy at train.py:12 (83%), ..."; the script's own lines without a name."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     total = sum(one.count for one in ranked)
     parts = []

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 1.0  # busy workers' CPUs over usable CPUs
@@ -29,8 +29,8 @@ THRESHOLD_SOURCE = "torch.utils.data warns above the CPUs that the process may u
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where busy workers outnumber the CPUs."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
+    from torchdoctor.words import Finding
 
     usable, loaders = recording.environment.cpus, training_loaders(recording)
     busy = recording.sensors.workers_cpus

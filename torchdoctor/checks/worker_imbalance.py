@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 0.05  # of the step
@@ -34,8 +34,8 @@ _FEWEST = 3  # batches
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where the step waits for the order of batches, not for their making."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import data_wait_share, order_wait_share, training_loaders
+    from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders
+    from torchdoctor.words import Finding
 
     share, wait = order_wait_share(recording), data_wait_share(recording)
     if share is None or wait is None or share < THRESHOLD:

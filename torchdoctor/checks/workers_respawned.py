@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Finding, Recording
+    from torchdoctor.words import Finding, Recording
 
 UNDER = "data_loader"
 THRESHOLD = 0.03
@@ -30,8 +30,8 @@ THRESHOLD_SOURCE = "torchdoctor: what a trial can tell from noise on most machin
 
 def look(recording: Recording) -> list[Finding]:
     """A finding where starting workers is a share of the step."""
-    from torchdoctor.records import Finding
-    from torchdoctor.records.lookup import place, respawn_share, training_loaders
+    from torchdoctor.facts.lookup import place, respawn_share, training_loaders
+    from torchdoctor.words import Finding
 
     share, loaders = respawn_share(recording), training_loaders(recording)
     if share is None or share < THRESHOLD:

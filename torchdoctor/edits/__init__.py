@@ -2,6 +2,8 @@
 
 A fix names what to change (`edits(settings, recording)`); `torchdoctor.edits.diff` makes the
 unified diff. An edit that cannot be made with certainty is not made: the instruction stands then.
+
+May import: words, facts.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from typing import Any
 
 from torchdoctor.edits import DropKeywordEdit, Edit, KeywordEdit
 from torchdoctor.edits.trainers import trainer_call
-from torchdoctor.records import LoaderFacts, Location, Recording
-from torchdoctor.records.lookup import place, training_loaders
+from torchdoctor.facts.lookup import place, training_loaders
+from torchdoctor.words import LoaderFacts, Location, Recording
 
 _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without any
 # Arguments that may be given by position, which a keyword would then repeat.

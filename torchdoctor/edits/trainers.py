@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.records import Recording
+from torchdoctor.words import Recording
 
 # By library, what sets its arguments; and by what is wanted, the argument and its value.
 _CALLS = {

@@ -12,8 +12,8 @@ from torchdoctor.edits import (
     StatementEdit,
     WithEdit,
 )
-from torchdoctor.records import Location, ModelFacts, Recording, TrainingPass
-from torchdoctor.records.lookup import training_models
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import Location, ModelFacts, Recording, TrainingPass
 
 _PIXEL = re.compile(r"\d+x\d+x1x1 float")
 _IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first tensor

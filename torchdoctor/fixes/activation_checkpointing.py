@@ -38,7 +38,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, ModelFacts, Recording
+    from torchdoctor.words import Location, ModelFacts, Recording
 
 TREATS = ("memory-near-limit",)
 KEEPS_RESULTS = "exactly"
@@ -48,7 +48,7 @@ NEEDS_FINDING = True  # it trades time for memory: only where memory is short
 
 def refuses(recording: Recording) -> str | None:
     """Why it cannot apply."""
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     models = training_models(recording)
     if any(model.compiled for model in models):
@@ -59,7 +59,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _repeating(recording: Recording) -> list[ModelFacts]:
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     return [model for model in training_models(recording) if model.repeated_blocks > 1]
 

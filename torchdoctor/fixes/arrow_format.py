@@ -39,7 +39,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording, TableReads, TraceStatistics
+    from torchdoctor.words import Location, Recording, TableReads, TraceStatistics
 
 TREATS = ("data-wait", "loader-cpu-bound", "slow-storage")
 KEEPS_RESULTS = "exactly"
@@ -80,7 +80,7 @@ def refuses(recording: Recording) -> str | None:
 
 def _share(tables: list[TableReads], recording: Recording) -> float | None:
     """Share of the training time that pandas' readers take, of one worker."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     steps, loaders = recording.steps, training_loaders(recording)
     if steps is None or not steps.total_steps_seen or steps.mean_s <= 0:
@@ -276,7 +276,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The command that converts the program's files, and what to write at the line that reads."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     table = _read(recording)
     reader = table.function if table is not None else "read_csv"

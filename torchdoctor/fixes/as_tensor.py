@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TensorCall
+    from torchdoctor.words import Location, Recording, TensorCall
 
 TREATS = ("copied-arrays",)
 KEEPS_RESULTS = "exactly"
@@ -57,7 +57,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _copies(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.records.analysed import ARRAYS, calls_of
+    from torchdoctor.facts.analysed import ARRAYS, calls_of
 
     return calls_of(recording, *ARRAYS)
 
@@ -145,7 +145,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each line, and what to write."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     lines = []
     for call in _copies(recording):

@@ -33,8 +33,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.gpu_data_sheets import DataSheet
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.facts.gpu_data_sheets import DataSheet
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("compute",)
 KEEPS_RESULTS = "within rounding"
@@ -60,7 +60,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _sheet(recording: Recording) -> DataSheet | None:
-    from torchdoctor.gpu_data_sheets import data_sheet
+    from torchdoctor.facts.gpu_data_sheets import data_sheet
 
     gpus = recording.environment.gpus
     return data_sheet(gpus[0].name) if gpus else None
@@ -68,7 +68,7 @@ def _sheet(recording: Recording) -> DataSheet | None:
 
 def _better(recording: Recording) -> list[tuple[str, float, float]]:
     """GPUs that are faster by both figures, with the least and the most that they give."""
-    from torchdoctor.gpu_data_sheets import SHEETS
+    from torchdoctor.facts.gpu_data_sheets import SHEETS
 
     here, share = _sheet(recording), recording.shares.gpu or 0.0
     if here is None:

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("convolutions-nchw", "compute")
 KEEPS_RESULTS = "within rounding"
@@ -47,7 +47,7 @@ WHEN = "between steps"
 
 def refuses(recording: Recording) -> str | None:
     """Why the format cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     models = [m for m in training_models(recording) if m.conv2d]
     if not models:
@@ -65,7 +65,7 @@ def refuses(recording: Recording) -> str | None:
 
 def suits(trace: TraceStatistics) -> bool:
     """The layout matters to convolutions."""
-    from torchdoctor.records.lookup import convolves
+    from torchdoctor.facts.lookup import convolves
 
     return convolves(trace)
 

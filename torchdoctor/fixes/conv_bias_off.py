@@ -38,7 +38,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("conv-bias-before-norm",)
 KEEPS_RESULTS = "within rounding"
@@ -47,7 +47,7 @@ WHEN = "launch"
 
 def refuses(recording: Recording) -> str | None:
     """Why there is no bias to drop."""
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     if not models:
@@ -62,7 +62,7 @@ def refuses(recording: Recording) -> str | None:
 
 def suits(trace: TraceStatistics) -> bool:
     """Only convolutions have such a bias."""
-    from torchdoctor.records.lookup import convolves
+    from torchdoctor.facts.lookup import convolves
 
     return convolves(trace)
 
@@ -228,8 +228,8 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     program would not train as the measured one did.
     """
     from torchdoctor.edits.layers import convolutions_before_norm
-    from torchdoctor.records import Location
-    from torchdoctor.records.lookup import place, training_models
+    from torchdoctor.facts.lookup import place, training_models
+    from torchdoctor.words import Location
 
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     lines = []

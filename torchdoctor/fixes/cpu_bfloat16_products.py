@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("low-precision-unused", "compute")
 KEEPS_RESULTS = "lower precision"
@@ -43,8 +43,8 @@ WHEN = "between steps"
 
 def refuses(recording: Recording) -> str | None:
     """Why it cannot apply."""
-    from torchdoctor.records.hardware import has_bf16_instructions
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.hardware import has_bf16_instructions
+    from torchdoctor.facts.lookup import training_models
 
     if recording.has_gpu:
         return "The model trains on a GPU; tf32 is the like of it there."
@@ -111,7 +111,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The call after the imports; not where convolutions were switched too."""
     from torchdoctor.edits import StatementEdit
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     script = recording.workload.script
     if script is None or any(model.conv2d for model in training_models(recording)):

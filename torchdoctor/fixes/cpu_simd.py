@@ -33,7 +33,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("simd-capped",)
 KEEPS_RESULTS = "within rounding"
@@ -42,7 +42,7 @@ WHEN = "launch"
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to lift."""
-    from torchdoctor.records.hardware import capped_simd
+    from torchdoctor.facts.hardware import capped_simd
 
     if recording.has_gpu:
         return "The model trains on a GPU, where the CPU's vector instructions hardly matter."
@@ -53,7 +53,7 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The variables that ask for too little."""
-    from torchdoctor.records.hardware import capped_simd
+    from torchdoctor.facts.hardware import capped_simd
 
     return [{"unset": sorted(capped_simd(recording))}]
 

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TraceStatistics
+    from torchdoctor.words import Location, Recording, TraceStatistics
 
 TREATS = ("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load")
 # The others show where the time goes, and say nothing of the number of threads.
@@ -68,7 +68,7 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """All usable cores, what loader workers leave, half, one; without today's number."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     cores = _cores(recording)
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
@@ -136,7 +136,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to make, and where the program makes another."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     number = settings["num_threads"]
     location = recording.main.flags.num_threads_location

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("cudnn-benchmark-off", "compute")
 KEEPS_RESULTS = "within rounding"
@@ -51,7 +51,7 @@ _STATEMENT = "torch.backends.cudnn.benchmark = True"
 
 def refuses(recording: Recording) -> str | None:
     """Why the auto-tuner cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import convolves, training_models
+    from torchdoctor.facts.lookup import convolves, training_models
 
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and cuDNN runs on one alone."
@@ -75,7 +75,7 @@ def refuses(recording: Recording) -> str | None:
 
 def suits(trace: TraceStatistics) -> bool:
     """cuDNN chooses algorithms for convolutions."""
-    from torchdoctor.records.lookup import convolves
+    from torchdoctor.facts.lookup import convolves
 
     return trace.has_device and convolves(trace)
 

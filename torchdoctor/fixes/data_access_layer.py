@@ -41,7 +41,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording, RemoteReads, TraceStatistics
+    from torchdoctor.words import Location, Recording, RemoteReads, TraceStatistics
 
 TREATS = ("slow-storage", "loader-io-bound", "data-wait")
 KEEPS_RESULTS = "exactly"
@@ -65,7 +65,7 @@ _KERNELS = ("/proc", "/sys", "/dev", "/run")
 
 def refuses(recording: Recording) -> str | None:
     """Why a cache cannot apply or cannot gain."""
-    from torchdoctor.records.slow_reads import LEAST_WAIT, wait_share, why_not_slow
+    from torchdoctor.facts.slow_reads import LEAST_WAIT, wait_share, why_not_slow
 
     storage = recording.storage
     wait = wait_share(recording)
@@ -85,7 +85,7 @@ def refuses(recording: Recording) -> str | None:
 
 def _mount(recording: Recording) -> str | None:
     """The slow remote mount that Python reads files from."""
-    from torchdoctor.records.slow_reads import slow_mounts
+    from torchdoctor.facts.slow_reads import slow_mounts
 
     for mount, _ in slow_mounts(recording):
         if mount.kind in _REMOTE_KINDS and mount.opens:
@@ -263,7 +263,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """How to name the layer where files are opened."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     opened = _opened(recording)
     where = place(recording, opened.location if opened is not None else None, "")

@@ -52,7 +52,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("data-parallel", "gpu-left-idle")
 KEEPS_RESULTS = "changes training"
@@ -81,9 +81,9 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The lines, the command that starts them, and what that could give."""
     import textwrap
 
-    from torchdoctor.scaling import scaling
-    from torchdoctor.scaling_words import comment_lines
-    from torchdoctor.torchrun_commands import EXAMPLE, one_machine, program
+    from torchdoctor.facts.scaling import scaling
+    from torchdoctor.facts.scaling_words import comment_lines
+    from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 
     first = []
     if any(model.data_parallel == "DataParallel" for model in recording.main.models):

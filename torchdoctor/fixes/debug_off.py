@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.words import Location, Recording
 
 TREATS = ("debug-left-on",)
 KEEPS_RESULTS = "exactly"
@@ -149,7 +149,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to remove, and where."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     flags = recording.main.flags
     lines = []

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import LoaderFacts, Location, Recording, TraceStatistics
+    from torchdoctor.words import LoaderFacts, Location, Recording, TraceStatistics
 
 OFFERED_UNTRIED = False  # only a run sees whether samples differ between epochs
 TREATS = ("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample")
@@ -70,7 +70,7 @@ _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
 
 def refuses(recording: Recording) -> str | None:
     """Why a cache cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import data_wait_share, training_loaders
+    from torchdoctor.facts.lookup import data_wait_share, training_loaders
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -106,7 +106,7 @@ def refuses(recording: Recording) -> str | None:
 
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which a sample from memory does not."""
-    from torchdoctor.records.lookup import changes_itself
+    from torchdoctor.facts.lookup import changes_itself
 
     said = changes_itself(recording)
     return None if said is None else f"{said}: a sample that comes from a cache would not do it."
@@ -114,7 +114,7 @@ def doubt(recording: Recording) -> str | None:
 
 def by_hand(recording: Recording) -> bool:
     """Whether no launch gets to a second use of a sample, so that none can show a gain."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     loaders = training_loaders(recording)
     if not loaders or loaders[0].iterable:
@@ -150,7 +150,7 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """One: as much as fits into a quarter of the memory."""
-    from torchdoctor.records.lookup import loader_target
+    from torchdoctor.facts.lookup import loader_target
 
     limit = _limit_bytes(recording) or 2**30
     return [{"limit_bytes": limit, **loader_target(recording)}]
@@ -226,8 +226,8 @@ def location(recording: Recording) -> Location | None:
 
 def _makes_samples(recording: Recording) -> Location | None:
     from torchdoctor.edits.literals import method_of_class
-    from torchdoctor.records import Location
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
+    from torchdoctor.words import Location
 
     loaders, script = training_loaders(recording), recording.workload.script
     module, _, cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")
@@ -237,7 +237,7 @@ def _makes_samples(recording: Recording) -> Location | None:
 
 def _takes(loader: LoaderFacts) -> str:
     """What the offered code, which has no limit, takes of the memory."""
-    from torchdoctor.records.analysed import size_words
+    from torchdoctor.facts.analysed import size_words
 
     needed, each = _needed_bytes(loader), " in each worker" if loader.num_workers else ""
     if needed is None:
@@ -248,7 +248,7 @@ def _takes(loader: LoaderFacts) -> str:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to keep, and where."""
-    from torchdoctor.records.lookup import place, training_loaders
+    from torchdoctor.facts.lookup import place, training_loaders
 
     loaders = training_loaders(recording)
     cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""

@@ -48,7 +48,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("memcpy-share",)
 KEEPS_RESULTS = "within rounding"
@@ -81,7 +81,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Where the class goes."""
-    from torchdoctor.records.lookup import place, training_loader_location
+    from torchdoctor.facts.lookup import place, training_loader_location
 
     where = place(recording, training_loader_location(recording), "the training loader")
     return (

@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.words import Location, Recording
 
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"

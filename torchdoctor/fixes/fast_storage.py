@@ -51,7 +51,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, MountReads, Recording, TraceStatistics
+    from torchdoctor.words import Location, MountReads, Recording, TraceStatistics
 
 TREATS = ("slow-storage", "loader-io-bound", "data-wait")
 KEEPS_RESULTS = "exactly"
@@ -71,7 +71,7 @@ _FOLDER = "TORCHDOCTOR_STAGED"  # tells children where the copies lie
 
 def refuses(recording: Recording) -> str | None:
     """Why copies cannot apply or cannot gain."""
-    from torchdoctor.records.slow_reads import slow_mounts, why_not_slow
+    from torchdoctor.facts.slow_reads import slow_mounts, why_not_slow
 
     slow = slow_mounts(recording)
     if not slow:
@@ -88,7 +88,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _no_room(recording: Recording, mount: MountReads) -> str:
-    from torchdoctor.records.slow_reads import likely_bytes
+    from torchdoctor.facts.slow_reads import likely_bytes
 
     places = recording.storage.places if recording.storage is not None else []
     listed = ", ".join(
@@ -107,7 +107,7 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Each faster local place with room, memory first."""
-    from torchdoctor.records.slow_reads import likely_bytes, slow_mounts
+    from torchdoctor.facts.slow_reads import likely_bytes, slow_mounts
 
     slow, storage = slow_mounts(recording), recording.storage
     if not slow or storage is None:
@@ -257,7 +257,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to copy, and the command that reads the copy, where the folder is an argument."""
-    from torchdoctor.records.slow_reads import read_mounts_of
+    from torchdoctor.facts.slow_reads import read_mounts_of
 
     folders = [
         f for m in read_mounts_of(recording) if m.path == settings["mount"] for f in m.folders
@@ -281,8 +281,8 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 def _named(recording: Recording, folder: str) -> tuple[str, str] | None:
     """Where the script itself names the folder, and the words that it uses."""
     from torchdoctor.edits.literals import names_of_folder
-    from torchdoctor.records import Location
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.words import Location
 
     script = recording.workload.script
     for line, text in names_of_folder(script, folder) if script is not None else ():

@@ -68,7 +68,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("memory-near-limit",)
 KEEPS_RESULTS = "changes training"
@@ -81,7 +81,7 @@ _BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.records.hardware import memory_is_short
+    from torchdoctor.facts.hardware import memory_is_short
 
     main = recording.main
     if any(model.data_parallel == "FSDP" for model in main.models):
@@ -103,11 +103,11 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     import json
     import textwrap
 
-    from torchdoctor.records.analysed import size_words
-    from torchdoctor.records.lookup import training_models
-    from torchdoctor.scaling import scaling
-    from torchdoctor.scaling_words import comment_lines
-    from torchdoctor.torchrun_commands import EXAMPLE, one_machine, program
+    from torchdoctor.facts.analysed import size_words
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.facts.scaling import scaling
+    from torchdoctor.facts.scaling_words import comment_lines
+    from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 
     main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, OptimizerFacts, Recording, TraceStatistics
+    from torchdoctor.words import Location, OptimizerFacts, Recording, TraceStatistics
 
 TREATS = ("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead")
 KEEPS_RESULTS = "within rounding"
@@ -64,7 +64,7 @@ def refuses(recording: Recording) -> str | None:
 
 def suits(trace: TraceStatistics) -> bool:
     """Only training has an optimizer."""
-    from torchdoctor.records.lookup import trains
+    from torchdoctor.facts.lookup import trains
 
     return trains(trace)
 
@@ -182,7 +182,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where."""
     from torchdoctor.edits.calls import made_by_library, written
     from torchdoctor.edits.trainers import trainer_call
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     asked = trainer_call(recording, settings)
     if asked is not None:

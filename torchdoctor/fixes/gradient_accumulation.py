@@ -38,7 +38,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("memory-near-limit",)
 KEEPS_RESULTS = "changes training"
@@ -48,7 +48,7 @@ UNTRIED = "it splits the training loop's own batch, which only its source can."
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.records.hardware import memory_is_short
+    from torchdoctor.facts.hardware import memory_is_short
 
     steps = recording.steps
     if not memory_is_short(recording):
@@ -65,7 +65,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The sizes, and the lines to change."""
-    from torchdoctor.records.lookup import place, training_loaders
+    from torchdoctor.facts.lookup import place, training_loaders
 
     loaders = training_loaders(recording)
     size = loaders[0].batch_size if loaders else None

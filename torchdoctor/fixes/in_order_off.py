@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TraceStatistics
+    from torchdoctor.words import Location, Recording, TraceStatistics
 
 TREATS = ("worker-imbalance",)
 KEEPS_RESULTS = "changes training"
@@ -48,7 +48,7 @@ _SINCE = (2, 6)
 
 def refuses(recording: Recording) -> str | None:
     """Why the order cannot be given up or costs nothing."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -68,7 +68,7 @@ def refuses(recording: Recording) -> str | None:
 
 def works_on_s(recording: Recording) -> float | None:
     """Seconds of a step spent waiting while a later batch lay ready."""
-    from torchdoctor.records.lookup import order_wait_share
+    from torchdoctor.facts.lookup import order_wait_share
 
     share, steps = order_wait_share(recording), recording.steps
     return None if share is None or steps is None else share * steps.mean_s
@@ -81,7 +81,7 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """It has no values to choose from."""
-    from torchdoctor.records.lookup import loader_target
+    from torchdoctor.facts.lookup import loader_target
 
     return [loader_target(recording)]
 

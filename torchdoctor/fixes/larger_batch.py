@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.words import Location, Recording
 
     class Tried(Protocol):
         """One launch with one size; see `trials.sizes`."""
@@ -75,8 +75,8 @@ _MOST_OF_MEMORY = 0.8  # without a GPU: what is beyond would be taken from other
 
 def refuses(recording: Recording) -> str | None:
     """Why the batch cannot be made larger, or should not."""
-    from torchdoctor.records.gradient_noise import noise_scale
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.gradient_noise import noise_scale
+    from torchdoctor.facts.lookup import training_loaders
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -100,7 +100,7 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Twice the batch, a multiple of 8, where the dataset has so many; `next_settings` goes on."""
-    from torchdoctor.records.lookup import loader_target, training_loaders
+    from torchdoctor.facts.lookup import loader_target, training_loaders
 
     today = training_loaders(recording)[0].batch_size or 1
     size, most = _doubled(today), _most(recording)
@@ -114,7 +114,7 @@ def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any
         tried: the untouched program, then each size as it was tried.
         recording: the observed program.
     """
-    from torchdoctor.records.lookup import loader_target, training_loaders
+    from torchdoctor.facts.lookup import loader_target, training_loaders
 
     today = training_loaders(recording)[0].batch_size or 1
     sizes = {int(one.settings.get("batch_size", today)): one for one in tried}
@@ -142,8 +142,8 @@ def _doubled(size: int) -> int:
 
 def _most(recording: Recording) -> float:
     """Samples of the dataset, or what the gradient noise scale calls useful at most."""
-    from torchdoctor.records.gradient_noise import noise_scale
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.gradient_noise import noise_scale
+    from torchdoctor.facts.lookup import training_loaders
 
     length, scale = training_loaders(recording)[0].dataset_length, noise_scale(recording)
     useful = math.inf if scale is None or scale.high is None else scale.high
@@ -171,7 +171,7 @@ def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> boo
 
 def note(recording: Recording) -> str | None:
     """The measured gradient noise scale."""
-    from torchdoctor.records.gradient_noise import noise_scale
+    from torchdoctor.facts.gradient_noise import noise_scale
 
     scale = noise_scale(recording)
     return None if scale is None else f"the gradient noise scale is {scale.words()}"
@@ -205,8 +205,8 @@ def location(recording: Recording) -> Location | None:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; the useful limit; what becomes of the learning rate."""
     from torchdoctor.edits.calls import loader_call
-    from torchdoctor.records.gradient_noise import noise_scale
-    from torchdoctor.records.lookup import place, training_loaders
+    from torchdoctor.facts.gradient_noise import noise_scale
+    from torchdoctor.facts.lookup import place, training_loaders
 
     call = loader_call(recording, batch_size=settings["batch_size"])
     scale = noise_scale(recording)

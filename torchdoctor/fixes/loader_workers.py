@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import LoaderFacts, Location, Recording
+    from torchdoctor.words import LoaderFacts, Location, Recording
 
 TREATS = (
     "data-wait",
@@ -88,7 +88,7 @@ def __iter__(self):
 
 def refuses(recording: Recording) -> str | None:
     """Why more workers cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import data_wait_share, training_loaders
+    from torchdoctor.facts.lookup import data_wait_share, training_loaders
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -111,7 +111,7 @@ def refuses(recording: Recording) -> str | None:
 
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which workers do each for themselves."""
-    from torchdoctor.records.lookup import changes_itself, training_loaders
+    from torchdoctor.facts.lookup import changes_itself, training_loaders
 
     loaders = training_loaders(recording)
     said = changes_itself(recording)
@@ -125,7 +125,7 @@ def doubt(recording: Recording) -> str | None:
 
 def note(recording: Recording) -> str | None:
     """A cache in the dataset becomes one for each worker."""
-    from torchdoctor.records.lookup import place, training_loaders
+    from torchdoctor.facts.lookup import place, training_loaders
 
     loaders = training_loaders(recording)
     caches = [one for one in loaders[0].dataset_writes if one.cache] if loaders else []
@@ -139,7 +139,7 @@ def note(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Numbers of workers, the one that should just keep up with the model first."""
-    from torchdoctor.records.lookup import loader_target, training_loaders
+    from torchdoctor.facts.lookup import loader_target, training_loaders
 
     loader = training_loaders(recording)[0]
     target = {"loader": loader.ident} if loader.iterable else loader_target(recording)
@@ -152,7 +152,7 @@ def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[s
 
     A parallel operator waits for its slowest thread, and that one waits for a worker's core.
     """
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     threads = recording.main.flags.num_threads
     workers = settings.get("num_workers", 0)
@@ -166,8 +166,8 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     """At most four numbers of workers worth trying, most promising first, without today's."""
     if not _shards(loader):
         return [1]  # which repeats nothing
-    from torchdoctor.records.beside_training import fewest, making_s, workers_that_keep_up
-    from torchdoctor.records.lookup import workers_keep_up
+    from torchdoctor.facts.beside_training import fewest, making_s, workers_that_keep_up
+    from torchdoctor.facts.lookup import workers_keep_up
 
     cpus = recording.environment.whole_cpus
     if workers_keep_up(recording):
@@ -196,14 +196,14 @@ def _shards(loader: LoaderFacts) -> bool:
 
 
 def _started_again(recording: Recording) -> bool:
-    from torchdoctor.records.lookup import respawn_share
+    from torchdoctor.facts.lookup import respawn_share
 
     return (respawn_share(recording) or 0.0) >= _STARTED_AGAIN
 
 
 def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether the training process may make its batches in less time than it waits for workers."""
-    from torchdoctor.records.beside_training import making_s
+    from torchdoctor.facts.beside_training import making_s
 
     steps, own_s = recording.steps, making_s(recording, loader)
     if not loader.num_workers or steps is None or own_s is None:
@@ -214,7 +214,7 @@ def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """More workers may go on helping where they wait; twice the CPUs where they compute."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     loader = training_loaders(recording)[0]
     cpus = recording.environment.whole_cpus
@@ -226,8 +226,8 @@ def ladder(recording: Recording) -> dict[str, Any]:
 
 def _waits(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether preparing a batch waits (disk, network, sleep) instead of computing."""
-    from torchdoctor.records.fetch_time import MOSTLY_WAITING, untold_wait
-    from torchdoctor.records.lookup import workers_keep_up
+    from torchdoctor.facts.fetch_time import MOSTLY_WAITING, untold_wait
+    from torchdoctor.facts.lookup import workers_keep_up
 
     if untold_wait(recording) is not None or workers_keep_up(recording):
         return False  # more workers than cores for what may compute are dear
@@ -289,7 +289,7 @@ def advice(recording: Recording) -> str:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; of an IterableDataset also what more workers need."""
     from torchdoctor.edits.calls import loader_call
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(training_loaders(recording)[0]):

@@ -49,7 +49,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, OptimizerFacts, Recording
+    from torchdoctor.words import Location, OptimizerFacts, Recording
 
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
@@ -146,7 +146,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The scheduler for each optimizer of the program's; `max_lr` where a range test found it."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     stepped = [x for x in recording.main.optimizers if x.steps]
     if len(stepped) == 1:

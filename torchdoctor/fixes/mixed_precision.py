@@ -64,7 +64,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("compute", "low-precision-unused", "tensor-cores-unused", "memory-near-limit")
 KEEPS_RESULTS = "lower precision"
@@ -76,8 +76,8 @@ CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float
 
 def refuses(recording: Recording) -> str | None:
     """Why 16 bits cannot apply or would be slower."""
-    from torchdoctor.records.hardware import low_precision
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.hardware import low_precision
+    from torchdoctor.facts.lookup import training_models
 
     models = training_models(recording)
     if recording.processes and not models:
@@ -94,7 +94,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _hardware(recording: Recording) -> str | None:
-    from torchdoctor.records.hardware import compute_capability, has_bf16_instructions
+    from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions
 
     if recording.has_gpu:
         capability = compute_capability(recording)
@@ -133,7 +133,7 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """bfloat16, or what the GPU has in its place."""
-    from torchdoctor.records.hardware import low_precision
+    from torchdoctor.facts.hardware import low_precision
 
     return [{"dtype": low_precision(recording) or "bfloat16"}]
 
@@ -173,7 +173,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     A Trainer of a library is asked for it in its own words.
     """
     from torchdoctor.edits.trainers import trainer_call
-    from torchdoctor.records.lookup import place, training_models
+    from torchdoctor.facts.lookup import place, training_models
 
     device, dtype = "cuda" if recording.has_gpu else "cpu", settings.get("dtype", "bfloat16")
     if dtype == "bfloat16":
@@ -244,7 +244,7 @@ _OLDER = "before Ampere (V100, T4): torch.float16, which needs torch.amp.GradSca
 
 def advice(recording: Recording) -> str | None:
     """For traces: the code for the GPU that was recorded; None: it has no 16-bit tensor cores."""
-    from torchdoctor.records.hardware import compute_capability
+    from torchdoctor.facts.hardware import compute_capability
 
     capability = compute_capability(recording)
     device = "cuda" if recording.has_gpu else "cpu"

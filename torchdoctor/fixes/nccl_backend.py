@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("backend-not-nccl",)
 KEEPS_RESULTS = "within rounding"
@@ -47,7 +47,7 @@ _BACKEND = "cpu:gloo,cuda:nccl"
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.records.backend import backend_by_host
+    from torchdoctor.facts.backend import backend_by_host
 
     if backend_by_host(recording) is None:
         return "No tensors of GPUs are sent between processes by gloo or MPI."
@@ -61,7 +61,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call, and what has to stand before it."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     where = place(recording, recording.main.backend_location, "where the process group is made")
     return (

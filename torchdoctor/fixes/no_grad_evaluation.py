@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, ModelFacts, Recording
+    from torchdoctor.words import Location, ModelFacts, Recording
 
 TREATS = ("evaluation-with-gradients",)
 KEEPS_RESULTS = "exactly"
@@ -155,7 +155,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Where to turn gradients off."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     lines = []
     for model in _changed(recording):

@@ -38,7 +38,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS: tuple[str, ...] = ()
 KEEPS_RESULTS = "changes training"
@@ -85,7 +85,7 @@ def _input(recording: Recording) -> bool:
 
 
 def _deep(recording: Recording) -> bool:
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     return any(m.conv2d >= _DEEP and not m.norms for m in training_models(recording))
 
@@ -114,7 +114,7 @@ def _rounded(value: float) -> float:
 
 def untriable(recording: Recording) -> str | None:
     """Why a run cannot show anything of it."""
-    from torchdoctor.records.lookup import training_loaders, training_models
+    from torchdoctor.facts.lookup import training_loaders, training_models
 
     if not _input(recording):
         return "Batch normalization between convolutions cannot be put into a program that runs."

@@ -36,7 +36,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("cpu-execution", "compute")
 KEEPS_RESULTS = "within rounding"

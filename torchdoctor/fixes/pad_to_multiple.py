@@ -39,7 +39,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 _NAMED = 3
 
@@ -54,7 +54,7 @@ UNTRIED = (
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
     from torchdoctor.checks import odd_sizes, sizes_not_multiples
-    from torchdoctor.records.padding import padding_gains
+    from torchdoctor.facts.padding import padding_gains
 
     timed = padding_gains(recording)
     if timed and not any(one.worthwhile for one in timed):
@@ -75,9 +75,9 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each layer with the sizes to give it."""
-    from torchdoctor.records.hardware import compute_capability
-    from torchdoctor.records.lookup import training_models
-    from torchdoctor.records.padding import padding_gains
+    from torchdoctor.facts.hardware import compute_capability
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.facts.padding import padding_gains
 
     tile = 64 if (compute_capability(recording) or (0, 0)) >= (8, 0) else 8
     lines = [one.text for one in padding_gains(recording) if one.worthwhile]

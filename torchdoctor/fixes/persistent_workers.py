@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TraceStatistics
+    from torchdoctor.words import Location, Recording, TraceStatistics
 
 TREATS = ("workers-respawned", "data-wait")
 KEEPS_RESULTS = "within rounding"
@@ -49,7 +49,7 @@ PREPARES_ELSEWHERE = True
 
 def refuses(recording: Recording) -> str | None:
     """Why keeping workers alive cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import data_wait_share, place, training_loaders
+    from torchdoctor.facts.lookup import data_wait_share, place, training_loaders
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -76,7 +76,7 @@ def refuses(recording: Recording) -> str | None:
 
 def includes(recording: Recording) -> tuple[str, ...]:
     """A loader without workers gets them here as well."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     loaders = training_loaders(recording)
     return ("loader-workers",) if loaders and not loaders[0].num_workers else ()
@@ -84,8 +84,8 @@ def includes(recording: Recording) -> tuple[str, ...]:
 
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which persistent workers would not forget."""
+    from torchdoctor.facts.lookup import changes_itself, training_loaders
     from torchdoctor.fixes import loader_workers
-    from torchdoctor.records.lookup import changes_itself, training_loaders
 
     loaders = training_loaders(recording)
     said = changes_itself(recording)
@@ -99,8 +99,8 @@ def doubt(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The loader's own number of workers; where it has none, the one that should keep up."""
+    from torchdoctor.facts.lookup import loader_target, training_loaders
     from torchdoctor.fixes.loader_workers import worker_numbers
-    from torchdoctor.records.lookup import loader_target, training_loaders
 
     loader = training_loaders(recording)[0]
     target = loader_target(recording)

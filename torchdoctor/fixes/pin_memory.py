@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TraceStatistics
+    from torchdoctor.words import Location, Recording, TraceStatistics
 
 TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
 KEEPS_RESULTS = "exactly"
@@ -57,7 +57,7 @@ _MARK = "_torchdoctor_pinned_by_loader"
 
 def refuses(recording: Recording) -> str | None:
     """Why pinning cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     if not recording.has_gpu:
         return (
@@ -95,7 +95,7 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The training loader."""
-    from torchdoctor.records.lookup import loader_target
+    from torchdoctor.facts.lookup import loader_target
 
     return [loader_target(recording)]
 

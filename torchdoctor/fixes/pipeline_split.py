@@ -63,7 +63,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("memory-near-limit",)
 KEEPS_RESULTS = "within rounding"
@@ -73,7 +73,7 @@ UNTRIED = "it needs a process for each GPU, and a model that is a chain of layer
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.records.hardware import memory_is_short
+    from torchdoctor.facts.hardware import memory_is_short
 
     main = recording.main
     if not recording.has_gpu or max(len(main.devices), main.world_size or 1) < 2:
@@ -94,7 +94,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The lines, with the program's own command."""
     import textwrap
 
-    from torchdoctor.torchrun_commands import EXAMPLE, one_machine, program
+    from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 
     page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
     lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])

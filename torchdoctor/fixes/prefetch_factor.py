@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TraceStatistics
+    from torchdoctor.words import Location, Recording, TraceStatistics
 
 TREATS = ("data-wait", "slow-sample", "worker-imbalance")
 KEEPS_RESULTS = "exactly"
@@ -47,7 +47,7 @@ _WORTH_TRYING = (4, 8)
 
 def refuses(recording: Recording) -> str | None:
     """Why a longer queue cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import data_wait_share, training_loaders, workers_keep_up
+    from torchdoctor.facts.lookup import data_wait_share, training_loaders, workers_keep_up
 
     loaders = training_loaders(recording)
     if not loaders:
@@ -69,7 +69,7 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Longer queues than today's."""
-    from torchdoctor.records.lookup import loader_target, training_loaders
+    from torchdoctor.facts.lookup import loader_target, training_loaders
 
     today = training_loaders(recording)[0].prefetch_factor or _DEFAULT
     target = loader_target(recording)
@@ -78,7 +78,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """Up to 32 batches a worker: memory is what they cost."""
-    from torchdoctor.records.lookup import training_loaders
+    from torchdoctor.facts.lookup import training_loaders
 
     today = training_loaders(recording)[0].prefetch_factor or _DEFAULT
     return {"setting": "prefetch_factor", "least": 1, "most": max(32, today), "today": today}

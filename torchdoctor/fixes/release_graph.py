@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import KeptGraph, Location, Recording
+    from torchdoctor.words import KeptGraph, Location, Recording
 
 TREATS = ("kept-graphs",)
 KEEPS_RESULTS = "exactly"
@@ -63,7 +63,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _sums(recording: Recording) -> list[KeptGraph]:
-    from torchdoctor.records.analysed import summed_graphs
+    from torchdoctor.facts.analysed import summed_graphs
 
     return summed_graphs(recording)
 
@@ -117,7 +117,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write at each line."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     lines = []
     for one in recording.main.kept_graphs:

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TensorCall
+    from torchdoctor.words import Location, Recording, TensorCall
 
 TREATS = ("sync-in-step", "allocator-thrash")
 KEEPS_RESULTS = "exactly"
@@ -63,7 +63,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _waits(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.records.analysed import calls_of
+    from torchdoctor.facts.analysed import calls_of
 
     return calls_of(recording, "wait")
 
@@ -102,7 +102,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to do at each line."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     lines = []
     for call in _waits(recording):

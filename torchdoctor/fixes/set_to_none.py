@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording
+    from torchdoctor.words import Location, Recording
 
 TREATS = ("zero-grad-to-zero", "memset-share")
 KEEPS_RESULTS = "exactly"
@@ -78,7 +78,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to change, and where."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     where = place(recording, recording.main.flags.zero_grad_location, "where it is called")
     return f"{where}  zero_grad(set_to_none=True)"

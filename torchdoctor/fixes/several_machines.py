@@ -49,7 +49,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("compute",)
 KEEPS_RESULTS = "changes training"
@@ -81,9 +81,9 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The commands for two machines like this one."""
-    from torchdoctor.scaling import scaling
-    from torchdoctor.scaling_words import comment_lines
-    from torchdoctor.torchrun_commands import HOST, program, several_machines, slurm_script
+    from torchdoctor.facts.scaling import scaling
+    from torchdoctor.facts.scaling_words import comment_lines
+    from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
 
     own = program(recording)
     return "\n".join(

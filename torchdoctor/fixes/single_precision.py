@@ -47,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, ModelFacts, Recording, TraceStatistics
+    from torchdoctor.words import Location, ModelFacts, Recording, TraceStatistics
 
 TREATS = ("double-precision", "compute", "memory-near-limit")
 KEEPS_RESULTS = "lower precision"
@@ -59,8 +59,8 @@ _WRAPPED = ("DistributedDataParallel", "FSDP")  # buckets and shards have the ty
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to convert, or float64 is meant."""
-    from torchdoctor.records.lookup import training_models
-    from torchdoctor.records.precision import double_models
+    from torchdoctor.facts.lookup import training_models
+    from torchdoctor.facts.precision import double_models
 
     models = training_models(recording)
     if recording.processes and not models:
@@ -75,7 +75,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _wrapped(recording: Recording) -> list[ModelFacts]:
-    from torchdoctor.records.precision import double_models
+    from torchdoctor.facts.precision import double_models
 
     return [m for m in double_models(recording) if m.data_parallel in _WRAPPED]
 
@@ -114,15 +114,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 def location(recording: Recording) -> Location | None:
     """Where the model was made float64."""
-    from torchdoctor.records.precision import double_location
+    from torchdoctor.facts.precision import double_location
 
     return double_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each line that asks for float64, and what to write; the rest in general."""
-    from torchdoctor.records.lookup import place
-    from torchdoctor.records.precision import double_leaves
+    from torchdoctor.facts.lookup import place
+    from torchdoctor.facts.precision import double_leaves
 
     lines = []
     for call in recording.main.double_calls:
@@ -146,8 +146,8 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     Batches of a data set of the program's own may be made of arrays that no line converts.
     """
     from torchdoctor.edits import SinglePrecisionEdit
-    from torchdoctor.records.lookup import training_loaders
-    from torchdoctor.records.precision import double_leaves
+    from torchdoctor.facts.lookup import training_loaders
+    from torchdoctor.facts.precision import double_leaves
 
     calls = recording.main.double_calls
     if not any(call.kind != "data" for call in calls) or not all(call.sure for call in calls):
@@ -170,7 +170,7 @@ def _loops(recording: Recording) -> list[Edit]:
     """The loops that hand a batch to the model, in the file with the training loop."""
     from torchdoctor.edits import BatchCastEdit
     from torchdoctor.edits.precision import batch_loops
-    from torchdoctor.records.precision import double_leaves, double_models
+    from torchdoctor.facts.precision import double_leaves, double_models
 
     leaves = double_leaves(recording)
     found: dict[tuple[str, int], Edit] = {}

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Location, Recording, TensorCall
+    from torchdoctor.words import Location, Recording, TensorCall
 
 TREATS = ("host-made-tensors",)
 KEEPS_RESULTS = "within rounding"
@@ -58,7 +58,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _calls(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.records.analysed import TO_DEVICE, calls_of
+    from torchdoctor.facts.analysed import TO_DEVICE, calls_of
 
     return calls_of(recording, *TO_DEVICE)
 
@@ -169,7 +169,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write at each line."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     lines = []
     for call in _calls(recording):

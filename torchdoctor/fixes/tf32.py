@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import Recording, TraceStatistics
+    from torchdoctor.words import Recording, TraceStatistics
 
 TREATS = ("tf32-off", "compute", "low-precision-unused", "tensor-cores-unused")
 KEEPS_RESULTS = "lower precision"
@@ -49,8 +49,8 @@ _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
 
 def refuses(recording: Recording) -> str | None:
     """Why TF32 cannot apply or cannot gain."""
-    from torchdoctor.records.hardware import compute_capability
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.hardware import compute_capability
+    from torchdoctor.facts.lookup import training_models
 
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."

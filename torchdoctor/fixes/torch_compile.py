@@ -63,7 +63,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchdoctor.edits import Edit
-    from torchdoctor.records import ModelFacts, Recording, TraceStatistics
+    from torchdoctor.words import ModelFacts, Recording, TraceStatistics
 
 TREATS = (
     "unfused-attention",
@@ -87,7 +87,7 @@ _INLINED = (2, 5)  # torch from which on blocks of one class share what was comp
 
 def refuses(recording: Recording) -> str | None:
     """Why compiling cannot apply or cannot gain."""
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     models = training_models(recording)
     if recording.processes and not models:
@@ -124,7 +124,7 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The default mode, and what the model, its inputs and the device give reason for."""
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     models = training_models(recording)
     varies = any(len(model.input_shapes) >= _MANY_SIZES for model in models)
@@ -272,7 +272,7 @@ def _plainly(model: str, options: str) -> str:
 
 
 def _is_plain(recording: Recording) -> bool:
-    from torchdoctor.records.lookup import training_models
+    from torchdoctor.facts.lookup import training_models
 
     return any(m.cls.startswith("torch.") for m in training_models(recording))
 

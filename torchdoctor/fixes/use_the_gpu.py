@@ -35,7 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Recording
+    from torchdoctor.words import Recording
 
 TREATS = ("gpu-left-idle",)
 KEEPS_RESULTS = "within rounding"
@@ -59,7 +59,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The lines, with the places that are known."""
-    from torchdoctor.records.lookup import place, training_models
+    from torchdoctor.facts.lookup import place, training_models
 
     lines = []
     if recording.main.cuda is None:

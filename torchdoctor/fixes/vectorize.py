@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchdoctor.records import Location, Recording, TensorCall, TraceStatistics
+    from torchdoctor.words import Location, Recording, TensorCall, TraceStatistics
 
 TREATS = ("index-loops",)
 KEEPS_RESULTS = "within rounding"
@@ -59,7 +59,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _loops(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.records.analysed import element_loops
+    from torchdoctor.facts.analysed import element_loops
 
     return element_loops(recording)
 
@@ -82,7 +82,7 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write in place of each loop's line."""
-    from torchdoctor.records.lookup import place
+    from torchdoctor.facts.lookup import place
 
     lines = []
     for loop in _loops(recording)[:_NAMED]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchdoctor.records.counts import counted
+from torchdoctor.facts.counts import counted
 
 
 class SourcesAtStart:

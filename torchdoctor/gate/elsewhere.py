@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchdoctor.gate.versions import Reference
-from torchdoctor.recording.launch_environment import PROBE
-from torchdoctor.records import Workload
+from torchdoctor.launch.launch_environment import PROBE
+from torchdoctor.words import Workload
 
 _ASK_TIMEOUT_S = 60.0
 # What an interpreter imports from, but for its own folders: .pth files, and the finders that

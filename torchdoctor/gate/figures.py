@@ -7,9 +7,9 @@ from statistics import fmean, geometric_mean, median
 
 from torchdoctor.gate.decision import grown, state
 from torchdoctor.gate.pairs import Estimator, Pairs
-from torchdoctor.records import LaunchTiming, StepStatistics
-from torchdoctor.records.gate import GateMetric
 from torchdoctor.trials.compare import as_interval, half_width, usable
+from torchdoctor.words import LaunchTiming, StepStatistics
+from torchdoctor.words.gate import GateMetric
 
 # Accepted growth by metric; data_loader_share is in shares of the step, not relative.
 DEFAULT_TOLERANCES = {"step_time": 0.02, "samples_per_s": 0.02, "peak_memory": 0.10}

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from torchdoctor import __version__
-from torchdoctor.errors import Inconclusive
+from torchdoctor.facts.other_load import load_of
 from torchdoctor.gate.changed_meanwhile import SourcesAtStart
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look, state
 from torchdoctor.gate.elsewhere import elsewhere
@@ -26,15 +26,15 @@ from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.surroundings import environment_of, launch_doubts
 from torchdoctor.gate.unloaded import unloaded_doubts
 from torchdoctor.gate.versions import Reference
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.run_folder import keep_stdin, new_run_folder, writing
-from torchdoctor.recording.sandbox import Contents, Sandbox
-from torchdoctor.recording.turn_blocks import choose_turns, too_large, why_in_turns
-from torchdoctor.recording.window import Window, choose_window
-from torchdoctor.records import Environment, ProgressEvent, Workload, WorkloadRecord
-from torchdoctor.records.gate import GateReport
-from torchdoctor.records.other_load import load_of
+from torchdoctor.launch.run_folder import keep_stdin, new_run_folder, writing
+from torchdoctor.launch.sandbox import Contents, Sandbox
+from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.pairs.turn_blocks import choose_turns, too_large, why_in_turns
 from torchdoctor.trials.compare import p_value
+from torchdoctor.words import Environment, ProgressEvent, Workload, WorkloadRecord
+from torchdoctor.words.errors import Inconclusive
+from torchdoctor.words.gate import GateReport
 
 _SHARED = 0.8  # of the time left, among the pairs that are needed
 

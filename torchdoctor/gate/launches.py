@@ -6,15 +6,15 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torchdoctor.errors import Inconclusive, ProgramFailed, TorchdoctorError
 from torchdoctor.gate.pairs import Pairs
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.turn_blocks import TurnBlocks
-from torchdoctor.recording.turns import neighbours, take_turns_by_lot
-from torchdoctor.recording.window import Window
-from torchdoctor.records import LaunchTiming, TurnsTaken
+from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.pairs.turn_blocks import TurnBlocks
+from torchdoctor.pairs.turns import neighbours, take_turns_by_lot
 from torchdoctor.trials.compare import usable
+from torchdoctor.words import LaunchTiming, TurnsTaken
+from torchdoctor.words.errors import Inconclusive, ProgramFailed, TorchdoctorError
 
 _MOST_FAILED = 2  # launches of one version; a third says that it cannot be measured
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from torchdoctor.facts.counts import counted
 from torchdoctor.gate.decision import FEWEST_PAIRS, LOOKS, pairs_for, shows
-from torchdoctor.records.counts import counted
 
 _TO_SPARE = 1.15  # of the time: pairs do not all take as long
 _STEP_S, _LONG_S = 15.0, 120.0  # what a budget is rounded up to; above the second to minutes

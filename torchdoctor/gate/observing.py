@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 from torchdoctor.gate.launches import Side
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.records import StepStatistics
+from torchdoctor.observe.observation import Observation
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.reports.failure import how_it_failed, program_failed
+from torchdoctor.words import StepStatistics
+from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut
 
 _OBSERVE_S = 5.0
 Say = Callable[[str, str], None]

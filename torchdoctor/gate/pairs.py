@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from torchdoctor.records import Interval, LaunchTiming, StepStatistics
 from torchdoctor.trials.compare import (
     TRIMMED,
     as_interval,
@@ -21,6 +20,7 @@ from torchdoctor.trials.compare import (
     usable,
 )
 from torchdoctor.trials.rounds import Seconds
+from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 
 BlockPair = tuple[LaunchTiming, LaunchTiming]  # reference, new
 _OTHER_LOAD_CPUS = 0.5  # from here on it is others who make steps differ in length

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchdoctor.gate.decision import FAIL_FINAL, means_say_slower, state
-from torchdoctor.records import Interval
-from torchdoctor.records.gate import GateMetric
-from torchdoctor.reports.figures import percent
 from torchdoctor.reports.gate import figure
+from torchdoctor.words import Interval
+from torchdoctor.words.figures import percent
+from torchdoctor.words.gate import GateMetric
 
 _LONG = 1.02  # the mean beyond the typical step: some steps alone became longer
 _SAYS_NOTHING = 20.0  # an upper end like this, of two or three pairs, is no figure

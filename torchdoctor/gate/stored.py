@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from torchdoctor import __version__
-from torchdoctor.errors import Inconclusive, UsageError
+from torchdoctor.facts.other_load import load_of
 from torchdoctor.gate.decision import against_stored, state
 from torchdoctor.gate.figures import memory, peaks, rate, waiting
 from torchdoctor.gate.observing import look_at_new
@@ -18,12 +18,14 @@ from torchdoctor.gate.pairs import is_per_step
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.surroundings import environment_of, launch_doubts
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.run_folder import keep_stdin, new_run_folder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.recording.window import choose_window
-from torchdoctor.records import (
+from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.window import choose_window
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.trials.compare import has_two_modes, seconds_per_sample, usable
+from torchdoctor.trials.timed_launch import expected_launch_s
+from torchdoctor.words import (
     Environment,
     LaunchTiming,
     ProgressEvent,
@@ -33,11 +35,9 @@ from torchdoctor.records import (
     Workload,
     WorkloadRecord,
 )
-from torchdoctor.records.gate import GateMetric, GateReport
-from torchdoctor.records.other_load import load_of
-from torchdoctor.reports.figures import seconds
-from torchdoctor.trials.compare import has_two_modes, seconds_per_sample, usable
-from torchdoctor.trials.timed_launch import expected_launch_s
+from torchdoctor.words.errors import Inconclusive, UsageError
+from torchdoctor.words.figures import seconds
+from torchdoctor.words.gate import GateMetric, GateReport
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
 FEWEST_STORED, LAUNCHES = 3, 5
@@ -280,7 +280,7 @@ def _further_rows(
 
 def read_stored(path: Path) -> Report:
     """The stored report. Raises UsageError."""
-    from torchdoctor.record_files import read_report
+    from torchdoctor.words.record_files import read_report
 
     report = read_report(path)
     if report.baseline.step_time_s is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchdoctor.recording.environment import environment
-from torchdoctor.recording.escaped_writes import escape_doubt
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.sandbox import Sandbox
-from torchdoctor.records import Environment, Workload
+from torchdoctor.launch.escaped_writes import escape_doubt
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.machine.environment import environment
+from torchdoctor.observe.observation import Observation
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.words import Environment, Workload
 
 
 def environment_of(workload: Workload, seen: Observation, sandbox: Sandbox) -> Environment:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.errors import UsageError
 from torchdoctor.gate.figures import DEFAULT_TOLERANCES, METRICS
-from torchdoctor.records import Workload
+from torchdoctor.words import Workload
+from torchdoctor.words.errors import UsageError
 
 _TABLE = "[tool.torchdoctor.tolerance]"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from torchdoctor import __version__
-from torchdoctor.recording.environment import environment
-from torchdoctor.records import Workload, WorkloadRecord
-from torchdoctor.records.gate import GateReport
+from torchdoctor.machine.environment import environment
+from torchdoctor.words import Workload, WorkloadRecord
+from torchdoctor.words.gate import GateReport
 
 
 def undecided(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from torchdoctor.records.counts import counted
+from torchdoctor.facts.counts import counted
 
 # What no program reads while it trains.
 _PROSE = (".md", ".rst", ".txt", ".ipynb", ".gitignore")

@@ -13,9 +13,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from torchdoctor.errors import UsageError
-from torchdoctor.recording.sandbox import Contents
-from torchdoctor.records import Workload
+from torchdoctor.launch.sandbox import Contents
+from torchdoctor.words import Workload
+from torchdoctor.words.errors import UsageError
 
 _MOST_CONTENT_BYTES = 256 << 20
 _ABSENT, _LINK, _SUBMODULE = "000000", "120000", "160000"  # modes in git's trees

@@ -5,9 +5,9 @@ import json
 import os
 import sys
 
-from . import (
+from . import seeds, stacks, step_log, trackers
+from .hooks import (
     backward_hooks,
-    compile_facts,
     copy_hooks,
     double_calls,
     file_reads,
@@ -17,11 +17,8 @@ from . import (
     model_hooks,
     optimizer_hooks,
     passes,
-    seeds,
-    stacks,
-    step_log,
-    trackers,
 )
+from .measure import compile_facts
 from .session import Session
 from .window import Window
 

@@ -6,7 +6,7 @@ import sys
 import time
 
 from . import step_log
-from .fix_files import load_fixes
+from .fixkit.fix_files import load_fixes
 
 _FACTS_EVERY_NS = 2_000_000_000
 _MOST_ERRORS = 20
@@ -54,7 +54,7 @@ class Session:
     def _new_log(self):
         if not self.plan.get("sample_stacks"):
             return step_log.EventLog(self.channel, os.getpid(), self._flush_due)
-        from . import graph_growth
+        from .hooks import graph_growth
 
         sequence = graph_growth.sequence_of(self.torch)
         return graph_growth.MarkedLog(self.channel, os.getpid(), self._flush_due, sequence)
@@ -68,6 +68,7 @@ class Session:
         self.first_step_s = None
         self.stood_still_s = 0.0  # before that, while another process had the turn
         self.facts_due_ns = 0
+        self.started_unix_s = _STARTED_UNIX_S
         self._checked_worker = False
 
     def load_fixes(self):
@@ -207,7 +208,7 @@ class Session:
         """Rewrite `process-<pid>.json` atomically."""
         if not self._may_write():
             return
-        from . import facts
+        from .measure import facts
 
         self.facts_due_ns = time.perf_counter_ns() + _FACTS_EVERY_NS
         try:
@@ -239,7 +240,7 @@ class Session:
 
 
 _STARTED_S = time.perf_counter()
-STARTED_UNIX_S = time.time()
+_STARTED_UNIX_S = time.time()
 
 
 def seconds_since_start():

@@ -104,7 +104,9 @@ def _redirect_writes():
         return
     from importlib.util import module_from_spec, spec_from_file_location
 
-    spec = spec_from_file_location("_torchdoctor_redirect", os.path.join(_HERE, "redirect.py"))
+    spec = spec_from_file_location(
+        "_torchdoctor_redirect", os.path.join(_HERE, "redirect", "redirect.py")
+    )
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     redirect = plan["redirect"]

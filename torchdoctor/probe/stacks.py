@@ -9,7 +9,8 @@ import threading
 import time
 from collections import Counter
 
-from . import graph_growth, places, step_log
+from . import places, step_log
+from .hooks import graph_growth
 
 _MOST_ROWS = 200  # a simulator's time is spread over many functions
 _LONGEST_LINE = 200

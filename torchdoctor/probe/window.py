@@ -9,17 +9,12 @@ import os
 import threading
 import time
 
-from . import (
-    kept_graphs,
-    memory_snapshot,
-    padded_products,
-    sample_check,
-    step_log,
-    tensor_calls,
-    training_facts,
-)
-from .switching import Switching
-from .turns import Turns
+from . import step_log
+from .fixkit import padded_products
+from .fixkit.switching import Switching
+from .fixkit.turns import Turns
+from .hooks import kept_graphs, memory_snapshot, tensor_calls
+from .measure import sample_check, training_facts
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
 ANALYSED_STEPS = 6

@@ -1,1 +1,6 @@
-"""Renderers: each module has `render(report) -> str`. They choose words and layout, no figures."""
+"""What a report looks like: terminal, page, Markdown, SARIF, TensorBoard. Renders, never computes.
+
+In: a report.
+Out: text and files.
+May import: words, facts, machine, trace, advice, observe, pairs.
+"""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Interval, Report, TriedCeiling
-from torchdoctor.reports.figures import clean, percent, ratio, says_something, speedup
+from torchdoctor.words import Interval, Report, TriedCeiling
+from torchdoctor.words.figures import clean, percent, ratio, says_something, speedup
 
 TITLE = "What if a cost were gone: tried, not to be used"
 HIDDEN = "hidden, not the bottleneck"

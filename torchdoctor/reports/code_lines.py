@@ -9,7 +9,7 @@ import textwrap
 import tokenize
 from collections.abc import Sequence
 
-from torchdoctor.reports.figures import shell_lines
+from torchdoctor.words.figures import shell_lines
 
 _APART = "  "  # between code and its comment
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchdoctor.records.comparison import (
+from torchdoctor.reports.columns import laid_out
+from torchdoctor.reports.wrapping import wrapped
+from torchdoctor.words.comparison import (
     ComparedFigure,
     ComparedSide,
     Comparison,
     FindingChange,
     OperatorChange,
 )
-from torchdoctor.reports.columns import laid_out
-from torchdoctor.reports.content import PHASE_LABELS, SHARE_LABELS
-from torchdoctor.reports.figures import clean, memory, percent, seconds, speedup
-from torchdoctor.reports.wrapping import wrapped
+from torchdoctor.words.figures import (
+    PHASE_LABELS,
+    SHARE_LABELS,
+    clean,
+    memory,
+    percent,
+    seconds,
+    speedup,
+)
 
 _EVIDENCE_LINES = 2
 _CROSSED = {"new": "now above its threshold", "gone": "now below its threshold"}

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchdoctor.records import Trial
-from torchdoctor.records.compilation import on_sizes
+from torchdoctor.words import Trial
+from torchdoctor.words.compilation import on_sizes
 
 _NAMED = 3
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field, replace
 
-from torchdoctor import catalogue
-from torchdoctor.records import Finding, RecommendedFix, Report, Shares, Trial
-from torchdoctor.records.lookup import SHARE_IS, exposed_python
+from torchdoctor.advice import catalogue
+from torchdoctor.facts.lookup import SHARE_IS, exposed_python
 from torchdoctor.reports.ceilings import ceiling_text
-from torchdoctor.reports.figures import (
+from torchdoctor.reports.not_measured import not_tried
+from torchdoctor.reports.wording import TRAINING, proven_faster
+from torchdoctor.words import Finding, RecommendedFix, Report, Shares, Trial
+from torchdoctor.words.figures import (
+    PHASE_LABELS,
+    SHARE_LABELS,
     clean,
     fix_with_settings,
     memory_change,
@@ -18,28 +22,8 @@ from torchdoctor.reports.figures import (
     settings,
     speedup,
 )
-from torchdoctor.reports.not_measured import not_tried
-from torchdoctor.reports.wording import TRAINING, proven_faster
 
 A_A = "no change (A/A)"
-SHARE_LABELS = {
-    "data_loader": "waiting for data",
-    "memcpy": "device copies",
-    "memset": "device memset",
-    "communication": "communication",
-    "gpu": "GPU kernels",
-    "runtime": "GPU driver calls",
-    "cpu": "CPU operators, Python",
-    "other": "other",
-}
-PHASE_LABELS = {
-    "data_wait": "waiting for data",
-    "h2d_copy": "copies to device",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "other",
-}
 _PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # those of branches
 
 

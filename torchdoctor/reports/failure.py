@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from torchdoctor.errors import ProgramFailed
-from torchdoctor.records import ProgramFailure, Report
-from torchdoctor.reports.figures import clean
+from torchdoctor.words import ProgramFailure, Report
+from torchdoctor.words.errors import ProgramFailed
+from torchdoctor.words.figures import clean
 
 _LONGEST_LINE = 200
 _LAST_LINES = 40

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from torchdoctor.records import Interval
-from torchdoctor.records.counts import counted
-from torchdoctor.records.gate import GateMetric, GateReport
+from torchdoctor.facts.counts import counted
 from torchdoctor.reports.columns import laid_out
-from torchdoctor.reports.figures import clean, memory, percent, quantity, says_something, seconds
 from torchdoctor.reports.wrapping import wrapped
+from torchdoctor.words import Interval
+from torchdoctor.words.figures import clean, memory, percent, quantity, says_something, seconds
+from torchdoctor.words.gate import GateMetric, GateReport
 
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}

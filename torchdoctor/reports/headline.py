@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Interval, RecommendedFix, Report, Trial
-from torchdoctor.records.lookup import is_first_look
-from torchdoctor.records.other_load import load_of
-from torchdoctor.records.undecided import leader, looked_faster
-from torchdoctor.reports.figures import clean, fix_with_settings, ratio, speedup_words
+from torchdoctor.facts.lookup import is_first_look
+from torchdoctor.facts.other_load import load_of
+from torchdoctor.facts.undecided import leader, looked_faster
 from torchdoctor.reports.wording import at_most, proven_faster, untried
+from torchdoctor.words import Interval, RecommendedFix, Report, Trial
+from torchdoctor.words.figures import clean, fix_with_settings, ratio, speedup_words
 
 _TRAINING_CLAUSE = {
     "identical": ", and training stays the same",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from html import escape
 
-from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, headline, traced, tree_path, what_if, wording
 from torchdoctor.reports.failure import failure
-from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
 from torchdoctor.reports.training_unknown import training_unknown
 from torchdoctor.reports.trial_remarks import trial_remarks
+from torchdoctor.words import RecommendedFix, Report
+from torchdoctor.words.figures import clean
 
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#1a7f37;--bad:#b35900}

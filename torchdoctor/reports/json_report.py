@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchdoctor.record_files import encode_report
-from torchdoctor.records import Report
+from torchdoctor.words import Report
+from torchdoctor.words.record_files import encode_report
 
 
 def render(report: Report) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, headline, traced, tree_path, what_if, wording
 from torchdoctor.reports.failure import failure
-from torchdoctor.reports.figures import clean
 from torchdoctor.reports.not_measured import not_measured
 from torchdoctor.reports.training_unknown import training_unknown
+from torchdoctor.words import RecommendedFix, Report
+from torchdoctor.words.figures import clean
 
 
 def render(report: Report) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchdoctor.records import Report, Trial
-from torchdoctor.reports.figures import clean, fix_with_settings
+from torchdoctor.words import Report, Trial
+from torchdoctor.words.figures import clean, fix_with_settings
 
 _TOLD = 6  # refusals that are told one by one in any case
 

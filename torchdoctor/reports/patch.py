@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torchdoctor.errors import UsageError
-from torchdoctor.records import RecommendedFix, Report, Trial
 from torchdoctor.reports import wording
-from torchdoctor.reports.figures import clean, fix_with_settings, speedup
+from torchdoctor.words import RecommendedFix, Report, Trial
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import clean, fix_with_settings, speedup
 
 _APPLY = "Apply it in {}: git apply, or patch -p1."
 _GIT = 'A "git apply" behind this pipe ends with "No valid patches in input": that is all it means.'

@@ -8,8 +8,8 @@ import time
 from dataclasses import replace
 from types import TracebackType
 
-from torchdoctor.records import ProgressEvent
-from torchdoctor.reports.figures import clean, duration
+from torchdoctor.words import ProgressEvent
+from torchdoctor.words.figures import clean, duration
 
 _PLAIN_EVERY_S = 10.0
 _SILENT_S = 30.0  # a pipe that says nothing for longer looks like a program that hangs

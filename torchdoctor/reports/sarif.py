@@ -7,8 +7,8 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
-from torchdoctor.records import Finding, Report
-from torchdoctor.reports.figures import clean, relative
+from torchdoctor.words import Finding, Report
+from torchdoctor.words.figures import clean, relative
 
 _LEVELS = {"high": "warning", "moderate": "warning", "advice": "note"}
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -12,15 +12,15 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from torchdoctor.records import RecommendedFix, Report
 from torchdoctor.reports import ceilings, content, headline, traced, tree_path, what_if, wording
 from torchdoctor.reports.code_lines import code_lines, is_python
 from torchdoctor.reports.failure import failure
-from torchdoctor.reports.figures import clean, fix_with_settings, shell_lines, shorten_left
 from torchdoctor.reports.not_measured import told_and_named
 from torchdoctor.reports.training_unknown import training_unknown
 from torchdoctor.reports.trial_remarks import trial_remarks
 from torchdoctor.reports.wrapping import with_whole_command
+from torchdoctor.words import RecommendedFix, Report
+from torchdoctor.words.figures import clean, fix_with_settings, shell_lines, shorten_left
 
 WIDTH = 80
 _BAR, _MARGIN = 60, 5

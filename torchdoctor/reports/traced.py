@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchdoctor import scaling_words
-from torchdoctor.records import (
+from torchdoctor.facts import scaling_words
+from torchdoctor.words import (
     MatrixProduct,
     MatrixWork,
     Operator,
@@ -12,8 +12,8 @@ from torchdoctor.records import (
     RuntimeCall,
     StepTime,
 )
-from torchdoctor.records.products import KNOWN_ENOUGH
-from torchdoctor.reports.figures import clean, percent, seconds
+from torchdoctor.words.figures import clean, percent, seconds
+from torchdoctor.words.products import KNOWN_ENOUGH
 
 _RANKS = "The ranks"
 _OPERATORS = "The most expensive operators"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Report
-from torchdoctor.reports.figures import fix_with_settings
 from torchdoctor.reports.not_measured import not_tried, sentence
+from torchdoctor.words import Report
+from torchdoctor.words.figures import fix_with_settings
 
 
 def training_unknown(report: Report) -> list[str]:

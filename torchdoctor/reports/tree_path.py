@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torchdoctor import catalogue
-from torchdoctor.records import Report
-from torchdoctor.reports.figures import clean, quantity
+from torchdoctor.advice import catalogue
+from torchdoctor.words import Report
+from torchdoctor.words.figures import clean, quantity
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchdoctor.records import Report, Trial
 from torchdoctor.reports import compilation
-from torchdoctor.reports.figures import clean, duration, fix_with_settings
 from torchdoctor.reports.not_measured import not_tried, sentence
+from torchdoctor.words import Report, Trial
+from torchdoctor.words.figures import clean, duration, fix_with_settings
 
 _SETUP_WORTH_SAYING_S = 2.0  # below, start-up differs by as much from launch to launch
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import Report, WhatIf
-from torchdoctor.records.profiled_conditions import unlike_profiled
-from torchdoctor.reports.content import SHARE_LABELS
-from torchdoctor.reports.figures import clean, ratio, seconds
+from torchdoctor.facts.profiled_conditions import unlike_profiled
+from torchdoctor.words import Report, WhatIf
+from torchdoctor.words.figures import SHARE_LABELS, clean, ratio, seconds
 
 TITLE = "What if a cost vanished: the trace replayed, not measured"
 _NO_GAIN = 1.01  # a gain below is not listed by itself

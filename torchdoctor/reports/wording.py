@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from torchdoctor.records import (
-    Environment,
-    Interval,
-    Recommendation,
-    Report,
-    Trial,
-)
-from torchdoctor.reports.figures import (
-    clean,
-    memory,
-    percent,
-    quantity,
-    ratio,
-    seconds,
-    speedup,
-)
 from torchdoctor.reports.traced import median_and_mean
+from torchdoctor.words import Environment, Interval, Recommendation, Report, Trial
+from torchdoctor.words.figures import clean, memory, percent, quantity, ratio, seconds, speedup
 
 RISKS = ("same result", "rounding or order", "lower precision", "changes training")
 

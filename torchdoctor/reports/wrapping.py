@@ -7,7 +7,7 @@ import shutil
 import textwrap
 
 from torchdoctor.reports.code_lines import comment_lines
-from torchdoctor.reports.figures import clean, shell_lines
+from torchdoctor.words.figures import clean, shell_lines
 
 WIDTH = 80
 _CODE = "    "

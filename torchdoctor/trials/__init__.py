@@ -1,1 +1,6 @@
-"""Trials: is a candidate faster than the untouched program, and did training stay the same?"""
+"""The search: which candidate to measure next, what the measurements show, when to stop.
+
+In: candidates, a budget, launches.
+Out: trials with verdicts, a recommendation.
+May import: words, facts, machine, launch, advice, observe, pairs.
+"""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchdoctor.records import Candidate, LaunchTiming
-from torchdoctor.reports.figures import fix_with_settings
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import Slot
 from torchdoctor.trials.samples import Preparation
+from torchdoctor.words import Candidate, LaunchTiming
+from torchdoctor.words.figures import fix_with_settings
 
 Fixes = list[tuple[str, dict[str, Any]]]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from torchdoctor.records import Interval, StepStatistics, SwitchedLaunch, TriedCeiling
 from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.rounds import BASELINE, Round
+from torchdoctor.words import Interval, StepStatistics, SwitchedLaunch, TriedCeiling
 
 _NOTHING = 1.02  # an interval that ends below is no gain
 _SLOWER = 0.98  # one that ends below: answering costs more than what is taken away

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
-from torchdoctor.records import Interval, LaunchTiming, StepStatistics
-from torchdoctor.records.report import TWO_MODES
+from torchdoctor.words import Interval, LaunchTiming, StepStatistics
+from torchdoctor.words.report import TWO_MODES
 
 MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch that can be used
 SMALLEST_DELTA = 0.02  # differences below this are "the same" even on a quiet machine

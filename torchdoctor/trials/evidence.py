@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from torchdoctor.records import Interval, LaunchTiming, StepStatistics
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.rounds import BASELINE, Round, Seconds, a_a_differences, differences
+from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 
 BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
 _REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute that much slower after it

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchdoctor.records import LaunchTiming
 from torchdoctor.trials.compare import usable
+from torchdoctor.words import LaunchTiming
 
 if TYPE_CHECKING:
     from torchdoctor.trials.arms import Arm

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.records import Recording
-from torchdoctor.records.lookup import no_second_loader, training_loaders
+from torchdoctor.facts.lookup import no_second_loader, training_loaders
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.samples import Preparation
+from torchdoctor.words import Recording
 
 
 def fix_facts(module: Any, recording: Recording) -> FixFacts:

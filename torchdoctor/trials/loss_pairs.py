@@ -9,11 +9,11 @@ from statistics import fmean
 
 import numpy as np
 
-from torchdoctor.records import Interval, LaunchTiming, LossComparison
-from torchdoctor.reports.figures import says_something, speedup_words
 from torchdoctor.trials.compare import CONFIDENCE, interval, t_quantile
 from torchdoctor.trials.loss_envelope import block_length, block_means
 from torchdoctor.trials.numerics import FEWEST_LOSSES
+from torchdoctor.words import Interval, LaunchTiming, LossComparison
+from torchdoctor.words.figures import says_something, speedup_words
 
 ENOUGH_PAIRS = 3
 _LAST = 1 / 3  # of a launch, whose loss is compared

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from torchdoctor.records import LaunchTiming, Recording
 from torchdoctor.trials.loss_envelope import Envelope, block_length, drift
 from torchdoctor.trials.samples import Preparation, SampleComparison, compare_samples
+from torchdoctor.words import LaunchTiming, Recording
 
 CLASSES = ("identical", "within-rounding", "within-seed-noise", "not-comparable", "changed")
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}

@@ -8,18 +8,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from torchdoctor.records import (
-    Interval,
-    LaunchTiming,
-    PatchTrial,
-    Recommendation,
-    RecommendedFix,
-    Trial,
-    TriedCeiling,
-)
 from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.bounds import beyond_belief, bound_of
+from torchdoctor.trials.arms import Arm, label
+from torchdoctor.trials.bounds import beyond_belief, bound_of, doubt
 from torchdoctor.trials.evidence import Evidence, Measured, exceeds
 from torchdoctor.trials.schedule import (
     CONFIRM_PAIRS,
@@ -29,7 +20,15 @@ from torchdoctor.trials.schedule import (
     hopeless,
     p_of_looks,
 )
-from torchdoctor.trials.trial_doubts import doubts_of
+from torchdoctor.words import (
+    Interval,
+    LaunchTiming,
+    PatchTrial,
+    Recommendation,
+    RecommendedFix,
+    Trial,
+    TriedCeiling,
+)
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
 
@@ -271,7 +270,7 @@ def results(
     """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
     seconds = evidence.seconds(by)
-    doubts += doubts_of(judgement)
+    doubts += _doubts_of(judgement)
     rows, tried = [], any(one.differences for one in judgement.measured)
     for one in judgement.measured:
         verdict = judgement.verdicts[one.arm.key]
@@ -323,3 +322,28 @@ def _break_even(
 def _median(values: object) -> float | None:
     known = [float(v) for v in values if v is not None]  # type: ignore[attr-defined]
     return median(known) if known else None
+
+
+def _doubts_of(judgement: Judgement) -> list[str]:
+    """What weakens the verdicts and the recommendation, one sentence each."""
+    doubts, noise = [], judgement.noise_floor
+    if noise is not None and compare.excludes_one(noise):
+        doubts.append(
+            f"The untouched program against itself came out at {noise.estimate:.3f}x "
+            f"[{noise.low:.3f}, {noise.high:.3f}], which should hold 1: the machine was too noisy "
+            f"to trust differences below {100 * compare.reach(noise):.1f} %."
+        )
+    best = next(iter(judgement.recommendable()), None)
+    if best is not None and best.numerics.classification == "not-comparable":
+        doubts.append(
+            f"Whether {label(best.arm.fixes)} changes training could not be checked: "
+            f"{best.numerics.reason}"
+        )
+    if best is not None and len(best.differences) < FEWEST_PAIRS:
+        doubts.append(
+            f"{label(best.arm.fixes)} is recommended from {len(best.differences)} pairs alone, for "
+            "want of time: measure it again with more (--budget)."
+        )
+    unlikely = [*judgement.faster(), *judgement.not_believed]
+    doubts += [said for one in unlikely if (said := doubt(one)) is not None]
+    return doubts

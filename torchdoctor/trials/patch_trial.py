@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torchdoctor.records import Interval, PatchTrial
-from torchdoctor.records.counts import counted
+from torchdoctor.facts.counts import counted
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
+from torchdoctor.words import Interval, PatchTrial
 
 _MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
 _FEWEST_PAIRS = 2  # have an interval; what they repeat is confirmed already

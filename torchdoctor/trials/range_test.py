@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from torchdoctor.records import LaunchTiming, RangeTest
+from torchdoctor.words import LaunchTiming, RangeTest
 
 FEWEST_RATES = 40
 CAUTION = 10.0  # the loss stopped falling at this many times the rate for a schedule

@@ -16,8 +16,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from torchdoctor.records import LaunchTiming
 from torchdoctor.trials.compare import TRIMMED, pair_times
+from torchdoctor.words import LaunchTiming
 
 BASELINE = "baseline"
 # Variance of candidate minus interpolated baseline (1.5) over baseline minus baseline (2).

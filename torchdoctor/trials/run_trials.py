@@ -10,13 +10,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from torchdoctor.errors import Interrupted
-from torchdoctor.records import Candidate, ProgressEvent, StepStatistics, TriedCeiling
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.ceilings import CeilingTrial, conditions, tried
 from torchdoctor.trials.confirmation import Confirmation
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Launch, Launcher, Stopped
+from torchdoctor.trials.launches import BothAtOnce, Launch, Launcher, SideBySide, Stopped
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import measure_patch, patch_arm, patch_result
 from torchdoctor.trials.samples import Preparation
@@ -28,10 +26,11 @@ from torchdoctor.trials.schedule import (
     BudgetEnded,
 )
 from torchdoctor.trials.screening import Screen
-from torchdoctor.trials.side_by_side import BothAtOnce, SideBySide
 from torchdoctor.trials.sizes import NextSettings, best_sizes, search_sizes
 from torchdoctor.trials.stacking import Stacking
 from torchdoctor.trials.switching import Switching
+from torchdoctor.words import Candidate, ProgressEvent, StepStatistics, TriedCeiling
+from torchdoctor.words.errors import Interrupted
 
 _NO_SEEDS = (
     "The budget left no time for launches with other seeds, which would tell whether training "

@@ -12,7 +12,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from torchdoctor.records.counts import counted
+from torchdoctor.facts.counts import counted
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.evidence import Evidence

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchdoctor import catalogue
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.switch_blocks import Blocks, choose_blocks
-from torchdoctor.recording.window import Window, prepared_ahead
-from torchdoctor.records import LoaderFacts, Recording, SwitchedLaunch
+from torchdoctor.advice import catalogue
+from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.window import Window, prepared_ahead
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.pairs.switch_blocks import Blocks, choose_blocks
 from torchdoctor.trials.arms import Fixes
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.switching import FEWEST_ROUNDS
+from torchdoctor.words import LoaderFacts, Recording, SwitchedLaunch
 
 _CEILING = "ceiling-"
 

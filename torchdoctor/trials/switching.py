@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Protocol
 
-from torchdoctor.records import AppliedFix, SwitchedLaunch
 from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.rounds import BASELINE, Round, Slot
 from torchdoctor.trials.schedule import DECISIVE, FEWEST_PAIRS
+from torchdoctor.words import AppliedFix, SwitchedLaunch
 
 PHASE = "switch"
 MOST_ROUNDS = 8

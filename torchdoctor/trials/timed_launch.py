@@ -10,23 +10,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.recording.launch import Variables
-from torchdoctor.recording.launch_plan import Fix
-from torchdoctor.recording.load_beside import LoadBeside
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.recording.running_launch import Poll
-from torchdoctor.recording.sandbox import Contents
-from torchdoctor.recording.turn_blocks import TurnBlocks, choose_turns, too_large, why_in_turns
-from torchdoctor.recording.turns import Start, neighbours, take_turns_by_lot
-from torchdoctor.recording.window import Window, prepared_ahead
-from torchdoctor.records import AppliedFix, LaunchTiming, LoaderFacts, Recording, TurnsTaken
-from torchdoctor.records.lookup import training_loaders
-from torchdoctor.records.other_load import load_of, load_words
-from torchdoctor.source_patch import SourcePatch, source_patch
+from torchdoctor.advice.source_patch import SourcePatch, source_patch
+from torchdoctor.facts.lookup import training_loaders
+from torchdoctor.facts.other_load import load_of, load_words
+from torchdoctor.launch.launch import Variables
+from torchdoctor.launch.launch_plan import Fix
+from torchdoctor.launch.running_launch import Poll
+from torchdoctor.launch.sandbox import Contents
+from torchdoctor.machine.load_beside import LoadBeside
+from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.window import Window, prepared_ahead
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.pairs.turn_blocks import TurnBlocks, choose_turns, too_large, why_in_turns
+from torchdoctor.pairs.turns import Start, neighbours, take_turns_by_lot
 from torchdoctor.trials.compare import usable
+from torchdoctor.trials.launches import BlockPairs, BothAtOnce
 from torchdoctor.trials.patch_trial import PATCH
-from torchdoctor.trials.side_by_side import BlockPairs, BothAtOnce
+from torchdoctor.words import AppliedFix, LaunchTiming, LoaderFacts, Recording, TurnsTaken
 
 # A fix may need more than the untouched program: larger batches, samples kept.
 _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25

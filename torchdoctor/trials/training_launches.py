@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torchdoctor.recording.observation import Observation
-from torchdoctor.recording.record import Recorder
-from torchdoctor.records import ProgressEvent, Recording
+from torchdoctor.observe.observation import Observation
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.timed_launch import TimedLaunch
 from torchdoctor.trials.training_trials import (
@@ -17,6 +16,7 @@ from torchdoctor.trials.training_trials import (
     run_training_trials,
     training_window,
 )
+from torchdoctor.words import ProgressEvent, Recording
 
 
 def try_advice(

@@ -11,15 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchdoctor.errors import Interrupted
-from torchdoctor.recording.window import Window
-from torchdoctor.records import (
-    LaunchTiming,
-    ProgressEvent,
-    Recording,
-    StepStatistics,
-    TrainingTrial,
-)
+from torchdoctor.observe.window import Window
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.compare import usable
 from torchdoctor.trials.failed_launches import failure, refusal
@@ -27,6 +19,8 @@ from torchdoctor.trials.launches import Launch, Launcher, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
 from torchdoctor.trials.schedule import NO_TIME, Budget, BudgetEnded
+from torchdoctor.words import LaunchTiming, ProgressEvent, Recording, StepStatistics, TrainingTrial
+from torchdoctor.words.errors import Interrupted
 
 PHASE = "training"
 RANGE_LAUNCHES = 2

@@ -1,0 +1,219 @@
+"""Everything that a run found -> `Report`. Pure but for the script's checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchdoctor import __version__
+from torchdoctor.advice.catalogue import RISKS
+from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
+from torchdoctor.checkup.report_doubts import all_doubts, doubts_of_fixes
+from torchdoctor.facts.ceilings import replay_ceilings, with_measured
+from torchdoctor.facts.observed_settings import settings_of
+from torchdoctor.facts.scaling import scaling
+from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.words import (
+    Baseline,
+    Diagnosis,
+    Overhead,
+    Recording,
+    Refused,
+    Report,
+    StepTime,
+    TrainingTrial,
+    Trial,
+    Workload,
+    WorkloadRecord,
+)
+
+
+def assemble(
+    *,
+    recording: Recording,
+    diagnosis: Diagnosis,
+    trials: TrialResults | None,
+    refused: Sequence[Refused],
+    fixes: Mapping[str, Any],
+    created: str,
+    workload: WorkloadRecord,
+    no_trials_reason: str | None,
+    interrupted: bool,
+    reproduce: list[str],
+    patch: SourcePatch | None = None,
+    advise_training: bool = False,
+    training: Sequence[TrainingTrial] = (),
+) -> Report:
+    """Build the report.
+
+    Args:
+        recording: of the observing launches; its doubts go into the report.
+        diagnosis: the tree's answer.
+        trials: what the trials found; None where there were none.
+        refused: fixes that were not tried, with their reasons.
+        fixes: fix modules by id, for risks and instructions.
+        created: ISO 8601.
+        workload: what was run.
+        no_trials_reason: why there are no trials.
+        interrupted: whether Ctrl-C ended the run.
+        reproduce: commands.
+        patch: of the recommended fixes; None: no edit could be made.
+        advise_training: whether the user wants advice that changes training.
+        training: what short launches showed of it.
+    """
+    rows = list(trials.trials) if trials else []
+    rows += [_refused_trial(one, fixes) for one in refused]
+    rows = _noted(rows, recording, fixes)
+    chosen = trials.recommendation.fixes if trials is not None else []
+    offered = offered_fixes(diagnosis, rows, chosen, recording, fixes)
+    if advise_training:
+        offered += advice(rows, recording, fixes, training)
+    told = [one.fix for one in [*chosen, *offered]]
+    told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
+    replayed = recording.trace.what_if if recording.trace else None
+    tried = trials.ceilings if trials else []
+    report = Report(
+        torchdoctor_version=__version__,
+        created=created,
+        workload=workload,
+        environment=recording.environment,
+        settings=settings_of(recording),
+        baseline=_baseline(recording, trials),
+        diagnosis=diagnosis,
+        ceilings=with_measured(replay_ceilings(replayed), tried),
+        ceiling_trials=tried,
+        trials=rows,
+        training_trials=list(training),
+        no_trials_reason=no_trials_reason,
+        noise_floor=trials.noise_floor if trials else None,
+        overhead=_overhead(recording),
+        steps=recording.steps,
+        trace=recording.trace,
+        scaling=scaling(recording),
+        sensors=recording.sensors,
+        doubts=[
+            *doubts_of_fixes(told, recording, fixes),
+            *all_doubts(recording, trials, patch),
+        ],
+        failure=recording.failure,
+        interrupted=interrupted,
+        run_folder=recording.folder,
+        memory_snapshot=recording.main.memory_snapshot,
+        reproduce=reproduce,
+    )
+    if trials is None:
+        return replace(report, recommendation=replace(report.recommendation, also_offered=offered))
+    return replace(
+        report,
+        recommendation=replace(
+            trials.recommendation,
+            fixes=[as_code(one, recording, fixes) for one in chosen],
+            patch=patch.diff if patch else None,
+            patch_folder=patch.folder if patch else None,
+            patch_fixes=patch.fixes if patch else [],
+            patch_trial=trials.patch,
+            also_offered=offered,
+        ),
+    )
+
+
+def workload_record(workload: Workload) -> WorkloadRecord:
+    """What was run, with the script's checksum so that a later report can be compared."""
+    digest = None
+    if workload.script is not None:
+        try:
+            digest = hashlib.sha256(Path(workload.script).read_bytes()).hexdigest()
+        except OSError:
+            digest = None
+    return WorkloadRecord(command=workload.command, cwd=workload.cwd, script_sha256=digest)
+
+
+def reproduce_commands(workload: Workload, options: Sequence[str], folder: Path) -> list[str]:
+    """Commands that run the same again, and show this report again."""
+    return [
+        f"torchdoctor run {shlex.join([*options, '--', *workload.command])}",
+        f"torchdoctor report {shlex.quote(str(folder / 'report.json'))}",
+    ]
+
+
+def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
+    """The untouched program's figures: from the trials' own launches where there are any."""
+    steps = recording.steps
+    if steps is None:
+        return Baseline(shares=recording.shares)
+    time = StepTime(
+        median=steps.median_s,
+        p10=steps.p10_s,
+        p90=steps.p90_s,
+        steps=steps.steps,
+        mean=steps.mean_s,
+    )
+    samples = steps.samples_per_step
+    memory = recording.main.peak_gpu_memory_bytes or recording.main.peak_memory_bytes
+    launches: list[float] = []
+    by, per = None, None
+    if trials is not None and trials.baselines:
+        time = StepTime.of(s for one in trials.baselines for s in one.step_s)
+        counted = [one for one in trials.baselines if one.samples and one.step_s]
+        if counted:
+            total = sum(one.samples or 0.0 for one in counted)
+            samples = total / sum(len(one.step_s) for one in counted)
+        peaks = [x.peak_memory_bytes for x in trials.baselines if x.peak_memory_bytes is not None]
+        memory = max(peaks, default=memory)
+        launches = list(trials.launches_s)
+        by, per = trials.decided_by, "step" if trials.per_step else "sample"
+    return Baseline(
+        step_time_s=time,
+        samples_per_s=samples / time.deciding if samples and time.deciding > 0 else None,
+        shares=recording.shares,
+        peak_memory_bytes=memory,
+        launches_s=launches,
+        measured=trials.measured if trials is not None else None,
+        launches_by=by,
+        launches_per=per,
+    )
+
+
+def _refused_trial(one: Refused, fixes: Mapping[str, Any]) -> Trial:
+    module = fixes.get(one.fix)
+    return Trial(
+        fix=one.fix,
+        settings=one.settings,
+        verdict="refused",
+        reason=one.reason,
+        risk=RISKS[module.KEEPS_RESULTS] if module is not None else 0,
+    )
+
+
+def _noted(rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]) -> list[Trial]:
+    """The rows; the first of each fix that has something to say of this program says it."""
+    found: list[Trial] = []
+    for row in rows:
+        say = getattr(fixes.get(row.fix), "note", None)
+        first = all(row.fix != one.fix for one in found)
+        note = say(recording) if say is not None and first else None
+        if note is not None:
+            before = f"{row.reason.rstrip('.')}; " if row.reason else ""
+            row = replace(row, reason=f"{before}{note}.")
+        found.append(row)
+    return found
+
+
+def _overhead(recording: Recording) -> Overhead:
+    cost = recording.main.probe_cost_us_per_step
+    steps = recording.steps
+    share = None
+    if cost is not None and steps is not None and steps.mean_s > 0:
+        share = cost / 1e6 / steps.mean_s
+    window = None
+    if recording.trace is not None:
+        window = (
+            f"The profiler window of {recording.trace.steps} steps ran in a launch of its own: "
+            "its cost is in no timing."
+        )
+    return Overhead(probe_us_per_step=cost, probe_share=share, profiler_window=window)

@@ -1,0 +1,334 @@
+"""The story of `run`: record -> diagnose -> candidates -> trials -> report."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.candidates import candidates
+from torchdoctor.advice.diagnosis import diagnose, too_short
+from torchdoctor.advice.diagnosis_by_experiment import by_experiment
+from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.checkup.report_assembly import assemble, reproduce_commands, workload_record
+from torchdoctor.checkup.run_settings import RunSettings
+from torchdoctor.facts.outside import outside_share
+from torchdoctor.facts.preparation import unseen_forward_share
+from torchdoctor.facts.slow_reads import stays_cold
+from torchdoctor.launch.escaped_writes import escape_doubt
+from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.machine.environment import environment
+from torchdoctor.observe.observation import Observation, Profiled
+from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
+from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.pairs.record import Recorder
+from torchdoctor.trials.fix_facts import fix_facts
+from torchdoctor.trials.numerics import trains_in_low_precision
+from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.run_trials import run_trials
+from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.switched_trials import SwitchedTrials, ceiling_trials
+from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
+from torchdoctor.trials.training_launches import try_advice
+from torchdoctor.words import (
+    Diagnosis,
+    ProgressEvent,
+    Recording,
+    Refused,
+    Report,
+    TrainingTrial,
+    Workload,
+)
+from torchdoctor.words.errors import ProgramFailed, UsageError
+from torchdoctor.words.record_files import write_recording, write_report
+
+_OBSERVE_SHARE = 0.06  # of the budget, for watching training steps
+_OBSERVE_LEAST_S, _OBSERVE_MOST_S = 4.0, 15.0
+_PROFILE_SHARE = 0.25  # of the budget, at most
+_LEAST_TRIALS_S = 5.0
+
+Progress = Callable[[ProgressEvent], None]
+
+
+def checkup(workload: Workload, settings: RunSettings, progress: Progress) -> Report:
+    """Run the whole story for one workload.
+
+    Args:
+        workload: the command.
+        settings: what the user asked for.
+        progress: told whenever something begins or ends.
+
+    Returns:
+        The report, also written to the run folder. Ctrl-C gives a report of what was measured,
+        with `interrupted` set.
+
+    Raises:
+        TorchdoctorError: one sentence and its exit code, where nothing could be measured.
+    """
+    settings.check()
+    with _Checkup(workload, settings, progress) as run:
+        return run.report()
+
+
+class _Checkup:
+    """State of one run: its clock, its folder, what was found so far."""
+
+    def __init__(self, workload: Workload, settings: RunSettings, progress: Progress) -> None:
+        self._began = time.monotonic()
+        self._workload = workload
+        self._settings = settings
+        self._tell = progress
+        self._created = datetime.now(timezone.utc)
+        self._folder = new_run_folder(settings.output, workload.cwd, self._created)
+        self._recording = Recording(
+            workload=workload, environment=environment(workload.python), folder=str(self._folder)
+        )
+        self._diagnosis = Diagnosis(bottleneck="none", sentence="Nothing was measured.")
+        self._trials: TrialResults | None = None
+        self._refused: list[Refused] = []
+        self._doubts: list[str] = []
+        self._no_trials_reason: str | None = None
+        self._interrupted = False
+        self._patch: SourcePatch | None = None
+        self._training: list[TrainingTrial] = []
+
+    def __enter__(self) -> _Checkup:
+        self._sandbox = Sandbox.choose(
+            "auto" if self._settings.sandbox else "none", self._folder, self._workload
+        )
+        self._recording = replace(
+            self._recording,
+            environment=replace(self._recording.environment, sandbox=self._sandbox.mode),
+        )
+        self._recorder = Recorder(
+            self._workload,
+            self._folder,
+            self._sandbox,
+            self._settings.seed,
+            keep_stdin(self._folder),
+            self._settings.timeout_s,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.close()
+        self._sandbox.close()
+
+    def report(self) -> Report:
+        """Go through the story; whatever interrupts it, write and return what is known."""
+        try:
+            observation = self._observe()
+            self._diagnose()
+            if too_short(self._recording) is not None:
+                self._no_trials_reason = "So few steps cannot be compared, so no fix was tried."
+            elif self._settings.no_fixes:
+                self._no_trials_reason = "Fixes were not asked for (--no-fixes)."
+            else:
+                self._try_fixes(observation)
+                self._try_training(observation)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            if self._recording.steps is not None and not self._diagnosis.path:
+                self._diagnose_what_is_known()
+            self._doubts.append("The run was interrupted: only what was measured until then.")
+        report = self._assemble()
+        try:
+            write_report(report, self._folder / "report.json")
+        except UsageError as error:
+            # What was measured is printed all the same.
+            return replace(report, doubts=[*report.doubts, str(error)])
+        return report
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._began
+
+    def _left(self) -> float:
+        return self._settings.budget_s - self._elapsed()
+
+    def _say(self, phase: str, message: str) -> None:
+        self._tell(
+            ProgressEvent(
+                phase=phase,
+                message=message,
+                elapsed_s=self._elapsed(),
+                budget_s=self._settings.budget_s,
+            )
+        )
+
+    def _observe(self) -> Observation:
+        self._say("observe", "the untouched program")
+        budget = self._settings.budget_s
+        enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
+        most = max(0.35 * budget, enough)
+        seen = self._recorder.observe(self._settings.step_on, enough, most, self._left())
+        self._doubts += seen.doubts
+        self._recording = replace(
+            self._recording,
+            steps=seen.steps,
+            failure=seen.failure,
+            processes=seen.processes,
+            sensors=seen.sensors,
+            environment=replace(
+                self._recording.environment,
+                torch=seen.processes[0].torch or self._recording.environment.torch,
+                cuda=seen.processes[0].cuda,
+            ),
+        )
+        if not seen.interrupted and too_short(self._recording) is None:
+            self._recording = replace(self._recording, storage=self._recorder.storage(seen))
+            self._recorder.drops_files = stays_cold(self._recording)
+            self._recording = self._profiled(seen)
+        self._share_out()
+        self._doubts += share_doubts(self._recording.steps, self._recording.trace)
+        try:
+            write_recording(self._recording, self._folder / "recording.json")
+        except UsageError as error:
+            self._doubts.append(str(error))
+        if seen.interrupted:
+            raise KeyboardInterrupt
+        return seen
+
+    def _profiled(self, seen: Observation) -> Recording:
+        """The recording with the profiler window's trace, and what the hooks after it saw."""
+        profiled = self._profile(seen)
+        if profiled is None:
+            return self._recording
+        processes = profiled.added_to(self._recording.processes)
+        return replace(self._recording, trace=profiled.trace, processes=processes)
+
+    def _profile(self, seen: Observation) -> Profiled | None:
+        """The profiler window, where the budget allows it; its absence is a doubt."""
+        step_s = seen.steps.mean_s
+        warmup = 3 if step_s > 1.0 else 10
+        expected = seen.start_s + 5.0 + step_s * (warmup + 14)
+        if seen.steps.program_ended and seen.steps.total_steps_seen < warmup + 8:
+            warmup = 0
+        share = 1.0 if self._settings.no_fixes else _PROFILE_SHARE
+        if expected > min(self._left(), self._settings.budget_s * share):
+            self._doubts.append(
+                f"No profiler window: one more launch takes about {expected:.0f} s, too much of "
+                f"the budget of {self._settings.budget_s:.0f} s (--budget). Operators and kernels "
+                "are therefore not measured."
+            )
+            return None
+        longest = max(2 * expected, min(6 * expected + 30, self._left()))
+        self._say("profile", "a profiler window of a few steps, in a launch of its own")
+        try:
+            profiled = self._recorder.profile(seen.found.boundary, warmup, longest)
+        except ProgramFailed as error:
+            self._doubts.append(str(error))
+            return None
+        # Of our own window on a machine without a GPU, "no GPU events" is no doubt.
+        trace = profiled.trace
+        expected_on_cpu = not self._recording.environment.gpus and not trace.has_device
+        self._doubts += [
+            doubt for doubt in trace.doubts if not (expected_on_cpu and "GPU events" in doubt)
+        ]
+        return profiled
+
+    def _share_out(self) -> None:
+        """Where the step's time goes, by all that was recorded."""
+        seen = self._recording
+        known = shares(seen.steps, seen.trace, unseen_forward_share(seen), outside_share(seen))
+        self._recording = with_inline_preparation(replace(seen, shares=known))
+
+    def _diagnose_what_is_known(self) -> None:
+        """After Ctrl-C between observing and diagnosing: the shares may not be there yet."""
+        self._share_out()
+        self._diagnose()
+
+    def _diagnose(self) -> None:
+        self._diagnosis = diagnose(self._recording, catalogue.checks(), catalogue.fixes())
+
+    def _try_fixes(self, seen: Observation) -> None:
+        modules = catalogue.fixes()
+        chosen, self._refused = candidates(
+            self._recording,
+            self._diagnosis,
+            modules,
+            fixes=self._settings.fixes,
+            skip=self._settings.skip,
+            allow_training_changes=self._settings.allow_training_changes,
+        )
+        if self._left() < _LEAST_TRIALS_S + seen.start_s:
+            self._no_trials_reason = (
+                f"The budget of {self._settings.budget_s:.0f} s was used up by observing the "
+                "program: give it more with --budget."
+            )
+            return
+        window = self._window(seen)
+        launch = TimedLaunch(self._recorder, seen, window, modules, self._left, self._recording)
+        wanted = self._settings
+        turns = turns_of_trials(
+            self._recorder, seen, window, wanted.steps, wanted.side_by_side, self._left()
+        )
+        self._trials = run_trials(
+            launch,
+            chosen,
+            {ident: fix_facts(one, self._recording) for ident, one in modules.items()},
+            budget=Budget(self._left()),
+            progress=self._relay,
+            steps=seen.steps,
+            allow_training_changes=self._settings.allow_training_changes,
+            low_precision=trains_in_low_precision(self._recording),
+            expected_launch_s=launch.expected_s(turns),
+            warmup_steps=window.warmup_steps,
+            seed=self._settings.seed,
+            patch=launch.make_patch,
+            switching=SwitchedTrials.choose(
+                self._recorder, seen, window, self._recording.main.loaders, modules, self._left
+            ),
+            ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
+            both_at_once=launch.both_at_once(turns),
+            growing={
+                ident: functools.partial(module.next_settings, recording=self._recording)
+                for ident, module in modules.items()
+                if hasattr(module, "next_settings")
+            },
+        )
+        self._patch = launch.patch
+        self._interrupted = self._trials.interrupted
+        self._doubts += [*self._trials.doubts, *launch.doubts]
+
+    def _try_training(self, seen: Observation) -> None:
+        """Advice on training, where it is wanted: last, with the time that is left."""
+        if not self._settings.allow_training_changes or self._interrupted:
+            return
+        recorder, wanted = self._recorder, self._settings.wanted()
+        found = try_advice(recorder, seen, wanted, self._recording, self._left, self._relay)
+        self._training, self._interrupted = found.trials, found.interrupted
+
+    def _window(self, seen: Observation) -> Window:
+        window = choose_window(seen.steps, self._left(), self._recording.main.loaders)
+        return window.overruled(self._settings.steps, self._settings.warmup)
+
+    def _relay(self, event: ProgressEvent) -> None:
+        self._tell(replace(event, elapsed_s=self._elapsed(), budget_s=self._settings.budget_s))
+
+    def _assemble(self) -> Report:
+        doubts = [*self._doubts, *self._recorder.doubts]
+        doubts += escape_doubt(self._recorder.escaped, self._sandbox.mode)
+        if self._sandbox.doubt:
+            doubts.append(self._sandbox.doubt)
+        on_gpu = self._recording.has_gpu or self._recording.shares.gpu is not None
+        tried = self._trials.ceilings if self._trials else []
+        diagnosis, disagree = by_experiment(self._diagnosis, tried, catalogue.checks(), on_gpu)
+        return assemble(
+            recording=replace(self._recording, doubts=[*doubts, *disagree]),
+            diagnosis=diagnosis,
+            trials=self._trials,
+            refused=self._refused,
+            fixes=self._settings.wanted(),
+            created=self._created.isoformat(timespec="seconds"),
+            workload=workload_record(self._workload),
+            no_trials_reason=self._no_trials_reason,
+            interrupted=self._interrupted,
+            patch=self._patch,
+            advise_training=self._settings.allow_training_changes,
+            training=self._training,
+            reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
+        )

@@ -1,0 +1,70 @@
+"""What the user asked for on the command line of `run`."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.advice import catalogue
+from torchdoctor.observe.step_finding import STEP_KINDS
+from torchdoctor.words.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What the user asked for on the command line of `run`."""
+
+    budget_s: float = 300.0
+    timeout_s: float = 600.0
+    output: Path | None = None
+    steps: int | None = None
+    warmup: int | None = None
+    fixes: list[str] | None = None
+    skip: list[str] = field(default_factory=list)
+    no_fixes: bool = False
+    allow_training_changes: bool = False
+    step_on: str | None = None
+    seed: int = 0
+    sandbox: bool = True
+    side_by_side: bool = True
+
+    def options(self) -> list[str]:
+        """The command line's options that give these settings."""
+        found = ["--budget", f"{self.budget_s:g}s"]
+        for name, value in (
+            ("--fixes", ",".join(self.fixes or [])),
+            ("--skip", ",".join(self.skip)),
+            ("--steps", self.steps),
+            ("--warmup", self.warmup),
+            ("--step-on", self.step_on),
+            ("--seed", self.seed or None),
+        ):
+            if value not in (None, ""):
+                found += [name, str(value)]
+        found += ["--no-fixes"] * self.no_fixes
+        found += ["--allow-training-changes"] * self.allow_training_changes
+        found += ["--no-sandbox"] * (not self.sandbox)
+        return found + ["--in-turns"] * (not self.side_by_side)
+
+    def wanted(self) -> dict[str, Any]:
+        """Fix modules by id: those that --fixes and --skip leave."""
+        return {
+            ident: module
+            for ident, module in catalogue.fixes().items()
+            if (self.fixes is None or ident in self.fixes) and ident not in self.skip
+        }
+
+    def check(self) -> None:
+        """UsageError for a fix or a kind of step that does not exist."""
+        known = catalogue.fixes()
+        for ident in [*(self.fixes or []), *self.skip]:
+            if ident not in known:
+                alike = difflib.get_close_matches(ident, known, n=1)
+                meant = f" Did you mean {alike[0]}?" if alike else ""
+                raise UsageError(
+                    f"'{ident}' is no fix: torchdoctor explain --all lists them.{meant}"
+                )
+        if self.step_on is not None and self.step_on not in STEP_KINDS:
+            raise UsageError(f"--step-on takes one of {', '.join(STEP_KINDS)}.")

@@ -1,0 +1,118 @@
+"""What a trace does not show, no verdict may rest on: the diagnosis of a trace, worded by that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import astuple, replace
+
+from torchdoctor.advice import catalogue
+from torchdoctor.words import Diagnosis, RankTime, TraceStatistics
+
+_UNSEEN = (
+    "The host launched work on a device that was not recorded, so whether it waited for that or "
+    "computed cannot be told: record with ProfilerActivity.CUDA (or that of the device)."
+)
+_NO_TIME = "The events of the trace have no length, so what takes the time cannot be told."
+_LITTLE, _MUCH = 1.05, 1.15  # speed-ups without a cost that hardly matters, and that does
+_REPLAYED = {
+    "data_loader": "the wait for data",
+    "memcpy": "copies",
+    "communication": "communication",
+    "gpu": "the GPU's kernels",
+    "cpu": "the host's operators, Python and launches",
+    "runtime": "other driver calls",
+}
+_MOSTLY = 0.5  # of the exposed time in collectives
+_RESTS_ON_DEVICE = ("gpu", "cpu", "communication", "other")
+_LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
+
+
+def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
+    """The diagnosis, without what the trace cannot know: its steps, or what a device did."""
+    if not trace.steps:
+        diagnosis = _without_steps(diagnosis)
+    if all(share is None for share in astuple(trace.shares)):
+        return replace(diagnosis, sentence=_NO_TIME)
+    if diagnosis.bottleneck == "data_loader":
+        return diagnosis
+    if trace.device_missing:
+        return _without_device(diagnosis, trace.device_missing)
+    launches = any(_LAUNCHES.search(call.name) for call in trace.runtime_calls)
+    if not trace.has_device and launches and diagnosis.bottleneck in ("cpu", "other", "none"):
+        return _without_device(diagnosis, _UNSEEN)
+    return diagnosis
+
+
+def with_waits(
+    diagnosis: Diagnosis, trace: TraceStatistics, ranks: Sequence[RankTime]
+) -> Diagnosis:
+    """The diagnosis, where collectives are mostly waits for ranks that come later, saying so."""
+    row = next((one for one in ranks if one.path == trace.path), None)
+    exposed_s = trace.communication_exposed_s
+    if row is None or not row.wait_s or not exposed_s or not trace.step_s:
+        return diagnosis
+    waited_s = min(row.wait_s, exposed_s)
+    if waited_s < _MOSTLY * exposed_s:
+        return diagnosis
+    share, rest = waited_s / trace.step_s, (exposed_s - waited_s) / trace.step_s
+    told = f"rank {row.rank} waits for the others {share:.0%} of each step, and communicates "
+    told += f"{rest:.0%} of it"
+    findings = [
+        replace(f, evidence=[*f.evidence, f"Of that {told}."])
+        if f.check == "communication-share"
+        else f
+        for f in diagnosis.findings
+    ]
+    sentence = diagnosis.sentence
+    if diagnosis.bottleneck == "communication":
+        sentence = f"The ranks wait for each other: {told}."
+    return replace(diagnosis, sentence=sentence, findings=findings)
+
+
+def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
+    """The diagnosis, saying so where its bottleneck has a large share and, by replay, no gain."""
+    replay = trace.what_if
+    if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
+        return diagnosis
+    gains = {branch: replay.speedup(branch) or 1.0 for branch in replay.branches}
+    best, own = max(gains, key=lambda branch: gains[branch]), gains[diagnosis.bottleneck]
+    if own >= _LITTLE or gains[best] < _MUCH:
+        return diagnosis
+    said = (
+        "By replay of the trace, which is a model, that hides behind something else: the step "
+        f"would be {own:.2f}x as fast without {_REPLAYED[diagnosis.bottleneck]}, and "
+        f"{gains[best]:.2f}x without {_REPLAYED[best]}."
+    )
+    if best == "cpu" and diagnosis.bottleneck == "gpu":
+        said += " The profiler slows the host down, so without it that may be less."
+    return replace(diagnosis, sentence=f"{diagnosis.sentence} {said}")
+
+
+def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
+    """The same of a trace that lacks what a device did: what rests on its idling is not said."""
+    checks = catalogue.checks()
+    waiting = checks["data-wait"].QUESTION
+    path = [
+        question
+        if question.question == waiting
+        else replace(question, answer="not measured", value=None)
+        for question in diagnosis.path
+    ]
+    findings = [f for f in diagnosis.findings if checks[f.check].UNDER not in _RESTS_ON_DEVICE]
+    return replace(
+        diagnosis, bottleneck="none", detail=None, sentence=why, path=path, findings=findings
+    )
+
+
+def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
+    """The same of a trace whose steps are unknown: all of it counts as one span."""
+
+    def said(text: str) -> str:
+        text = re.sub(r"^Each step\b", "The trace", text)
+        text = re.sub(r"\ba [\d.]+ ms step\b", "the trace", text)
+        text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
+        return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
+
+    findings = [replace(f, evidence=[said(x) for x in f.evidence]) for f in diagnosis.findings]
+    return replace(diagnosis, sentence=said(diagnosis.sentence), findings=findings)

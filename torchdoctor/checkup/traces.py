@@ -1,0 +1,308 @@
+"""The story of `diagnose`: traces -> recording -> diagnosis -> report. Nothing is run."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import shlex
+import textwrap
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from torchdoctor import __version__
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.checkup.trace_verdict import as_far_as_recorded, with_replay, with_waits
+from torchdoctor.facts.ceilings import replay_ceilings
+from torchdoctor.facts.hardware import compute_capability
+from torchdoctor.facts.scaling import scaling
+from torchdoctor.trace.annotate import annotate
+from torchdoctor.trace.clocks import Alignment, Unaligned, align
+from torchdoctor.trace.ranks import STDIN, RankTrace, read_ranks
+from torchdoctor.words import (
+    Baseline,
+    Diagnosis,
+    RankTime,
+    Recommendation,
+    RecommendedFix,
+    Recording,
+    Report,
+    StepTime,
+    TraceStatistics,
+    Workload,
+    WorkloadRecord,
+)
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import seconds
+
+NOT_MEASURED = (
+    "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
+)
+_FEW_STEPS = 3
+_OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
+_CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
+_HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
+_UNKNOWN_SHARE = 0.01  # of a finding that has none
+_OTHER_TRAINING = "changes training"
+_PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
+
+
+def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Report:
+    """Diagnose existing Kineto traces.
+
+    Args:
+        sources: trace files, folders of traces (one per rank), or "-" for the standard input.
+        annotated: also write the trace that the figures are of here, with tracks of its own.
+
+    Raises:
+        UsageError: one of them does not exist or is no trace, or `annotated` cannot be written.
+    """
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    read = read_ranks(sources, timelines=annotated is not None)
+    ranks = read.traces
+    if annotated is not None:
+        _check_unread(annotated, ranks)
+    chosen = slowest(ranks)
+    trace = chosen.statistics
+    aligned = align([one.collectives for one in ranks], trace.step_s or 0.0)
+    command = ["torchdoctor", "diagnose", *map(_argument, sources)]
+    recording = Recording(
+        workload=Workload(command=command, cwd=str(Path.cwd())),
+        environment=chosen.environment,
+        trace=trace,
+        shares=trace.shares,
+        ranks=rank_times(ranks, aligned),
+    )
+    fixes = catalogue.fixes()
+    diagnosis = diagnose(recording, catalogue.checks(), fixes)
+    diagnosis = with_waits(as_far_as_recorded(diagnosis, trace), trace, recording.ranks)
+    diagnosis = with_replay(diagnosis, trace)
+    if annotated is not None and chosen.timeline is not None:
+        source = Path(trace.path)
+        annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
+    return Report(
+        torchdoctor_version=__version__,
+        created=created,
+        workload=WorkloadRecord(command=command, cwd=str(Path.cwd())),
+        environment=recording.environment,
+        baseline=Baseline(step_time_s=_step_time(trace), shares=trace.shares),
+        diagnosis=diagnosis,
+        ceilings=replay_ceilings(trace.what_if),
+        no_trials_reason=NOT_MEASURED,
+        recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
+        trace=trace,
+        ranks=recording.ranks,
+        scaling=scaling(recording),
+        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned)],
+        reproduce=[shlex.join(command)],
+    )
+
+
+def _argument(source: str) -> str:
+    """A source as it is named on a command line, where a leading dash would make it an option."""
+    return f"./{source}" if source.startswith("-") and source != STDIN else source
+
+
+def _check_unread(annotated: Path, ranks: Sequence[RankTrace]) -> None:
+    """The only copy of a trace may be an annotated one, which may be written again otherwise."""
+    if os.path.realpath(annotated) in {os.path.realpath(one.statistics.path) for one in ranks}:
+        raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
+
+
+def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
+    """The rank that the others wait for: the longest step without its waiting in collectives."""
+
+    def own_s(one: RankTrace) -> float:
+        figures = one.statistics
+        return (figures.step_s or 0.0) - (figures.communication_exposed_s or 0.0)
+
+    return max(ranks, key=own_s)
+
+
+def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
+    """Whether the traces are of ranks that wait for each other: they say so, or communicate."""
+    return any(one.rank is not None or len(one.collectives.start) for one in ranks)
+
+
+def rank_times(
+    ranks: Sequence[RankTrace], aligned: Alignment | Unaligned = Unaligned.TOO_FEW
+) -> list[RankTime]:
+    """One row a rank; empty for a single trace, and for traces of no ranks or of several runs."""
+    if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.DIFFERENT_RUNS:
+        return []
+    alignment = aligned if isinstance(aligned, Alignment) else None
+    rows = []
+    for number, one in enumerate(ranks):
+        figures = one.statistics
+        step_s = figures.step_s or 0.0
+        rows.append(
+            RankTime(
+                rank=one.rank if one.rank is not None else number,
+                path=figures.path,
+                step_s=step_s,
+                kernel_s=step_s * (figures.shares.gpu or 0.0),
+                communication_s=figures.communication_s,
+                communication_exposed_s=figures.communication_exposed_s,
+                data_loader_s=step_s * (figures.shares.data_loader or 0.0),
+                wait_s=alignment.wait_s[number] if alignment else None,
+                last_share=alignment.last_share[number] if alignment else None,
+                clock_offset_s=alignment.offset_s[number] if alignment else None,
+            )
+        )
+    return rows
+
+
+def _step_time(trace: TraceStatistics) -> StepTime | None:
+    times = trace.step_times_s
+    return StepTime.of(times) if trace.steps and times else None
+
+
+def _offered(
+    diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, Any]
+) -> list[RecommendedFix]:
+    """Fixes for what was found; none was tried.
+
+    In the order of what they could save by the what-if replay; where there is none that is
+    believed, those first that treat most of the bottleneck.
+    """
+    treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
+    for finding in diagnosis.findings:
+        if diagnosis.detail == _OUTSIDE and finding.check in _IDLE:
+            continue  # the device waits for what no fix of the model makes shorter
+        branch = catalogue.checks()[finding.check].UNDER
+        for ident in finding.fixes:
+            shares = treated.setdefault(ident, {})
+            shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
+    offered = []
+    capability = compute_capability(recording)
+    worth = {ident: _worth(shares, diagnosis, trace) for ident, shares in treated.items()}
+    for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
+        module = fixes[ident]
+        if hasattr(module, "advice"):
+            instruction = module.advice(recording)
+        elif capability is not None and capability < getattr(module, "CAPABILITY", (0, 0)):
+            instruction = None
+        else:
+            instruction = _permanent(module)
+        if instruction and module.KEEPS_RESULTS == _OTHER_TRAINING:
+            instruction = _said_to_change(instruction)
+        if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
+            offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
+    return offered
+
+
+def _worth(
+    shares: Mapping[str | None, float], diagnosis: Diagnosis, trace: TraceStatistics
+) -> tuple[float, ...]:
+    """What orders fixes: what a fix could save by replay, then what it treats, as shares.
+
+    Args:
+        shares: by branch of the tree, of the findings that it treats, added up.
+        diagnosis: of the trace; its bottleneck counts before other branches.
+        trace: with its replay, which caps what a branch can give.
+    """
+    own = shares.get(diagnosis.bottleneck, 0.0)
+    treats = (own, sum(shares.values()) - own)
+    replay = trace.what_if
+    if replay is None or not replay.reproduced:
+        return treats
+    saved = 0.0
+    for branch, share in shares.items():
+        gain = replay.speedup(branch) if branch is not None else None
+        saved += share if gain is None else min(share, max(1.0 - 1.0 / gain, 0.0))
+    return (saved, *treats)
+
+
+def _said_to_change(instruction: str) -> str:
+    """The code with the remark that what was not tried here makes it another training."""
+    told = "changes training" in instruction
+    return instruction if told else f"# It changes training.\n{instruction}"
+
+
+def _permanent(module: Any) -> str:
+    """The page's "Make it permanent": without the program, the general form has to do."""
+    match = _PERMANENT.search(inspect.getdoc(module) or "")
+    return textwrap.dedent(match[1]).strip("\n") if match else ""
+
+
+def _doubts(
+    ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
+) -> list[str]:
+    trace = chosen.statistics
+    doubts = list(trace.doubts)
+    if 0 < trace.steps < _FEW_STEPS:
+        counted = "one step" if trace.steps == 1 else f"{trace.steps} steps"
+        doubts.append(f"The trace holds {counted}: too few to tell the usual from the unusual.")
+    world = chosen.world_size
+    if world and world > len(ranks):
+        doubts.append(
+            f"{len(ranks)} of {world} ranks: stragglers among the others cannot be seen. Name a "
+            "folder with the traces of all."
+        )
+    if len(ranks) > 1:
+        doubts += _whose(ranks, chosen, aligned)
+        if _of_one_job(ranks):
+            doubts += _clock_doubts(ranks, aligned)
+        for one in ranks:
+            if one is not chosen:
+                label = Path(one.statistics.path).name
+                doubts += [f"{label}: {doubt}" for doubt in one.statistics.doubts]
+    return list(dict.fromkeys(doubts))
+
+
+def _whose(
+    ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
+) -> list[str]:
+    """Which trace the shares are of, and whether each is of another rank."""
+    name = Path(chosen.statistics.path).name
+    if not _of_one_job(ranks):
+        return [
+            f"The {len(ranks)} traces name no rank and communicate with nobody: they are taken for "
+            f"separate recordings, and the figures are of {name}, whose steps are the longest."
+        ]
+    if aligned is Unaligned.DIFFERENT_RUNS:
+        return [
+            "The traces are of different runs: what would be the same collectives does not end "
+            f"together. Ranks are not compared, and the figures are of {name}, whose steps without "
+            "collectives are the longest."
+        ]
+    rank = name if chosen.rank is None else chosen.rank
+    doubts = [f"The shares are of rank {rank}, which the others wait for."]
+    numbers = [one.rank for one in ranks if one.rank is not None]
+    repeated = sorted({number for number in numbers if numbers.count(number) > 1})
+    if repeated:
+        doubts.append(
+            f"Several traces are of rank {', '.join(map(str, repeated))} (windows of one run, or "
+            "several runs): what is said of ranks compares them as if they ran together."
+        )
+    return doubts
+
+
+def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) -> list[str]:
+    if isinstance(aligned, Alignment):
+        apart_s = max(aligned.offset_s) - min(aligned.offset_s)
+        if apart_s < (_CLOCKS_TOGETHER_S if aligned.on_device else _HOST_CLOCKS_TOGETHER_S):
+            return []
+        return [
+            f"The ranks' clocks differ by up to {seconds(apart_s)}. They were aligned on "
+            f"{aligned.collectives} collectives that all ranks ran, whose ends then lie within "
+            f"{aligned.scatter_s * 1e6:.0f} us."
+        ]
+    if aligned is Unaligned.DIFFERENT_RUNS:
+        return []
+    starts = [one.collectives.base_us for one in ranks]
+    if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:
+        return [
+            "The ranks' clocks are over an hour apart, or the traces are of different runs: "
+            "their times are not compared with each other."
+        ]
+    if not any(one.statistics.communication_s for one in ranks):
+        return []
+    return [
+        "The ranks' clocks could not be aligned, for want of marked steps with collectives that "
+        "all ranks ran alike: how long each waited for the others is not told from the exchange "
+        "itself, and whether the traces are of one run is not known."
+    ]

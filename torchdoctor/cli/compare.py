@@ -1,0 +1,88 @@
+"""`torchdoctor compare`."""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchdoctor.cli.written_files import check_written
+from torchdoctor.words.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchdoctor.words import Report
+
+HELP = (
+    "What changed from A to B: reports of run or diagnose, or PyTorch profiler traces.\n\n"
+    "torchdoctor compare before/report.json after/report.json\n\n"
+    "torchdoctor compare before.json.gz after.json.gz\n\n"
+    "Exit codes: 0 compared, 2 a file is neither report nor trace, 6 one has no step time."
+)
+FORMATS = ("terminal", "markdown", "json")
+STDIN = "-"
+_HEAD_BYTES = 1 << 20
+_REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same of what is compared with it.")],
+    json: Annotated[Path | None, typer.Option(help="Also write it as JSON here.")] = None,
+    format: Annotated[str, typer.Option(help="terminal, markdown or json.")] = "terminal",
+) -> None:
+    """What changed from A to B?"""
+    from torchdoctor.compare import compare as compared
+    from torchdoctor.reports import comparison as formats
+    from torchdoctor.words.record_files import encode_comparison, write_atomically
+
+    if format not in FORMATS:
+        raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
+    for name in (a, b):
+        _check_file(name)
+    check_written({"comparison": json}, read=(a, b))
+    found = compared(_report(Path(a)), _report(Path(b)), (a, b))
+    encoded = encode_comparison(found)
+    if json is not None:
+        write_atomically(json, encoded)
+    texts = {"terminal": formats.terminal, "markdown": formats.markdown}
+    text = texts[format](found) if format in texts else encoded.decode()
+    typer.echo(text, nl=False)
+
+
+def _check_file(name: str) -> None:
+    """UsageError for what is no file or folder: each is looked at before it is read."""
+    if not name:
+        raise UsageError("The name of one of the two is empty: name two files to compare.")
+    try:
+        mode = None if name == STDIN else Path(name).stat().st_mode
+    except OSError as error:
+        raise UsageError(f"Cannot read {name}: {error.strerror or error}.") from error
+    if mode is not None and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        return
+    what = "the standard input" if name == STDIN else f"{name}, a pipe or device"
+    raise UsageError(f"compare cannot read {what}: save it to a file, and name that one.")
+
+
+def _report(path: Path) -> Report:
+    """The report of a file, told by content; a trace is diagnosed first."""
+    from torchdoctor.checkup.traces import trace_checkup
+    from torchdoctor.trace.files import GZIP_MAGIC, events_start
+    from torchdoctor.words.record_files import REPORT_NAME, read_report
+
+    if path.is_dir():
+        return read_report(path) if (path / REPORT_NAME).exists() else trace_checkup([str(path)])
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+            is_trace = head.startswith(GZIP_MAGIC) or events_start(head) is not None
+            is_report = not is_trace and _REPORT.search(head + file.read()) is not None
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from error
+    if is_trace:
+        return trace_checkup([str(path)])
+    if is_report:
+        return read_report(path)
+    raise UsageError(f"{path} is neither a report of torchdoctor nor a PyTorch profiler trace.")

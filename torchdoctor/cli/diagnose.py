@@ -1,0 +1,61 @@
+"""`torchdoctor diagnose`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchdoctor.cli.output import check_tensorboard, hand_to_tensorboard, show, write
+from torchdoctor.cli.written_files import check_written
+from torchdoctor.words.errors import UsageError
+
+HELP = (
+    "Diagnose existing PyTorch profiler traces: nothing is run, no GPU is needed.\n\n"
+    "torchdoctor diagnose trace.json.gz\n\n"
+    "torchdoctor diagnose folder-of-ranks/\n\n"
+    "zcat trace.json.gz | torchdoctor diagnose -"
+)
+
+
+def diagnose(
+    traces: Annotated[
+        list[str],
+        typer.Argument(help="Traces (.json, .json.gz), a folder of ranks, or - for stdin."),
+    ],
+    json: Annotated[Path | None, typer.Option(help="Also write the report as JSON here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Also write event files for TensorBoard here.")
+    ] = None,
+    annotate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write the trace with tracks of its steps, what they wait for and the "
+            "findings here, for ui.perfetto.dev (.json or .json.gz)."
+        ),
+    ] = None,
+) -> None:
+    """Why was the recorded training slow?"""
+    from torchdoctor.checkup.traces import trace_checkup
+
+    check_written(
+        {"report": json, "HTML page": html, "annotated trace": annotate},
+        read=[trace for trace in traces if trace != "-"],
+    )
+    if annotate is not None and "-" in traces:
+        raise UsageError("--annotate copies a file: save the standard input to one first.")
+    check_tensorboard(tensorboard)
+    report = trace_checkup(traces, annotate)
+    write(report, json, html)
+    show(report)
+    hand_to_tensorboard(report, tensorboard)
+    if tensorboard is not None and "-" in traces:
+        typer.echo(
+            f"{tensorboard} holds no copy of the trace: it came from the standard input. Save it "
+            "to a file and name that one.",
+            err=True,
+        )
+    if annotate is not None:
+        typer.echo(f"To see it: open {annotate} in https://ui.perfetto.dev", err=True)

@@ -1,0 +1,155 @@
+"""The front door: parses the command line, prints, and sets exit codes. It decides nothing.
+
+Everything heavy is imported inside the command that needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from typing import Annotated
+
+import typer
+
+from torchdoctor import __version__
+from torchdoctor.cli import compare, diagnose, env, explain, gate, patch, report, run
+from torchdoctor.words.errors import TorchdoctorError, UsageError
+
+app = typer.Typer(
+    name="torchdoctor",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Why is this PyTorch training slow, what exactly should change, and how much faster "
+    "will it be: measured here, with an interval, and with proof that training stays the same.",
+    epilog="Exit codes: 0 done, 1 gate: slower, 2 usage, 3 the program failed (also where the "
+    "report of the steps before could be made), 4 no training step found, 5 timed out, "
+    "6 not decided or not comparable, 70 a defect of torchdoctor, "
+    "130 interrupted (what was measured is kept).",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"torchdoctor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Why is this PyTorch training slow, and what exactly should change?"""
+
+
+app.command(
+    name="run",
+    context_settings={"allow_interspersed_args": False},
+    help=run.HELP,
+)(run.run)
+app.command(name="diagnose", help=diagnose.HELP)(diagnose.diagnose)
+app.command(name="compare", help=compare.HELP)(compare.compare)
+app.command(
+    name="gate",
+    context_settings={"allow_interspersed_args": False},
+    help=gate.HELP,
+)(gate.gate)
+app.command(name="report")(report.report)
+app.command(name="patch", help=patch.HELP)(patch.patch)
+app.command(name="explain")(explain.explain)
+app.command(name="env")(env.env)
+
+
+def _defect(error: BaseException) -> int:
+    """Save our own traceback and say how to report it: the user never reads it on the screen."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="torchdoctor-defect-", suffix=".txt", delete=False
+    ) as file:
+        file.write(f"torchdoctor {__version__}\nargv: {sys.argv}\n\n")
+        traceback.print_exception(error, file=file)
+    _say(
+        f"torchdoctor: this is a defect of torchdoctor ({type(error).__name__}: {error}). "
+        f"Please report it with the file {file.name}."
+    )
+    return 70
+
+
+def _say(text: str) -> None:
+    if sys.stderr is None:
+        return
+    if sys.stderr.isatty():  # a log gets its one line
+        from torchdoctor.reports.wrapping import fill, width
+
+        text = fill(text, 2, width())
+    typer.echo(text, err=True)
+
+
+def _discard_output() -> None:
+    # What is buffered would fail again when Python flushes it at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _end_like_ctrl_c() -> None:
+    """A scheduler that ends the job gets the report of what was measured, as Ctrl-C does."""
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _interrupt)
+
+
+def _by_ctrl_c(end: BaseException | None) -> bool:
+    """Whether it began as a KeyboardInterrupt, which typer makes a silent exit of."""
+    while end is not None and not isinstance(end, KeyboardInterrupt):
+        end = end.__cause__ or end.__context__
+    return end is not None
+
+
+def _check_command(words: list[str]) -> None:
+    """A script in place of a command is meant to be run."""
+    if words and words[0].endswith(".py"):
+        raise UsageError(
+            f"'{words[0]}' is no command of torchdoctor: torchdoctor run {words[0]} measures it, "
+            "torchdoctor --help lists the others."
+        )
+
+
+def main() -> None:
+    """Entry point: every expected failure is one sentence and its exit code."""
+    _end_like_ctrl_c()
+    try:
+        _check_command(sys.argv[1:])
+        app()
+    except TorchdoctorError as error:
+        _say(f"torchdoctor: {error}")
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, SystemExit) as end:
+        if not _by_ctrl_c(end):
+            raise
+        _say("torchdoctor: interrupted.")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone (| head): not an error of ours, and not worth a word.
+        _discard_output()
+        sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            sys.exit(_defect(error))
+        _discard_output()
+        _say(f"torchdoctor: cannot write the output ({error.strerror}): make room.")
+        sys.exit(2)
+    except Exception as error:
+        sys.exit(_defect(error))
+
+
+if __name__ == "__main__":
+    main()

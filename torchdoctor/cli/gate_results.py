@@ -1,0 +1,105 @@
+"""What `torchdoctor gate` hands out: files, the terminal, GitHub's annotation and step summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from torchdoctor.words.errors import Inconclusive, TorchdoctorError, UsageError
+
+if TYPE_CHECKING:
+    from torchdoctor.words.gate import GateReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where the result is to be written; None: not asked for."""
+
+    json: Path | None = None
+    markdown: Path | None = None
+    junit: Path | None = None
+
+
+def hand_out(report: GateReport, files: Files) -> None:
+    """Write the files, then print: who no longer reads what is printed changes no exit code."""
+    from torchdoctor.reports import gate as formats
+
+    write_files(report, files)
+    text = formats.terminal(report)
+    if _on_github():
+        text += f"{formats.annotation(report)}\n"
+    _print(text)
+
+
+def write_files(report: GateReport, files: Files) -> None:
+    """The files that were asked for, and GitHub's step summary.
+
+    One that cannot be written (it could when the gate began) is named on standard error: neither
+    the verdict nor the other files are lost for it.
+    """
+    from torchdoctor.reports import gate as formats
+    from torchdoctor.words.record_files import write_gate_report, write_text
+
+    for path, write in (
+        (files.json, lambda path: write_gate_report(report, path)),
+        (files.markdown, lambda path: write_text(formats.markdown(report), path)),
+        (files.junit, lambda path: write_text(formats.junit(report), path)),
+    ):
+        if path is None:
+            continue
+        try:
+            write(path)
+        except UsageError as error:
+            typer.echo(f"torchdoctor: {error}", err=True)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not _on_github() or not summary:
+        return
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(formats.markdown(report))
+    except OSError as error:
+        said = error.strerror or error
+        typer.echo(f"torchdoctor: the step summary {summary} was not written ({said}).", err=True)
+
+
+@contextlib.contextmanager
+def failures_annotated() -> Iterator[None]:
+    """Under GitHub Actions an error ends in an annotation too, or only the log knows the reason."""
+    try:
+        yield
+    except TorchdoctorError as error:
+        if _on_github():
+            from torchdoctor.reports.gate import workflow_command
+
+            kind = "warning" if isinstance(error, Inconclusive) else "error"
+            _print(f"{workflow_command(kind, first_sentences(error))}\n")
+        raise
+
+
+def first_sentences(error: TorchdoctorError) -> str:
+    """What an error says, and of the program's own output the exception alone."""
+    from torchdoctor.reports.failure import exception_line
+
+    said, _, output = str(error).partition("\n")
+    raised = exception_line(output)
+    said = said.removesuffix(" Its own output ends with:")
+    return f"{said} It says: {raised}" if raised else said
+
+
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _print(text: str) -> None:
+    try:
+        typer.echo(text, nl=False)
+    except BrokenPipeError:
+        # What is buffered would fail again when Python flushes it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

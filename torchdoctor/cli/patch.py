@@ -1,0 +1,91 @@
+"""`torchdoctor patch`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from torchdoctor.words import Recording, Report
+
+HELP = (
+    "Print the recommended edits of your source as one unified diff.\n\n"
+    "torchdoctor patch report.json | git apply"
+)
+
+
+def patch(
+    file: Annotated[Path, typer.Argument(help="The report.json of a run.")],
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The edit of this fix alone, recommended or only offered; of several (given "
+            "again, or with commas) one diff.",
+            metavar="ID",
+        ),
+    ] = None,
+) -> None:
+    """The diff on stdout, and what cannot be edited on stderr."""
+    from torchdoctor.reports.patch import edit_of, remarks, remarks_on
+    from torchdoctor.words.errors import UsageError
+    from torchdoctor.words.record_files import read_report
+
+    report = read_report(file)
+    words = [word.strip() for given in fix or [] for word in given.split(",")]
+    asked = list(dict.fromkeys(word for word in words if word))
+    if fix and not asked:
+        raise UsageError("--fix names no fix.")
+    if not asked:
+        diff, said = report.recommendation.patch, remarks(report)
+    elif len(asked) == 1:
+        one = edit_of(report, asked[0])
+        diff, said = one.edit, remarks_on(report, one)
+    else:
+        diff, said = _joint(report, file, asked)
+    # As the files are: the terminal's encoding may lack what stands in them.
+    sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
+    sys.stdout.flush()
+    for line in said:
+        typer.echo(line, err=True)
+
+
+def _joint(report: Report, file: Path, asked: list[str]) -> tuple[str | None, list[str]]:
+    """One diff of several fixes, made anew from the source: theirs may change the same call."""
+    from torchdoctor.advice.catalogue import fixes
+    from torchdoctor.advice.source_patch import source_patch
+    from torchdoctor.reports.patch import edit_of, remarks_on_several
+
+    shown = [edit_of(report, ident) for ident in asked]
+    if not any(one.edit for one in shown):
+        return None, remarks_on_several(report, shown, [], None)
+    editable = [(one.fix, one.settings) for one in shown if one.edit]
+    made = source_patch(editable, _recording(report, file), fixes())
+    if made is None:
+        return None, remarks_on_several(report, shown, [], None)
+    return made.diff, remarks_on_several(report, shown, made.fixes, made.folder)
+
+
+def _recording(report: Report, file: Path) -> Recording:
+    """What the run saw, which says where the source is to be changed.
+
+    Raises:
+        UsageError: the run's folder is not there any more.
+    """
+    from torchdoctor.words.errors import UsageError
+    from torchdoctor.words.record_files import RECORDING_NAME, read_recording
+
+    beside = file if file.is_dir() else file.parent
+    folders = [beside, *([Path(report.run_folder)] if report.run_folder else [])]
+    for folder in folders:
+        if not (folder / RECORDING_NAME).is_file():
+            continue
+        found = read_recording(folder / RECORDING_NAME)
+        if found.workload.command == report.workload.command:
+            return found
+    raise UsageError(
+        f"One diff of several fixes needs the run's {RECORDING_NAME}, which is not beside this "
+        "report: name the report in the run's own folder, or print one fix at a time."
+    )

@@ -1,0 +1,10 @@
+"""Two reports -> what changed from one to the other. Pure: no file, no clock.
+
+May import: words, facts, advice, trials.
+"""
+
+from __future__ import annotations
+
+from torchdoctor.compare.compare import compare
+
+__all__ = ["compare"]

@@ -1,0 +1,103 @@
+"""The gradient noise scale: beyond which batch additional samples are mostly wasted. Pure.
+
+McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), B_simple = tr(S) / |G|^2:
+G the true gradient, S the covariance of one sample's. A batch's gradient g of B samples has
+E|g|^2 = |G|^2 + tr(S) / B, two different batches' have E<g, h> = |G|^2. The paper compares the
+norms at two batch sizes; successive steps and their mean are these two sizes, and the inner
+products of all pairs use every one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from torchdoctor.words.recording import Recording
+
+FEWEST_GRADIENTS = 4
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScale:
+    """In samples, with a 95 % interval; None: so large that it cannot be told from infinity."""
+
+    estimate: float | None
+    low: float
+    high: float | None
+    gradients: int
+
+    def words(self) -> str:
+        """ "about 320 samples (95 %: 210 to 540, from 12 gradients)"."""
+        about = "not known" if self.estimate is None else f"about {_rounded(self.estimate)} samples"
+        reach = (
+            f"above {_rounded(self.low)}"
+            if self.high is None
+            else f"{_rounded(self.low)} to {_rounded(self.high)}"
+        )
+        return f"{about} (95 %: {reach}, from {self.gradients} gradients)"
+
+
+def noise_scale(recording: Recording) -> NoiseScale | None:
+    """The scale at the point of training that was analysed; None: not measured.
+
+    Clipped gradients have lost their norms, and those of several optimizers are of other losses.
+    """
+    steps, main = recording.steps, recording.main
+    if steps is None or not steps.samples_per_step or main.flags.clip_calls:
+        return None
+    if steps.optimizers_per_step != 1 or steps.optimizer_steps_per_step <= 0:
+        return None
+    batch = steps.samples_per_step / steps.optimizer_steps_per_step
+    return from_products(main.gradient_products, batch)
+
+
+def from_products(products: Sequence[Sequence[float]], batch: float) -> NoiseScale | None:
+    """The scale from inner products of the gradients of successive steps.
+
+    Args:
+        products: symmetric, shape (n, n): row i, column j is <g_i, g_j>.
+        batch: samples that each gradient is the mean of.
+
+    Returns:
+        The interval is of a jackknife over the gradients; None below four of them.
+    """
+    count = len(products)
+    if count < FEWEST_GRADIENTS or not all(math.isfinite(x) for row in products for x in row):
+        return None
+    # The share of a gradient's squared norm that is signal, |G|^2 / E|g|^2: at most 1.
+    share = _signal_share(products, list(range(count)))
+    without = [_signal_share(products, [i for i in range(count) if i != j]) for j in range(count)]
+    if share is None or any(x is None for x in without):
+        return None
+    known = [x for x in without if x is not None]
+    middle = fmean(known)
+    error = math.sqrt((count - 1) / count * sum((x - middle) ** 2 for x in known))
+    from scipy.special import stdtrit
+
+    reach = float(stdtrit(count - 1, 0.5 + _CONFIDENCE / 2)) * error
+    return NoiseScale(
+        estimate=_scale(share, batch),
+        low=_scale(min(share + reach, 1.0), batch) or 0.0,
+        high=_scale(share - reach, batch),
+        gradients=count,
+    )
+
+
+def _signal_share(products: Sequence[Sequence[float]], chosen: Sequence[int]) -> float | None:
+    norm = fmean(products[i][i] for i in chosen)
+    signal = fmean(products[i][j] for i in chosen for j in chosen if i != j)
+    return signal / norm if norm > 0 else None
+
+
+def _scale(share: float, batch: float) -> float | None:
+    return batch * (1.0 - share) / share if share > 0 else None
+
+
+def _rounded(samples: float) -> str:
+    """Two digits: the interval says that there are no more."""
+    if samples < 1:
+        return "1"
+    return f"{round(samples, 1 - math.floor(math.log10(samples))):.0f}"

@@ -1,0 +1,303 @@
+"""What fixes and checks ask of a `Recording`, answered in one place. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
+from torchdoctor.words.recording import Recording, Shares, StepStatistics, TraceStatistics
+
+_FEW_STEPS = 12
+MOSTLY_READY = 0.5  # of the waits for workers
+_FEWEST_LOOKS = 10
+_WAITS = ("taken_over_s", "awaited_s")
+
+
+def training_loaders(recording: Recording) -> list[LoaderFacts]:
+    """The loaders that feed the training loop, the main one first; empty where there is none.
+
+    A loader that is constructed anew each epoch shows as several, all made at the same place of
+    as many samples. (One function may make the loaders of training and of validation.)
+    """
+    loaders = recording.main.loaders
+    steps = recording.steps
+    if steps is not None and steps.boundary.kind == "loader":
+        main = next((x for x in loaders if x.ident == steps.boundary.ident), None)
+    else:
+        used = [x for x in loaders if x.batches > 0]
+        main = max(used, key=lambda x: x.batches) if used else None
+    return [] if main is None else [main, *_anew(main, loaders)]
+
+
+def training_loader_location(recording: Recording) -> Location | None:
+    """Where the main training loader is constructed; None where there is none, or it is unknown."""
+    loaders = training_loaders(recording)
+    return loaders[0].location if loaders else None
+
+
+def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
+    """Loaders made at the place of one, of as many samples, itself included."""
+    known = (main.location, main.dataset_length)
+    alike = [x for x in loaders if main.location and (x.location, x.dataset_length) == known]
+    return alike or [main]
+
+
+def _anew(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
+    """Those that take the place of one in another epoch; not those made side by side with it."""
+    groups: dict[int, list[LoaderFacts]] = {}
+    for one in sorted(_made_there(main, loaders), key=lambda x: x.ident):
+        known = one.iterators_before
+        groups.setdefault(-1 - one.ident if known is None else known, []).append(one)
+    place = next(group.index(main) for group in groups.values() if main in group)
+    return [group[place] for group in groups.values() if main not in group and place < len(group)]
+
+
+def loader_target(recording: Recording) -> dict[str, int]:
+    """The part of a fix's settings that names the loader: {} stands for every loader.
+
+    Of several that one line makes none is named: who changes the line changes them all.
+    """
+    training, loaders = training_loaders(recording), recording.main.loaders
+    if training and len(loaders) > len(_made_there(training[0], loaders)) == 1:
+        return {"loader": training[0].ident}
+    return {}
+
+
+def no_second_loader(recording: Recording) -> str | None:
+    """Why loader fixes cannot be compared within one launch, by a second loader; None: they can.
+
+    A sentence. What begins an epoch is in no block of a second loader, whose workers live on.
+    """
+    training, steps = training_loaders(recording), recording.steps
+    if not training or steps is None:
+        return "No DataLoader feeds the training loop."
+    loader = training[0]
+    if len(training) > 1:
+        return "The loader is constructed anew each epoch."
+    if loader.no_second is not None:
+        return loader.no_second
+    if loader.iterators < 2:
+        return None
+    epoch_s = steps.mean_s * loader.batches / loader.iterators / max(steps.batches_per_step, 1.0)
+    if epoch_s < _SHORT_EPOCH_S:
+        return f"An epoch takes {epoch_s:.1f} s: how it begins counts as much as what follows."
+    return None
+
+
+def training_models(recording: Recording) -> list[ModelFacts]:
+    """Root modules that were called in training mode."""
+    return [m for m in recording.main.models if m.forwards > m.eval_forwards]
+
+
+def data_wait_share(recording: Recording) -> float | None:
+    """Share of the step spent waiting for the loader, its start included; None: not measured."""
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0:
+        return None
+    return steps.data_wait_s / steps.mean_s
+
+
+def is_first_look(steps: StepStatistics) -> bool:
+    """Whether so few steps were measured that a few others might say something else."""
+    return steps.steps < _FEW_STEPS
+
+
+def long_steps_share(steps: StepStatistics) -> float:
+    """Share of the mean step by which it exceeds the median, where no evaluation, no start of
+    workers and no first batch explains that: what single long steps cost."""
+    explained_s = steps.evaluation_s + steps.loader_start_s + steps.first_batch_s
+    extra_s = steps.mean_s - explained_s - steps.median_s
+    return extra_s / steps.mean_s if steps.mean_s > 0 else 0.0
+
+
+def respawn_share(recording: Recording) -> float | None:
+    """Share of the step that goes into starting workers again; None where they are not."""
+    steps, loaders = recording.steps, training_loaders(recording)
+    if steps is None or steps.mean_s <= 0 or sum(x.iterators for x in loaders) < 2:
+        return None
+    if not loaders[0].num_workers or loaders[0].persistent_workers:
+        return None
+    return (steps.loader_start_s + steps.first_batch_s) / steps.mean_s
+
+
+def order_wait_share(recording: Recording) -> float | None:
+    """Share of the step spent waiting while a later batch lay ready; None: not measured."""
+    steps, loaders = recording.steps, training_loaders(recording)
+    wait = data_wait_share(recording)
+    batches = sum(loader.batches for loader in loaders)
+    if steps is None or wait is None or not batches:
+        return None
+    each_s = sum(loader.overtaken_s for loader in loaders) / batches
+    return min(each_s * max(steps.batches_per_step, 1.0) / steps.mean_s, wait)
+
+
+def trains(trace: TraceStatistics) -> bool:
+    """Whether a trace holds backward passes or an optimizer: inference has neither."""
+    signs = ("backward", "autograd::engine", "optimizer", "_foreach_", "_fused_")
+    names = [operator.name.lower() for operator in trace.operators]
+    return any(sign in name for name in names for sign in signs)
+
+
+def convolves(trace: TraceStatistics) -> bool:
+    """Whether convolutions are among the operators that take most."""
+    return any(_CONVOLUTION.search(operator.name) for operator in trace.operators)
+
+
+def place(recording: Recording, location: Location | None, otherwise: str) -> str:
+    """ "train.py:42", relative to the program's folder where it lies below; or `otherwise`."""
+    if location is None:
+        return otherwise
+    path = Path(location.file)
+    if path.is_relative_to(recording.workload.cwd):
+        path = path.relative_to(recording.workload.cwd)
+    return f"{path}:{location.line}"
+
+
+def changes_itself(recording: Recording) -> str | None:
+    """What the training dataset changes in itself beside a cache of samples; None: nothing seen.
+
+    The beginning of a sentence, with the places.
+    """
+    loaders = training_loaders(recording)
+    writes = [one for one in loaders[0].dataset_writes if not one.cache] if loaders else []
+    if not writes:
+        return None
+    places = "; ".join(f"{place(recording, one.location, '')}, {one.name}" for one in writes[:3])
+    return f"The dataset changes itself where it prepares a sample ({places})"
+
+
+def loader_cpu_share(recording: Recording) -> float | None:
+    """How much of the loader's fetching is CPU time, 0 to 1; None where it was not measured.
+
+    Without workers: measured in the fetch. With workers: the CPUs that they keep busy, of as many
+    as they could use. What stood in the queue for a CPU that others held counts as CPU time.
+    """
+    loaders = training_loaders(recording)
+    if not loaders:
+        return None
+    loader = loaders[0]
+    if loader.num_workers == 0:
+        return loader.sample_cpu_share
+    busy = recording.sensors.workers_cpus
+    if busy is None:
+        return None
+    busy += recording.sensors.workers_queued_cpus or 0.0
+    return min(busy / min(loader.num_workers, max(recording.environment.cpus, 1.0)), 1.0)
+
+
+def taken_over_s(recording: Recording) -> float | None:
+    """Seconds of a step in which the training process takes over batches that lie ready.
+
+    None without workers, and where it was not seen.
+    """
+    loaders, steps = training_loaders(recording), recording.steps
+    if not loaders or loaders[0].num_workers == 0 or steps is None:
+        return None
+    looks, taken_s = sum(x.looks for x in loaders), sum(x.taken_over_s for x in loaders)
+    return taken_s / looks * (steps.batches_per_step or 1.0) if looks else None
+
+
+def workers_keep_up(recording: Recording) -> bool:
+    """Whether most of the time of the looks into the workers' queue found a batch lying ready.
+
+    What else the step waits for (a sampler's work, other loaders, workers that start) is in none of
+    the looks: the workers are not what it waits for.
+    """
+    loaders = training_loaders(recording)
+    if not loaders or sum(x.looks for x in loaders) < _FEWEST_LOOKS:
+        return False
+    ready_s, awaited_s = (sum(getattr(x, of) for x in loaders) for of in _WAITS)
+    return ready_s > 0 and ready_s >= MOSTLY_READY * (ready_s + awaited_s)
+
+
+def compute_share(recording: Recording) -> float | None:
+    """Share of the step in kernels, or without a GPU in large operators; None: not measured."""
+    if recording.shares.gpu is not None:
+        return recording.shares.gpu
+    trace = recording.trace
+    if trace is None or trace.compute_s is None or not trace.step_s:
+        return None
+    # The trace's data loader time is no part of what computes, but of the step.
+    return min(trace.compute_s / trace.step_s, recording.shares.cpu or 1.0)
+
+
+def arithmetic_share(recording: Recording) -> float | None:
+    """`compute_share` without operators that look rows up or scatter them.
+
+    Those move memory: units for matrix products do nothing for them. None: not measured.
+    """
+    share, trace = compute_share(recording), recording.trace
+    if share is None or trace is None or not trace.gather_s or not trace.step_s:
+        return share
+    return max(share - trace.gather_s / trace.step_s, 0.0)
+
+
+def overhead_share(recording: Recording) -> float | None:
+    """Share of the step in Python, dispatch and small operators; None: not measured."""
+    trace = recording.trace
+    if trace is None or trace.python_s is None or trace.small_operator_s is None:
+        return None
+    if not trace.step_s:
+        return None
+    share = (trace.linking_s + trace.small_operator_s) / trace.step_s
+    if recording.shares.cpu is None:
+        return share
+    return min(share, recording.shares.cpu + python_between(recording))
+
+
+def python_between(recording: Recording) -> float:
+    """`exposed_python` of a recording."""
+    return exposed_python(recording.trace, recording.shares)
+
+
+def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
+    """On a GPU: share of the step in Python that links operators, that no device work hides.
+
+    A Kineto trace has no event for it, so it is part of `Shares.other`. Long stretches in no
+    operator stay there: the program may as well have slept.
+    """
+    other = shares.other
+    if trace is None or not trace.has_device or not trace.step_s or other is None:
+        return 0.0
+    return min(other, trace.linking_s / trace.step_s)
+
+
+def updates_one_by_one(optimizer: OptimizerFacts) -> bool:
+    """Whether the optimizer goes through its tensors in a Python loop.
+
+    Without being told, torch takes the multi-tensor implementation on a GPU and the loop on a CPU.
+    """
+    by_default = optimizer.device == "cpu" and optimizer.foreach is None
+    return not optimizer.fused and (optimizer.foreach is False or by_default)
+
+
+def convolution_share(recording: Recording) -> float | None:
+    """Share of the step in convolutions, transposed ones left out; None without a trace.
+
+    The backward operators are the same for both: they are divided as the forward ones are.
+    """
+    trace = recording.trace
+    if trace is None or not trace.step_s or not trace.operators:
+        return None
+    plain = transposed = backward = 0.0
+    for operator in trace.operators:
+        spent = operator.self_s if operator.device_s is None else operator.device_s
+        if _TRANSPOSED.search(operator.name):
+            transposed += 0.0 if "backward" in operator.name.lower() else spent
+        elif not _CONVOLUTION.search(operator.name):
+            continue
+        elif "backward" in operator.name.lower():
+            backward += spent
+        else:
+            plain += spent
+    forward = plain + transposed
+    return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
+
+
+# Checks whose share is not of what they are named after.
+SHARE_IS = {"gpu-utilization": "GPU idle "}
+_SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
+_CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
+# `_convolution` calls the library's operator; oneDNN's transposed one has no other operator.
+_TRANSPOSED = re.compile(r"conv.*transpose|^aten::_convolution$", re.IGNORECASE)

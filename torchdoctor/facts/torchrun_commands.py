@@ -1,0 +1,118 @@
+"""The commands that start a program with a process for each GPU, on one machine or several.
+
+The pages of the fixes show what these give for `EXAMPLE`, and tests run what they give.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchdoctor.words import Recording
+
+HOST = "HOST"  # stands for the name of the first machine
+_PORT = 29500
+_LAUNCHERS = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.runner",
+)
+_STARTERS = ("torchrun", "accelerate", "deepspeed", "bash", "sh", "zsh", "dash", "env", "srun")
+_FLAGS = set("bBdEiIOPqRsSuvVx")  # of python, without a value
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What torchrun starts: the words after its own options, and what one machine has for it."""
+
+    words: tuple[str, ...]
+    gpus: int  # processes on each machine
+    cpus: int = 1  # of each machine
+
+    @property
+    def line(self) -> str:
+        """The words as a shell takes them."""
+        return shlex.join(self.words)
+
+
+EXAMPLE = Program(words=("train.py",), gpus=8, cpus=64)
+
+
+def program(recording: Recording) -> Program:
+    """The observed program, and the GPUs and CPUs of its machine."""
+    main = recording.main
+    seen = len(main.devices) or len(recording.environment.gpus) or main.world_size or 1
+    cpus = recording.environment.whole_cpus
+    return Program(words=tuple(_words(recording)), gpus=seen, cpus=cpus)
+
+
+def _words(recording: Recording) -> list[str]:
+    """The script (or -m and the module) with its arguments, without what started it."""
+    workload, argv = recording.workload, recording.main.argv
+    command = list(workload.command)
+    if not command or "python" not in Path(command[0]).name:
+        return _by_its_own(command, recording)
+    at = 1
+    while at < len(command) and command[at].startswith("-"):
+        word = command[at]
+        if not word.startswith("--") and "m" in word:  # -m, or as the last of several: -um
+            flags, _, joined = word.partition("m")
+            if set(flags[1:]) <= _FLAGS:
+                module = [joined] if joined else []
+                return _of_module([*module, *command[at + 1 :]], recording)
+        if word[:2] == "-c" or word == "-":
+            return argv or command[at:]
+        at += 2 if word in _WITH_VALUE else 1
+    return command[at:] or list(argv)
+
+
+def _of_module(words: list[str], recording: Recording) -> list[str]:
+    if words and words[0] in _LAUNCHERS:
+        return _by_its_own(words, recording)
+    return ["-m", *words]
+
+
+def _by_its_own(words: list[str], recording: Recording) -> list[str]:
+    """What a launcher or a shell started: the script where it stands, else the process's words."""
+    workload, argv = recording.workload, recording.main.argv
+    for at, word in enumerate(words):
+        if workload.script and str(Path(workload.cwd, word)) == workload.script:
+            return words[at:]
+    launcher = bool(words) and (words[0] in _LAUNCHERS or Path(words[0]).name in _STARTERS)
+    return list(argv) if argv and launcher else words
+
+
+def one_machine(of: Program) -> str:
+    """The command for all GPUs of one machine."""
+    return f"torchrun --standalone --nproc-per-node {of.gpus} {of.line}"
+
+
+def several_machines(of: Program, machines: int = 2) -> str:
+    """The same command for each of several machines; HOST is to be replaced by the first's name."""
+    return (
+        f"torchrun --nnodes {machines} --nproc-per-node {of.gpus} --rdzv-id train \\\n"
+        f"    --rdzv-backend c10d --rdzv-endpoint {HOST}:{_PORT} {of.line}"
+    )
+
+
+def slurm_script(of: Program, machines: int = 2) -> str:
+    """A batch script for `sbatch`, complete.
+
+    A task is given one CPU unless it asks for more, and since Slurm 22.05 srun asks by itself.
+    """
+    return (
+        "#!/bin/bash\n"
+        f"#SBATCH --nodes={machines}\n"
+        "#SBATCH --ntasks-per-node=1\n"
+        f"#SBATCH --gpus-per-node={of.gpus}\n"
+        f"#SBATCH --cpus-per-task={of.cpus}\n"
+        'host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
+        'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" torchrun \\\n'
+        f'    --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node {of.gpus} \\\n'
+        '    --rdzv-id "$SLURM_JOB_ID" --rdzv-backend c10d \\\n'
+        f'    --rdzv-endpoint "$host:{_PORT}" {of.line}'
+    )

@@ -1,0 +1,98 @@
+"""The training loop without waits for values: `.item()` and its like answer at once.
+
+`.item()`, `float(tensor)`, `bool(tensor)`, `.cpu()` and `.tolist()` give, at each place in the
+loop, what the same call gave an iteration before, so that the program decides as it did then; and
+`synchronize()` returns at once. On a GPU only what waits for it is answered; on a CPU the values
+are there, and what the calls themselves cost is taken away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.words import Recording
+
+WHOLE = False  # of what the host does, it is the waiting alone
+REMOVES = "waits for values (.item() and the like)"
+
+_MANY = 8.0  # values read in a step, on a CPU
+_READING = "aten::item"
+_SCALARS = ("item", "__float__", "__int__", "__bool__")
+_COPIES = ("tolist", "cpu")
+
+
+def branch(recording: Recording) -> str:
+    """What the host does."""
+    return "cpu"
+
+
+def share(recording: Recording) -> float | None:
+    """As the check sync-in-step counts it; on a CPU what reading values takes by the trace."""
+    trace = recording.trace
+    if trace is None or not trace.step_s:
+        return None
+    if not recording.has_gpu:
+        read = [x for x in trace.operators if "item" in x.name or "local_scalar" in x.name]
+        return min(sum(x.self_s for x in read) / trace.step_s, 1.0)
+    if trace.sync_s is None:
+        return None
+    idle = sum(getattr(trace.shares, name) or 0.0 for name in ("cpu", "runtime", "other"))
+    return min(trace.sync_s / trace.step_s, idle)
+
+
+def settings(recording: Recording) -> dict[str, Any] | None:
+    """None where nothing waits in the loop."""
+    trace = recording.trace
+    if trace is None:
+        return None
+    if recording.has_gpu:
+        waits = any(call.kind == "wait" for call in recording.main.tensor_calls)
+        return {"on_gpu": True} if waits or (trace.syncs_per_step or 0.0) >= 1.0 else None
+    reads = sum(x.calls_per_step for x in trace.operators if x.name == _READING)
+    return {"on_gpu": False} if reads >= _MANY else None
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Answer reads of values, and what waits for the device without one."""
+    on_gpu = settings["on_gpu"]
+
+    def of_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        tensor = args[0]
+        if on_gpu and tensor.device.type == "cpu":
+            return None
+        return ()
+
+    def of_copy(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        tensor = args[0]
+        # What a gradient flows back through must be this step's own.
+        if tensor.device.type == "cpu" or (tensor.requires_grad and torch.is_grad_enabled()):
+            return None
+        return (tuple(tensor.shape), tensor.dtype)
+
+    def of_move(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        wanted = {k: v for k, v in kwargs.items() if k != "copy"}
+        try:
+            device, dtype, _, _ = torch._C._nn._parse_to(*args[1:], **wanted)
+        except (TypeError, RuntimeError):
+            return None
+        if device is None or device.type != "cpu":
+            return None
+        kept = of_copy(args, kwargs)
+        return None if kept is None else (*kept, dtype)
+
+    def always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        return ()
+
+    program.set_reason("The loop read no value twice at the same place.")
+    program.restore_training()
+    calls = program.answered_calls()
+    for name in _SCALARS:
+        calls.of(torch.Tensor, name, of_value)
+    for name in _COPIES:
+        calls.of(torch.Tensor, name, of_copy)
+    calls.of(torch.Tensor, "to", of_move)
+    if on_gpu:
+        calls.of(torch.cuda, "synchronize", always)
+        calls.of(torch.cuda.Stream, "synchronize", always)
+        calls.of(torch.cuda.Event, "synchronize", always)

@@ -1,0 +1,223 @@
+"""The training loop without the function that prepares its batches: what it returned, again.
+
+Where no DataLoader feeds the loop, the function is the one that the loop itself calls on the way to
+the line that the stacks showed. It is answered from memory only where something was learned since
+the last answer, and with gradients, so that an evaluation that uses it gets batches of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import types
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.words import Recording
+
+WHOLE = True
+REMOVES = "the function that prepares its batches"
+
+LEAST_SHARE = 0.05  # as for a DataLoader
+_YIELDS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines and asynchronous generators
+_OF_TORCH = f"{os.sep}torch{os.sep}"
+
+
+def branch(recording: Recording) -> str:
+    """The loader's, although there is none."""
+    return "data_loader"
+
+
+def share(recording: Recording) -> float | None:
+    """What the stacks showed of it."""
+    from torchdoctor.facts.preparation import inline_preparation
+
+    found = inline_preparation(recording)
+    return None if found is None else found.share
+
+
+def settings(recording: Recording) -> dict[str, Any] | None:
+    """Where the line is; None where batches come from a loader, or no line was seen."""
+    from torchdoctor.facts.preparation import inline_preparation
+
+    found, steps = inline_preparation(recording), recording.steps
+    if found is None or found.top is None or found.share < LEAST_SHARE:
+        return None
+    if steps is None or steps.boundary.kind == "loader":
+        return None
+    where = found.top.location
+    if where.function is None or where.function.startswith("<"):
+        return None  # the loop's own lines: there is no call that could be answered
+    return {"file": where.file, "function": where.function}
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Find the function in the first iteration, answer it from the next on."""
+    found = _BatchFunction(torch, settings, program)
+    program.set_reason("The function that prepares batches was not called by the loop.")
+    program.restore_training()
+    program.at_first_batch(found.start, found.stop)
+    program.before_backward(found.learns)
+
+
+class _BatchFunction:
+    def __init__(self, torch: Any, settings: dict[str, Any], program: Any) -> None:
+        self.torch, self.settings, self.program = torch, settings, program
+        self.replaced: list[tuple[Any, str, Any]] = []  # (module or class, name, value)
+        self.loop: list[Any] = []  # frames' codes above the last backward, innermost first
+        self.callers: list[Any] = []  # the same above the line that prepares
+        self.code: Any = None  # of the function that is answered; known once for all
+        self.forget()
+
+    def forget(self) -> None:
+        self.kept: dict[Any, Any] = {}
+        self.given: set[Any] = set()  # keys that were answered, or kept, since the last backward
+
+    def start(self) -> None:
+        """Answer the function, or watch the one of the line until it is known which to answer."""
+        self.forget()
+        if self.code is not None:
+            self.put(self.is_it, self.answering)
+            return
+        wanted = Path(self.settings["file"]).absolute(), self.settings["function"]
+
+        def suits(code: Any) -> bool:
+            return (Path(code.co_filename).absolute(), code.co_name) == wanted
+
+        self.put(suits, self.watching)
+
+    def stop(self) -> None:
+        """As it was."""
+        while self.replaced:
+            owner, name, value = self.replaced.pop()
+            setattr(owner, name, value)
+        self.forget()
+
+    def put(self, suits: Any, make: Any) -> None:
+        """Put another function wherever a module or a class holds one whose code is meant."""
+        modules = [m for m in list(sys.modules.values()) if type(m) is types.ModuleType]
+        classes = [c for m in modules for c in list(vars(m).values()) if issubclass(type(c), type)]
+        made: dict[int, Any] = {}
+        for owner in {id(one): one for one in [*modules, *classes]}.values():
+            for name, value in list(vars(owner).items()):
+                plain = value.__func__ if type(value) in (staticmethod, classmethod) else value
+                inner = _undecorated(plain)
+                if inner is None or not suits(inner.__code__) or _is_in(plain, made):
+                    continue
+                if inner.__code__.co_flags & _YIELDS:
+                    self.program.refuse("A generator prepares the batches: no call returns one.")
+                new = made.setdefault(id(plain), make(plain))
+                self.replaced.append((owner, name, value))
+                setattr(owner, name, new if plain is value else type(value)(new))
+        if not self.replaced:
+            self.program.refuse("The function that prepares batches is held by no module or class.")
+
+    def watching(self, old: Any) -> Any:
+        """Note from where it was called."""
+
+        @functools.wraps(old)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            self.callers = [_undecorated(old).__code__, *_codes(sys._getframe(1))]
+            return old(*args, **kwargs)
+
+        return function
+
+    def answering(self, old: Any) -> Any:
+        """The last result, where something was learned since the last answer."""
+
+        @functools.wraps(old)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            # Which split is asked for matters; a number of the step does not.
+            key = tuple(x for x in (*args, *kwargs.values()) if isinstance(x, (str, bool)))
+            found = self.program.guarded(self.look, key) if self.program.usable else None
+            if found is not None:
+                return found[0]
+            value = old(*args, **kwargs)
+            self.program.guarded(self.keep, key, value)
+            return value
+
+        return function
+
+    def look(self, key: Any) -> tuple[Any] | None:
+        """The kept result, if it may be given."""
+        # Without gradients nothing is learned from it: an evaluation, which gets its own.
+        if key not in self.kept or key in self.given or not self.torch.is_grad_enabled():
+            return None
+        self.given.add(key)
+        batch = self.kept[key]
+        if batch.is_changed():
+            self.program.refuse("The program changes its batches in place.")
+        self.program.applied()
+        return (batch.again(),)
+
+    def keep(self, key: Any, value: Any) -> None:
+        """A result, if it is a batch."""
+        tensors, arrays = _contents(self.torch, value)
+        if not tensors and not arrays:
+            self.program.refuse("The function that prepares batches returns no tensor or array.")
+        self.given.add(key)
+        self.kept[key] = self.program.replayed(value)
+
+    def learns(self) -> None:
+        """A backward begins: the loop's own function is one of those above it."""
+        self.given.clear()
+        if self.code is not None or not self.callers:
+            return
+        self.loop = _codes(sys._getframe(1))
+        above = {id(code) for code in self.loop}
+        called = None
+        for code in self.callers:
+            if id(code) in above:
+                break
+            if _OF_TORCH not in code.co_filename:  # a decorator of torch's has one code for all
+                called = code
+        if called is None:
+            self.program.refuse("The loop prepares its batches itself: there is no call to answer.")
+        self.code = called
+        self.stop()
+        self.put(self.is_it, self.answering)
+
+    def is_it(self, code: Any) -> bool:
+        """Whether it is the function's that is answered."""
+        return code is self.code
+
+
+def _undecorated(value: Any) -> Any:
+    """The function below its decorators; None where it is no function."""
+    while type(value) is types.FunctionType:
+        if "__wrapped__" not in vars(value):
+            return value
+        value = vars(value)["__wrapped__"]
+    return None
+
+
+def _is_in(value: Any, made: dict[int, Any]) -> bool:
+    return any(value is one for one in made.values())
+
+
+def _codes(frame: Any) -> list[Any]:
+    found = []
+    while frame is not None:
+        found.append(frame.f_code)
+        frame = frame.f_back
+    return found
+
+
+def _contents(torch: Any, value: Any, depth: int = 4) -> tuple[list[Any], int]:
+    """Every tensor of nested lists, tuples and dictionaries, and how many arrays there are."""
+    if isinstance(value, torch.Tensor):
+        return [value], 0
+    if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
+        return [], 1
+    if isinstance(value, dict):
+        value = list(value.values())
+    tensors: list[Any] = []
+    arrays = 0
+    if isinstance(value, (list, tuple)) and depth:
+        for item in value:
+            more, count = _contents(torch, item, depth - 1)
+            tensors += more
+            arrays += count
+    return tensors, arrays

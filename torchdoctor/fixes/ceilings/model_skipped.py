@@ -1,0 +1,160 @@
+"""The training loop without forward and backward: how fast its input pipeline is by itself.
+
+Each training forward of a root module gives what the same kind of call (inputs of these shapes)
+gave before, no backward is run, gradients are zeros, and the optimizer finds none. Losses are
+computed on those outputs, and evaluation is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchdoctor.words import Recording
+
+WHOLE = True
+REMOVES = "forward, backward and updates"
+BY_OWN_LOADER = True  # its steps are as long as the loader takes
+
+_MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
+
+
+def branch(recording: Recording) -> str:
+    """Of what computes the model."""
+    return "gpu" if recording.has_gpu else "cpu"
+
+
+def share(recording: Recording) -> float | None:
+    """What computes the model, by the shares of the step; on a GPU the host's work for it too."""
+    found = recording.shares
+    if not recording.has_gpu:
+        return found.cpu
+    if found.gpu is None:
+        return None
+    return min(found.gpu + (found.cpu or 0.0) + (found.runtime or 0.0), 1.0)
+
+
+def settings(recording: Recording) -> dict[str, Any] | None:
+    """None where no model was seen to train, or none by backward passes: nothing could be skipped.
+
+    An iteration that begins by what is left out would never begin.
+    """
+    from torchdoctor.facts.lookup import training_models
+
+    steps = recording.steps
+    if steps is None or steps.boundary.learned_by != "backward":
+        return None
+    return {} if training_models(recording) else None
+
+
+def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
+    """Answer forwards, leave backwards out."""
+    skipped = _Skipped(torch, program)
+    program.set_reason("No model's forward could be left out.")
+    program.restore_training()
+    program.at_first_batch(skipped.start, skipped.stop)
+    program.each_iteration(skipped.next_iteration)
+    program.around_model(skipped.answer, skipped.keep)
+    program.in_place_of_backward(skipped.backward)
+    program.in_place_of_gradients(skipped.gradients)
+    program.before_step(skipped.without_gradients)
+
+
+class _Skipped:
+    """What forwards gave, by module, shapes of the inputs and number within the iteration."""
+
+    def __init__(self, torch: Any, program: Any) -> None:
+        self.torch, self.program = torch, program
+        self.tree = torch.utils._pytree
+        self.forget()
+
+    def forget(self) -> None:
+        self.outputs: dict[Any, Any] = {}
+        self.shapes: set[Any] = set()
+        self.counts: dict[Any, int] = {}
+        self.zeros: list[tuple[Any, Any]] = []
+        self.skipping = False
+
+    def start(self) -> None:
+        """Zeros for gradients, made beforehand: where memory is short, nothing is skipped."""
+        torch = self.torch
+        groups = [group for one in self.program.optimizers() for group in one.param_groups]
+        wanted = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
+        self.zeros = [(p, torch.zeros_like(p)) for p in wanted.values()]
+
+    def stop(self) -> None:
+        """As it was."""
+        self.forget()
+
+    def next_iteration(self) -> None:
+        """The numbers of the forwards begin again."""
+        self.counts.clear()
+
+    def key(self, module: Any, args: Any, kwargs: Any) -> Any:
+        """None for a forward that is left alone."""
+        torch = self.torch
+        if not torch.is_grad_enabled() or not module.training or not self.program.usable:
+            return None
+        leaves = self.tree.tree_leaves((args, kwargs))
+        shapes = tuple(tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor))
+        return (id(module), shapes)
+
+    def answer(self, module: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """Copies of the kept output: the program may change what it gets."""
+        key = self.key(module, args, kwargs)
+        if key is None:
+            return None
+        number = self.counts[key] = self.counts.get(key, -1) + 1
+        if (number, key) not in self.outputs:
+            return None
+        self.skipping = True
+        self.program.applied()
+        torch = self.torch
+
+        def copied(value: Any) -> Any:
+            return value.clone() if isinstance(value, torch.Tensor) else value
+
+        return (self.tree.tree_map(copied, self.outputs[number, key]),)
+
+    def keep(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """Of a forward that was run."""
+        key, torch = self.key(module, args, kwargs), self.torch
+        if key is None:
+            return
+        self.shapes.add(key)
+        if len(self.shapes) > _MOST_SHAPES:
+            self.program.refuse("Its model's inputs have ever other shapes.")
+        tensors = [x for x in self.tree.tree_leaves(output) if isinstance(x, torch.Tensor)]
+        if not any(x.requires_grad for x in tensors):
+            return  # nothing is learned from it, or an output of a kind that is not known
+
+        def leaf(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            return value.detach().clone().requires_grad_(value.requires_grad)
+
+        self.outputs[self.counts.get(key, 0), key] = self.tree.tree_map(leaf, output)
+
+    def backward(self, tensors: Any) -> bool:
+        """Not run, as soon as a forward was not; there are gradients all the same."""
+        if not self.skipping or not self.program.usable:
+            return False
+        for parameter, zero in self.zeros:
+            if parameter.grad is None:
+                parameter.grad = zero
+        return True
+
+    def gradients(self, args: Any, kwargs: Any) -> tuple[Any] | None:
+        """`torch.autograd.grad` of a graph that no longer reaches the inputs."""
+        if not self.skipping or not self.program.usable:
+            return None
+        inputs = args[1] if len(args) > 1 else kwargs["inputs"]
+        several = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+        follows = bool(kwargs.get("create_graph") or (len(args) > 4 and args[4]))
+        return (tuple(self.torch.zeros_like(x).requires_grad_(follows) for x in several),)
+
+    def without_gradients(self) -> None:
+        """An optimizer that finds no gradient has nothing to do."""
+        if self.skipping and self.program.usable:
+            for parameter, _ in self.zeros:
+                parameter.grad = None

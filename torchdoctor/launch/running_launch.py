@@ -1,0 +1,175 @@
+"""A launch while it runs, and how it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from torchdoctor.launch.started import Started
+from torchdoctor.machine import processes
+
+if TYPE_CHECKING:
+    from torchdoctor.machine.sensors import Sensors
+
+POLL_INTERVAL_S = 0.08
+STOP_GRACE_S = 0.3  # between SIGTERM and SIGKILL; nothing that the program does then is kept
+END_WITHIN_S = 30.0
+_LEAST_FREE_BYTES = 4096
+
+
+@dataclass(kw_only=True)
+class RunningLaunch:
+    """A launch while it runs, as `poll` sees it."""
+
+    started: Started
+    channel: Path
+    folder: Path
+    begin_s: float  # time.monotonic()
+    _root: int | None = None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the command was started."""
+        return time.monotonic() - self.begin_s
+
+    @property
+    def root_pid(self) -> int | None:
+        """The program's first process as seen from outside; None while it is being started."""
+        self.started.read_status()
+        if self._root is None and self.started.program_pid is not None:
+            self._root = self._find(self.started.program_pid)
+        return self._root
+
+    def outer_pid(self, pid: int) -> int | None:
+        """For a pid as the program sees it (in file names of the probe) the one seen here."""
+        return self._find(pid)
+
+    def _find(self, pid: int) -> int | None:
+        if self.started.init_pid is None:
+            return pid
+        for process in processes.tree(self.started.init_pid):
+            with contextlib.suppress(OSError):
+                if processes.inner_pid(process.pid) == pid:
+                    return process.pid
+        return None
+
+
+Poll = Callable[[RunningLaunch], bool]
+
+
+def until_end(
+    running: RunningLaunch,
+    tree: processes.Tree,
+    timeout_s: float | None,
+    poll: Poll,
+    sensors: Sensors | None,
+) -> str:
+    """Wait until the program ends or is to be ended; says which.
+
+    Raises:
+        OSError: the disk of the channel is full, so that its window's end would never be seen.
+    """
+    popen = running.started.popen
+    measuring = sensors is None
+    look_at_s = disk_at_s = 0.0
+    with _end_of(popen) as ended:
+        while popen.poll() is None:
+            running.started.read_status()
+            if timeout_s is not None and running.elapsed_s > timeout_s:
+                return "timed-out"
+            if not measuring and sensors is not None and running.root_pid is not None:
+                sensors.start(running.root_pid)
+                measuring = True
+            if poll(running):
+                return "stopped" if popen.poll() is None else "exited"
+            if running.elapsed_s > disk_at_s:
+                _check_disk(running.channel)
+                disk_at_s = running.elapsed_s + 1.0
+            if running.started.init_pid is None and running.elapsed_s > look_at_s:
+                # Without a PID namespace, who leaves the tree later must have been seen in it.
+                tree.now()
+                look_at_s = running.elapsed_s + 0.5
+            ended(POLL_INTERVAL_S)
+    return "exited"
+
+
+def _check_disk(channel: Path) -> None:
+    """The probe never fails for a full disk, so nobody else would say it."""
+    disk = os.statvfs(channel)
+    # A file system that reports no size at all (some of FUSE) says nothing of its room.
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(channel))
+
+
+@contextlib.contextmanager
+def _end_of(popen: subprocess.Popen[bytes]) -> Iterator[Callable[[float], None]]:
+    """A function that waits that many seconds, less where the process ends."""
+    descriptor = None
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(popen.pid)
+    if descriptor is None:
+        yield time.sleep
+        return
+    try:
+        yield lambda seconds: (select.select([descriptor], [], [], seconds), None)[1]
+    finally:
+        os.close(descriptor)
+
+
+def end(running: RunningLaunch, tree: processes.Tree, grace_s: float) -> bool:
+    """End every process of the launch. True: none is left."""
+    started = running.started
+    started.read_status()
+    if started.init_pid is None:
+        clean = tree.end(grace_s)
+        return started.wait_s(END_WITHIN_S) and clean
+    root = running.root_pid if started.popen.poll() is None and grace_s > 0 else None
+    if root is not None:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(root)
+            process.terminate()
+            processes.wait_until(lambda: started.popen.poll() is not None, grace_s)
+    if started.popen.poll() is None:
+        # The kernel ends all other processes of the namespace before the entry's wait returns.
+        processes.kill_quietly(started.init_pid)
+    return started.wait_s(END_WITHIN_S)
+
+
+def exit_code(started: Started) -> int | None:
+    """The program's own, negative for a signal."""
+    return started.exit_code if started.exit_code is not None else started.popen.returncode
+
+
+@contextlib.contextmanager
+def no_interrupts() -> Iterator[None]:
+    """Ctrl-C must not leave half of the clean-up undone: it is heeded at the end of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
+    before = {
+        n: signal.signal(n, lambda number, frame: came.append(number))
+        for n in numbers
+        if n is not None
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)

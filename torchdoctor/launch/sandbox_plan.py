@@ -1,0 +1,161 @@
+"""Which file systems to lay over each other so that nothing a program writes stays.
+
+Pure: a list of mounts in, a list of steps for `sandbox_entry.py` out. Every folder of the root
+gets a layer of its own, so that large files go to the scratch disk and not to memory; every
+file system mounted below gets one too; what is no store of files (/proc, /sys, /dev) is shown
+as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.machine.mounts import VIRTUAL, Mount
+
+# Nobody keeps checkpoints there: their layers stay in memory, which costs nothing to remove.
+SYSTEM = frozenset(
+    (
+        "/bin",
+        "/boot",
+        "/etc",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/lost+found",
+        "/media",
+        "/run",
+        "/sbin",
+        "/usr",
+    )
+)
+EXPAND_AT_MOST = 256  # entries of a folder that are mounted one by one
+
+Step = list[Any]
+
+
+def _below(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip("/") + "/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    path: str
+    kind: str  # "folder" | "file" | "link"
+    target: str = ""
+
+
+def _entries(folder: str) -> list[_Entry] | None:
+    """What lies in a folder; None where it cannot be listed."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    target = os.readlink(entry.path)  # noqa: PTH115 - bytes as they are
+                    found.append(_Entry(path=entry.path, kind="link", target=target))
+                else:
+                    kind = "folder" if entry.is_dir() else "file"
+                    found.append(_Entry(path=entry.path, kind=kind))
+    except OSError:
+        return None
+    return sorted(found, key=lambda entry: entry.path)
+
+
+@dataclass(kw_only=True)
+class Planner:
+    """Makes the steps. `userns`: by an ordinary user, whose kernel rules are stricter.
+
+    Args:
+        mounts: all of them, with `mounts[0].path == "/"`.
+        scratch: folder that holds the layers on disk; no layer may lie below what it is laid over.
+        userns: mounts seen in a new user namespace are locked together, so a folder with mounts
+            below it cannot be a lower layer and is taken apart instead.
+        foreign: for a folder, the folders below it that must exist in its layer beforehand.
+    """
+
+    mounts: list[Mount]
+    scratch: str
+    userns: bool
+    foreign: Callable[[str], list[str]] = lambda path: []
+    entries: Callable[[str], list[_Entry] | None] = _entries
+    steps: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._by_path = {mount.path: mount for mount in self.mounts}
+
+    def plan(self, *, skip: Iterable[str] = ("/proc",)) -> list[Step]:
+        """Steps for the whole tree, but for the folders of the root named in `skip`."""
+        root = self._by_path["/"]
+        for entry in self.entries("/") or []:
+            if entry.path not in skip:
+                self._entry(entry, root)
+        return self.steps
+
+    def _entry(self, entry: _Entry, around: Mount) -> None:
+        if entry.kind == "link":
+            self.steps.append(["link", entry.path, entry.target])
+        elif entry.kind == "file":
+            self.steps.append(["view", entry.path, around.flags, True])
+        else:
+            self._folder(entry.path, self._by_path.get(entry.path, around))
+
+    def _children(self, folder: str) -> list[Mount]:
+        """Mounts below a folder, without those that lie below another one of them."""
+        found: list[Mount] = []
+        for mount in self.mounts:
+            if _below(mount.path, folder) and not any(_below(mount.path, f.path) for f in found):
+                found.append(mount)
+        return found
+
+    def _folder(self, path: str, mount: Mount) -> None:
+        if not mount.takes_writes:
+            self._shown(path, mount, read_only=False)
+            return
+        children = self._children(path)
+        if children and self.userns:
+            self._apart(path, mount)
+            return
+        on_disk = path not in SYSTEM and not _below(self.scratch, path)
+        self.steps.append(["overlay", path, on_disk, mount.flags, self.foreign(path)])
+        for child in children:
+            if child.is_file:
+                self.steps.append(["view", child.path, child.flags, True])
+            else:
+                self._folder(child.path, child)
+
+    def _shown(self, path: str, mount: Mount, *, read_only: bool) -> None:
+        """The real thing; files that could be changed below it still get their layer.
+
+        Not so below /dev or /sys: what is mounted there serves the kernel, not to keep files.
+        """
+        self.steps.append(["view", path, mount.flags, read_only])
+        if mount.kind in VIRTUAL and mount.kind != "autofs":
+            return
+        for child in self._writable_below(path):
+            self._folder(child.path, child)
+
+    def _writable_below(self, path: str) -> list[Mount]:
+        found: list[Mount] = []
+        for mount in self.mounts:
+            hidden = any(_below(mount.path, f.path) for f in found)
+            if _below(mount.path, path) and mount.takes_writes and not hidden:
+                found.append(mount)
+        return [mount for mount in found if not mount.is_file]
+
+    def _apart(self, path: str, mount: Mount) -> None:
+        entries = self.entries(path)
+        if entries is None or len(entries) > EXPAND_AT_MOST:
+            self._shown(path, mount, read_only=True)
+            return
+        self.steps.append(["folder", path, Path(path).stat().st_mode & 0o7777])
+        for entry in entries:
+            below = self._by_path.get(entry.path)
+            if below is not None and below.is_file:
+                self.steps.append(["view", entry.path, below.flags, True])
+            else:
+                self._entry(entry, mount)

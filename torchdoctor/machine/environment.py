@@ -1,0 +1,123 @@
+"""The machine and the software, as far as they can be seen without importing torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from torchdoctor.machine import nvml
+from torchdoctor.machine.usable_cpus import cpu_quota, memory_limit_bytes, usable_cpus
+from torchdoctor.words import ContainerLimits, Environment, ProcessFacts
+
+_ASK_TIMEOUT_S = 60.0
+# Looks torch up without importing it: only its version file is executed.
+_ASK = """
+import json, platform, re
+from importlib import metadata, util
+found = {"python": platform.python_version(), "torch": None, "cuda": None}
+try:
+    found["torch"] = metadata.version("torch")
+except metadata.PackageNotFoundError:
+    pass
+spec = util.find_spec("torch")
+if spec and spec.submodule_search_locations:
+    try:
+        with open(spec.submodule_search_locations[0] + "/version.py") as file:
+            names = {}
+            exec(file.read(), names)
+        found["torch"] = str(names.get("__version__") or found["torch"])
+        found["cuda"] = names.get("cuda")
+    except Exception:
+        pass
+print(json.dumps(found))
+"""
+# Of the many flags in /proc/cpuinfo those that decide which kernels torch and oneDNN take.
+_FEATURES = re.compile(
+    r"^(sse4_2|avx|avx2|fma|f16c|avx512\w*|avx_vnni|amx_\w+|"
+    r"asimd|asimdhp|asimddp|fphp|sve\w*|bf16|i8mm|sme|sme2)$"
+)
+
+
+def environment(python: str | None, program: ProcessFacts | None = None) -> Environment:
+    """What a program on this machine has at its disposal.
+
+    Args:
+        python: its interpreter, asked for its torch in a short process of its own; None: ours.
+        program: what the probe saw inside the program; it knows better.
+    """
+    asked = _ask(python or sys.executable)
+    with nvml.session() as gpus:
+        devices = gpus.describe() if gpus is not None else []
+        driver = gpus.driver() if gpus is not None else None
+    name, features = _cpu()
+    return Environment(
+        torch=(program.torch if program else None) or asked.get("torch"),
+        python=asked.get("python") or "",
+        platform=platform.platform(),
+        cpu=name,
+        cpu_cores=psutil.cpu_count(logical=False) or os.cpu_count() or 1,
+        usable_cpus=usable_cpus(),
+        cpu_features=features,
+        memory_bytes=int(psutil.virtual_memory().total),
+        gpus=devices,
+        driver=driver,
+        cuda=(program.cuda if program else None) or asked.get("cuda"),
+        container=ContainerLimits(
+            cpu_quota=cpu_quota(),
+            memory_bytes=memory_limit_bytes(),
+            shm_bytes=_shm_bytes(),
+        ),
+        numa_nodes=_numa_nodes(),
+    )
+
+
+def _ask(python: str) -> dict[str, Any]:
+    try:
+        answer = subprocess.run(
+            [python, "-c", _ASK],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_ASK_TIMEOUT_S,
+        )
+        found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return {}
+    return found
+
+
+def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:
+    """The processor's name and its vector extensions."""
+    try:
+        text = cpuinfo.read_text(errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine(), []
+    facts: dict[str, str] = {}
+    for line in text.splitlines():
+        key, mark, value = line.partition(":")
+        if mark:
+            facts.setdefault(key.strip().lower(), value.strip())
+    name = facts.get("model name") or facts.get("hardware") or platform.machine()
+    flags = (facts.get("flags") or facts.get("features") or "").split()
+    return name, sorted({flag for flag in flags if _FEATURES.match(flag)})
+
+
+def _shm_bytes() -> int | None:
+    try:
+        size = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return None
+    return size.f_blocks * size.f_frsize
+
+
+def _numa_nodes(folder: Path = Path("/sys/devices/system/node")) -> int | None:
+    count = sum(1 for _ in folder.glob("node[0-9]*"))
+    return count or None

@@ -1,0 +1,153 @@
+"""The mounts of this machine, and what kind of storage a path lies on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# No files to protect, or nothing that could be laid over.
+VIRTUAL = frozenset(
+    (
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "mqueue",
+        "debugfs",
+        "tracefs",
+        "securityfs",
+        "pstore",
+        "bpf",
+        "configfs",
+        "hugetlbfs",
+        "fusectl",
+        "binfmt_misc",
+        "autofs",
+        "nsfs",
+        "rpc_pipefs",
+        "efivarfs",
+        "selinuxfs",
+    )
+)
+KEPT_FLAGS = ("nosuid", "nodev", "noexec")
+_MEMORY = frozenset(("tmpfs", "ramfs", "devtmpfs"))
+_NETWORK = frozenset(
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "davfs", "glusterfs", "gfs2", "gpfs", "lustre"),
+        *("ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs"),
+        *("virtiofs", "vboxsf", "wekafs"),
+    )
+)
+_VIRTUAL_DISKS = ("vd", "xvd", "zd", "nbd", "rbd", "drbd")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """One line of /proc/self/mountinfo."""
+
+    path: str
+    kind: str
+    options: tuple[str, ...] = ()
+    is_file: bool = False
+    source: str = ""  # a device, "host:/export", whatever the file system calls it
+    device: str = ""  # "major:minor"
+
+    @property
+    def takes_writes(self) -> bool:
+        """Whether it is a store of files that a program could change."""
+        return self.kind not in VIRTUAL and "ro" not in self.options
+
+    @property
+    def flags(self) -> list[str]:
+        """The restrictions to keep: nosuid, nodev, noexec."""
+        return [flag for flag in KEPT_FLAGS if flag in self.options]
+
+
+def read_mounts(text: str) -> list[Mount]:
+    """The mounts of /proc/self/mountinfo, by path; of several on one path the last, the visible."""
+    mounts: dict[str, Mount] = {}
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        path = _unescape(left.split(" ")[4])
+        mounts[path] = Mount(
+            path=path,
+            kind=right.split(" ")[0],
+            options=tuple(left.split(" ")[5].split(",")),
+            source=_unescape(right.split(" ")[1]),
+            device=left.split(" ")[2],
+            is_file=path != "/" and not os.path.isdir(path),  # noqa: PTH112 - no permission: False
+        )
+    return sorted(mounts.values(), key=lambda mount: mount.path)
+
+
+def _unescape(text: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
+    """The mount that a path, with its links resolved, lies on."""
+    found = None
+    for mount in mounts:
+        inside = path == mount.path or path.startswith(mount.path.rstrip("/") + "/")
+        if inside and (found is None or len(mount.path) >= len(found.path)):
+            found = mount
+    return found
+
+
+def kind_of(mount: Mount, sys: Path = Path("/sys")) -> tuple[str, str]:
+    """What a mount is, as in `MountReads.kind`, and the disk below it ("" where none is known).
+
+    Args:
+        mount: of /proc/self/mountinfo.
+        sys: the kernel's /sys.
+    """
+    if mount.kind in _MEMORY:
+        return "memory", ""
+    if mount.kind in _NETWORK:
+        return "network", ""
+    if mount.kind == "fuse" or mount.kind.startswith("fuse."):
+        return "FUSE", ""
+    if mount.kind == "overlay":
+        return "overlay", ""
+    disk = _disk(sys / "dev/block" / mount.device)
+    if disk is None:
+        return "unknown", ""
+    return _kind_of_disk(disk), disk.name
+
+
+def _disk(device: Path) -> Path | None:
+    """The folder of the whole disk: a partition's parent, what a device-mapper volume lies on."""
+    if not device.exists():
+        return None
+    device = device.resolve()
+    if (device / "partition").exists():
+        device = device.parent
+    below = sorted((device / "slaves").glob("*"))
+    if below:
+        return _disk(below[0])
+    return device
+
+
+def _kind_of_disk(disk: Path) -> str:
+    if disk.name.startswith(("zram", "ram")):
+        return "memory"
+    # A virtual disk calls itself rotating whatever lies behind it.
+    if disk.name.startswith(_VIRTUAL_DISKS):
+        return "network" if disk.name.startswith(("nbd", "rbd", "drbd")) else "virtual disk"
+    try:
+        model = (disk / "device/model").read_text()
+    except OSError:
+        model = ""
+    if "Elastic Block Store" in model or "PersistentDisk" in model:
+        return "virtual disk"
+    try:
+        rotating = (disk / "queue/rotational").read_text().strip() == "1"
+    except OSError:
+        return "unknown"
+    return "rotating disk" if rotating else "solid state"

@@ -1,0 +1,6 @@
+"""The untouched program, observed: events -> steps, phases, shares, the profiled window.
+
+In: the channel of a launch.
+Out: an `Observation`.
+May import: words, probe, facts, trace, launch.
+"""

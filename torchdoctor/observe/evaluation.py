@@ -1,0 +1,131 @@
+"""Which stretches of a run are evaluation: batches or forward passes that nothing is learned from.
+
+Decided from the order of events. A validation loader is fetched and forwarded without a backward;
+the training loader itself may be iterated for evaluation; and without any loader an eval-mode
+forward of the model that also trains is one. A frozen teacher that runs in every step is not, and
+neither is a batch that was fetched ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.observe.events import Events
+from torchdoctor.probe import step_log
+
+EXHAUSTED = -1
+_GRAD_AND_TRAINING = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The run cut at each fetch and each start of a loader; columns of shape (units,)."""
+
+    start: np.ndarray  # row of the FETCH_BEGIN or LOADER_START_BEGIN
+    stop: np.ndarray  # row where the next unit starts (number of events for the last)
+    loader: np.ndarray
+    is_fetch: np.ndarray
+    fetched_row: np.ndarray  # row of the FETCH_END; -1 where there is none
+    value: np.ndarray  # samples in the batch, EXHAUSTED, or -2 unknown
+    learns: np.ndarray  # a backward or an optimizer step happened in it
+    forwards: np.ndarray
+    training_forwards: np.ndarray  # with gradients and in training mode
+
+
+def learning_rows(events: Events) -> np.ndarray:
+    """Rows of the events that mean that something was learned: backwards and optimizer steps.
+
+    A log without phases (a timed launch) holds only their ends. Where there are neither, and the
+    user has said so, batches.
+    """
+    begins = events.at(step_log.BACKWARD_BEGIN, step_log.OPTIMIZER_BEGIN, step_log.LEARNED)
+    return begins if len(begins) else events.at(step_log.BACKWARD_END, step_log.OPTIMIZER_END)
+
+
+def cut_units(events: Events) -> Units:
+    """Cut the run at its fetches."""
+    start = events.at(step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN)
+    stop = np.append(start[1:], len(events)) if len(start) else start
+    is_fetch = events.code[start] == step_log.FETCH_BEGIN
+    fetched = _first_at_or_after(events.at(step_log.FETCH_END), start)
+    fetched = np.where(is_fetch & (fetched < stop), fetched, -1)
+    value = np.where(fetched >= 0, events.value[np.maximum(fetched, 0)], -2)
+    forwards = events.at(step_log.FORWARD_BEGIN)
+    training = forwards[(events.value[forwards] & _GRAD_AND_TRAINING) == _GRAD_AND_TRAINING]
+    return Units(
+        start=start,
+        stop=stop,
+        loader=events.loader[start],
+        is_fetch=is_fetch,
+        fetched_row=fetched,
+        value=value,
+        learns=_count(learning_rows(events), start, stop) > 0,
+        forwards=_count(forwards, start, stop),
+        training_forwards=_count(training, start, stop),
+    )
+
+
+def evaluation_units(units: Units) -> np.ndarray:
+    """Whether each unit is evaluation; bool of shape (units,)."""
+    learning_loaders = np.unique(units.loader[units.learns])
+    of_learning_loader = np.isin(units.loader, learning_loaders)
+    without_learning = units.is_fetch & (units.value != EXHAUSTED) & ~units.learns
+    if units.forwards.any():
+        without_learning &= units.forwards > 0
+    else:  # a log without phases: only what is never learned from is told apart
+        without_learning &= ~of_learning_loader
+    # A loss summed over several batches before its backward also has units that learn nothing:
+    # those run their forwards in training mode and with gradients.
+    return without_learning & (~of_learning_loader | (units.training_forwards == 0))
+
+
+def evaluates_training_loader(events: Events) -> bool:
+    """Whether batches of a loader that is learned from were evaluated only."""
+    units = cut_units(events)
+    learning = np.unique(units.loader[units.learns])
+    return bool((evaluation_units(units) & np.isin(units.loader, learning)).any())
+
+
+def evaluation_mask(events: Events) -> np.ndarray:
+    """Whether the stretch after each event is evaluation; bool of shape (n,)."""
+    mask = np.zeros(len(events), dtype=bool)
+    units = cut_units(events)
+    chosen = evaluation_units(units)
+    only_evaluates = np.setdiff1d(units.loader[chosen], units.loader[units.learns])
+    ends_or_starts = np.isin(units.loader, only_evaluates) & ~chosen
+    for unit in np.flatnonzero(chosen):
+        mask[units.start[unit] : units.stop[unit]] = True
+    for unit in np.flatnonzero(ends_or_starts):
+        fetched = units.fetched_row[unit]
+        stop = units.stop[unit] if not units.is_fetch[unit] else fetched
+        if stop > units.start[unit] and not units.learns[unit]:
+            mask[units.start[unit] : stop] = True
+        elif fetched > units.start[unit]:
+            mask[units.start[unit] : fetched] = True
+    return mask | _eval_mode_forwards(events)
+
+
+def _eval_mode_forwards(events: Events) -> np.ndarray:
+    """Mark eval-mode forwards of models that also train, with the stretch before each."""
+    mask = np.zeros(len(events), dtype=bool)
+    begins = events.at(step_log.FORWARD_BEGIN)
+    ends = events.at(step_log.FORWARD_END)
+    training = (events.value[begins] & 2) > 0
+    trained = np.unique(events.ident[begins[training]])
+    wanted = begins[~training & np.isin(events.ident[begins], trained)]
+    stops = _first_at_or_after(ends, wanted)
+    for begin, stop in zip(wanted, stops, strict=True):
+        mask[max(begin - 1, 0) : stop] = True
+    return mask
+
+
+def _first_at_or_after(sorted_rows: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The first of `sorted_rows` at or after each row; a huge number where there is none."""
+    padded = np.append(sorted_rows, np.iinfo(np.int64).max)
+    return padded[np.searchsorted(sorted_rows, rows)]
+
+
+def _count(sorted_rows: np.ndarray, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    return np.searchsorted(sorted_rows, stop) - np.searchsorted(sorted_rows, start)

@@ -1,0 +1,140 @@
+"""Which phase of the training each stretch of time between two events belongs to.
+
+Phases nest (a closure given to `optimizer.step` holds forward and backward; a fetch may run
+inside anything), so each stretch is given to exactly one phase: the most specific that is open.
+That is what makes the phases of a step sum to the step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchdoctor.observe.events import Events
+from torchdoctor.probe import step_log
+
+PHASES = ("other", "optimizer", "forward", "backward", "data_wait", "h2d_copy")
+_OTHER = 0
+# Later in the list wins: forward inside optimizer.step(closure) is forward, a checkpointed
+# forward inside backward is backward, a fetch is a wait wherever it happens.
+_BRACKETS = (
+    (step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END, 1),
+    (step_log.FORWARD_BEGIN, step_log.FORWARD_END, 2),
+    (step_log.GRADIENT_BEGIN, step_log.GRADIENT_END, 3),
+    (step_log.BACKWARD_BEGIN, step_log.BACKWARD_END, 3),
+    (step_log.LOADER_START_BEGIN, step_log.LOADER_START_END, 4),
+    (step_log.FETCH_BEGIN, step_log.FETCH_END, 4),
+    (step_log.COPY_BEGIN, step_log.COPY_END, 5),
+)
+
+
+def is_open(events: Events, begin: int, end: int) -> np.ndarray:
+    """Whether such a bracket is open right after each event; bool of shape (n,)."""
+    change = (events.code == begin).astype(np.int64) - (events.code == end)
+    depth = np.cumsum(change)
+    if not len(depth):
+        return depth.astype(bool)
+    if depth.min() < 0 or (depth[-1] > 0 and depth.max() > 1):
+        # An end or a begin is missing (an exception, a kill): counting would drift for ever,
+        # so the latest event of the pair decides.
+        latest = np.maximum.accumulate(np.where(change != 0, np.arange(len(change)), -1))
+        return np.where(latest >= 0, change[latest] > 0, False)
+    return depth > 0
+
+
+def phase_after(events: Events) -> np.ndarray:
+    """Index into `PHASES` of the stretch that follows each event; int64 of shape (n,)."""
+    phase = np.full(len(events), _OTHER, dtype=np.int64)
+    for begin, end, number in _BRACKETS:
+        phase[is_open(events, begin, end)] = number
+    return phase
+
+
+def stretches(events: Events) -> np.ndarray:
+    """Seconds from each event to the next (0 after the last); float64 of shape (n,)."""
+    if not len(events):
+        return np.zeros(0)
+    return np.append(np.diff(events.t_ns), 0) / 1e9
+
+
+def sum_by_step(step: np.ndarray, weights: np.ndarray, steps: int) -> np.ndarray:
+    """Sum weights by step number; rows outside 0 .. steps-1 are left out. Shape (steps,)."""
+    inside = (step >= 0) & (step < steps)
+    return np.bincount(step[inside], weights=weights[inside], minlength=steps)
+
+
+def phase_seconds(events: Events, edges: np.ndarray) -> np.ndarray:
+    """Seconds of each phase in each step.
+
+    Args:
+        events: one process's events.
+        edges: row numbers of the steps' boundaries, ascending; step i lasts from edges[i] to
+            edges[i + 1].
+
+    Returns:
+        float64 of shape (len(edges) - 1, len(PHASES)), in the order of `PHASES`.
+    """
+    steps = max(len(edges) - 1, 0)
+    if not steps:
+        return np.zeros((0, len(PHASES)))
+    step = step_numbers(events, edges)
+    phase = phase_after(events)
+    seconds = stretches(events)
+    inside = (step >= 0) & (step < steps)
+    cell = step[inside] * len(PHASES) + phase[inside]
+    sums = np.bincount(cell, weights=seconds[inside], minlength=steps * len(PHASES))
+    return sums.reshape(steps, len(PHASES))
+
+
+def step_numbers(events: Events, edges: np.ndarray) -> np.ndarray:
+    """The step that each event (and the stretch after it) belongs to; -1 before the first."""
+    return np.searchsorted(edges, np.arange(len(events)), side="right") - 1
+
+
+def before_forwards(
+    events: Events,
+    edges: np.ndarray,
+    evaluation: np.ndarray | None = None,
+    every_batch: bool = False,
+) -> np.ndarray:
+    """Seconds of host time right before each step's first forward, outside any phase.
+
+    Where no module's call shows a forward, they go on to the first backward, and samples of stacks
+    tell the forward in them. They are counted from whatever came last (the boundary, a fetch, an
+    optimizer step, a backward) and leave out waits for a loader and copies.
+
+    Args:
+        events: one process's events.
+        edges: row numbers of the boundaries, as for `phase_seconds`.
+        evaluation: bool of shape (n,), stretches of evaluation: not counted, and a forward
+            there is no step's first.
+        every_batch: a step may hold several batches (gradient accumulation): the time before each
+            forward that follows a backward counts as well.
+
+    Returns:
+        float64 of shape (len(edges) - 1,).
+    """
+    steps = max(len(edges) - 1, 0)
+    result = np.zeros(steps)
+    forwards = events.at(step_log.FORWARD_BEGIN)
+    if not len(forwards):
+        forwards = events.at(step_log.BACKWARD_BEGIN)
+    if not steps or not len(forwards):
+        return result
+    skip = np.zeros(len(events), dtype=bool) if evaluation is None else evaluation
+    forwards = forwards[~skip[forwards]]
+    idle = np.where((phase_after(events) == _OTHER) & ~skip, stretches(events), 0.0)
+    total = np.concatenate([[0.0], np.cumsum(idle)])
+    work_ends = np.union1d(
+        events.at(step_log.FORWARD_END, step_log.BACKWARD_END, step_log.OPTIMIZER_END), edges
+    )
+    step = np.searchsorted(edges, forwards, side="right") - 1
+    inside = (step >= 0) & (step < steps)
+    forwards, step = forwards[inside], step[inside]
+    if not len(forwards):
+        return result
+    start = work_ends[np.maximum(np.searchsorted(work_ends, forwards) - 1, 0)]
+    counts = np.append(True, step[1:] != step[:-1])
+    if every_batch:
+        counts |= events.code[start] == step_log.BACKWARD_END
+    np.add.at(result, step[counts], (total[forwards] - total[start])[counts])
+    return result

@@ -1,0 +1,260 @@
+"""What one iteration of this program is, decided from the whole sequence of events.
+
+One iteration is one batch of the training loop. The event that separates two of them must be
+the same one that the probe can see at run time, so each candidate is tried out on the observed
+sequence by the probe's own rule (`boundary_rows`) and the best is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchdoctor.observe.evaluation import learning_rows
+from torchdoctor.observe.events import Events
+from torchdoctor.observe.step_words import MORE_STEPS, absence, advice, seen_instead, tally, words
+from torchdoctor.probe import step_log
+from torchdoctor.words import Boundary, ProcessFacts
+
+STEP_KINDS = ("loader", "optimizer", "backward", "explicit")
+FEWEST_ITERATIONS = 2  # complete ones; below this nothing can be timed
+_FEW_OPTIMIZER_STEPS = 10
+_STEADY_SPAN = 0.6  # of the learning that a boundary must go on for
+_MINOR_TRAINER = 0.2  # of the busiest process's backwards, to count as a trainer
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepsFound:
+    """How iterations are separated, and by which processes."""
+
+    boundary: Boundary
+    how_found: str  # one sentence for the report
+    trainers: list[int]  # pids, the main one first
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSteps:
+    """No training step was found.
+
+    `reason` says in one sentence what was seen instead, `advice` what can be done.
+    """
+
+    reason: str
+    advice: str = MORE_STEPS
+
+
+def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
+    """Rows of the events that begin an iteration, by the rule that the probe follows.
+
+    A loader's boundary is the beginning of a fetch when something was learned since the last
+    boundary; so evaluating over the training loader, or fetching ahead, begins no iteration.
+    """
+    if boundary.kind == "loader":
+        fetches = events.at(step_log.FETCH_BEGIN)
+        fetches = fetches[events.loader[fetches] == boundary.ident]
+        following = np.searchsorted(fetches, learning_rows(events))
+        rows = fetches[np.unique(following[following < len(fetches)])]
+    elif boundary.kind == "optimizer":
+        rows = events.at(step_log.OPTIMIZER_END)
+        rows = rows[events.ident[rows] == boundary.ident]
+    elif boundary.kind == "backward":
+        rows = events.at(step_log.BACKWARD_BEGIN)
+    elif boundary.kind == "explicit":
+        rows = events.at(step_log.EXPLICIT_STEP)
+    else:
+        raise ValueError(f"unknown kind of boundary: {boundary.kind!r}")
+    return rows[boundary.every - 1 :: boundary.every]
+
+
+def find_boundary(
+    events_by_pid: Mapping[int, Events],
+    facts_by_pid: Mapping[int, ProcessFacts],
+    step_on: str | None = None,
+) -> StepsFound | NoSteps:
+    """Find what separates iterations.
+
+    Args:
+        events_by_pid: every observed process's events.
+        facts_by_pid: what the probe said about each.
+        step_on: one of `STEP_KINDS`, to overrule the choice; None to decide.
+
+    Returns:
+        The boundary of the main training process, or why there is none.
+    """
+    trainers = training_processes(events_by_pid, facts_by_pid)
+    if not trainers:
+        return NoSteps(
+            reason=seen_instead(events_by_pid, facts_by_pid), advice=advice(events_by_pid)
+        )
+    events = events_by_pid[trainers[0]]
+    facts = facts_by_pid.get(trainers[0], ProcessFacts(pid=trainers[0]))
+    if step_on is not None:
+        boundary = _of_kind(events, step_on, facts)
+        if boundary is None:
+            return NoSteps(
+                reason=f"steps were to be told by {step_on!r}, but {absence(step_on)} "
+                f"({tally(events)}).",
+                advice="Leave --step-on out, so that what was seen counts.",
+            )
+        how = f"as asked for with --step-on {step_on}: {words(boundary, events, facts)}"
+    else:
+        boundary = _decide(events, facts)
+        how = words(boundary, events, facts)
+    boundary = replace(boundary, learned_by=events.learned_by)
+    complete = len(boundary_rows(events, boundary)) - 1
+    if complete < FEWEST_ITERATIONS:
+        return NoSteps(
+            reason=f"only {max(complete, 0)} complete iterations were seen "
+            f"({tally(events)}); at least {FEWEST_ITERATIONS} are needed."
+        )
+    if len(trainers) > 1:
+        how += f", in each of {len(trainers)} training processes"
+    return StepsFound(boundary=boundary, how_found=how + ".", trainers=trainers)
+
+
+def training_processes(
+    events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
+) -> list[int]:
+    """Pids of the processes that train, the main one first."""
+    marks: dict[int, int] = {}
+    for pid, events in events_by_pid.items():
+        fact = facts.get(pid)
+        if fact is not None and fact.is_loader_worker:
+            continue
+        count = len(learning_rows(events)) + len(events.at(step_log.EXPLICIT_STEP))
+        if count:
+            marks[pid] = count
+    if not marks:
+        return []
+    busiest = max(marks.values())
+    chosen = [pid for pid, count in marks.items() if count >= _MINOR_TRAINER * busiest]
+
+    def order(pid: int) -> tuple[int, int, int]:
+        fact = facts.get(pid)
+        rank = fact.rank if fact is not None and fact.rank is not None else 1 << 30
+        return (rank, int(events_by_pid[pid].t_ns[0]), pid)
+
+    return sorted(chosen, key=order)
+
+
+def _decide(events: Events, facts: ProcessFacts) -> Boundary:
+    if len(events.at(step_log.EXPLICIT_STEP)) > FEWEST_ITERATIONS:
+        return Boundary(kind="explicit")
+    loader = _training_loader(events, _made_anew(events, facts))
+    if loader is None:
+        return _without_loader(events)
+    batches = len(boundary_rows(events, loader))
+    slowest = _slowest_optimizer(events, learning_rows(events))
+    updates = len(boundary_rows(events, slowest or Boundary(kind="backward")))
+    # A batch that is fetched once and trained on for ever makes no loop over the loader.
+    if batches >= 20 or batches >= 0.2 * updates:
+        return loader
+    return _without_loader(events)
+
+
+def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
+    """Loaders that a line of the program makes again and again, as in each epoch.
+
+    None of them goes on as long as the training does, so none can be waited for in a trial.
+    """
+    fetches = events.at(step_log.FETCH_BEGIN)
+    places = {x.ident: x.location for x in facts.loaders if x.location is not None}
+    spans: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    for ident in np.unique(events.loader[fetches]):
+        place = places.get(int(ident))
+        rows = fetches[events.loader[fetches] == ident]
+        if place is not None and len(boundary_rows(events, Boundary(kind="loader", ident=ident))):
+            key = (place.file, place.line)
+            spans.setdefault(key, []).append((int(rows[0]), int(rows[-1]), int(ident)))
+    anew: set[int] = set()
+    for alike in spans.values():
+        for first, last, ident in alike:
+            if any(last < other[0] or other[1] < first for other in alike):
+                anew.add(ident)
+    return anew
+
+
+def _training_loader(
+    events: Events, left_out: Collection[int] = (), steady: bool = True
+) -> Boundary | None:
+    """The loader whose batches the training loop goes through; None where there is none."""
+    best: tuple[int, int, Boundary] | None = None
+    fetches = events.at(step_log.FETCH_BEGIN)
+    learned = learning_rows(events)
+    for ident in np.unique(events.loader[fetches]):
+        boundary = Boundary(kind="loader", ident=int(ident))
+        rows = boundary_rows(events, boundary)
+        if (
+            len(rows) <= FEWEST_ITERATIONS
+            or int(ident) in left_out
+            or (steady and not _goes_on(events, rows, learned))
+        ):
+            continue
+        # Of two loaders zipped, the one that is fetched first begins the iteration.
+        key = (len(rows), -int(np.median(rows - learned[np.searchsorted(learned, rows) - 1])))
+        if best is None or key > best[:2]:
+            best = (*key, boundary)
+    return best[2] if best else None
+
+
+def _without_loader(events: Events) -> Boundary:
+    """By the optimizer's cycle, or by backwards where that says too little."""
+    learned = learning_rows(events)
+    backwards = len(events.at(step_log.BACKWARD_BEGIN))
+    slowest = _slowest_optimizer(events, learned)
+    if slowest is None:
+        return Boundary(kind="backward")
+    steps = len(boundary_rows(events, slowest))
+    # LBFGS: a few steps of many backwards each.
+    if steps < _FEW_OPTIMIZER_STEPS and backwards >= 3 * steps:
+        return Boundary(kind="backward")
+    return slowest
+
+
+def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True) -> Boundary | None:
+    """The optimizer with the fewest steps of those that step all the time."""
+    ends = events.at(step_log.OPTIMIZER_END)
+    idents, counts = np.unique(events.ident[ends], return_counts=True)
+    best: tuple[int, Boundary] | None = None
+    for ident, count in zip(idents, counts, strict=True):
+        boundary = Boundary(kind="optimizer", ident=int(ident))
+        rows = boundary_rows(events, boundary)
+        if steady and (count < 0.02 * counts.max() or not _goes_on(events, rows, learned)):
+            continue
+        if best is None or count < best[0]:
+            best = (int(count), boundary)
+    return best[1] if best else None
+
+
+def _goes_on(events: Events, rows: np.ndarray, learned: np.ndarray) -> bool:
+    """Whether these events span most of the learning, by its time or by its events.
+
+    A loader that is constructed anew each epoch, or layers trained one after the other, do not.
+    """
+    if len(rows) < 2 or len(learned) < 2:
+        return len(rows) > 0
+    span = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]])
+    span /= float(events.t_ns[learned[-1]] - events.t_ns[learned[0]])
+    # By counts as well: the very first iteration may take longer than many after it.
+    first, last = np.searchsorted(learned, [rows[0], rows[-1]])
+    # One iteration is missing at each end: the first boundary comes after the first learning.
+    missing = (len(rows) + 1) / (len(rows) - 1)
+    return missing * max(span, float(last - first) / len(learned)) >= _STEADY_SPAN
+
+
+def _of_kind(events: Events, kind: str, facts: ProcessFacts) -> Boundary | None:
+    if kind == "loader":
+        return _training_loader(events, _made_anew(events, facts)) or _training_loader(
+            events, steady=False
+        )
+    if kind == "optimizer":
+        learned = learning_rows(events)
+        return _slowest_optimizer(events, learned) or _slowest_optimizer(
+            events, learned, steady=False
+        )
+    code = {"backward": step_log.BACKWARD_BEGIN, "explicit": step_log.EXPLICIT_STEP}.get(kind)
+    if code is None:
+        raise ValueError(f"--step-on must be one of {', '.join(STEP_KINDS)}, not {kind!r}")
+    return Boundary(kind=kind) if len(events.at(code)) else None

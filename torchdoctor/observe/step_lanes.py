@@ -1,0 +1,131 @@
+"""A few usual steps as lanes: what was under way when, by the probe's events or by a trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.observe.events import Events
+from torchdoctor.observe.phases import PHASES, phase_after
+from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.threads import is_step, named, of_fetching_thread
+from torchdoctor.trace.timeline import build_timeline
+from torchdoctor.words.figures import PHASE_LABELS
+from torchdoctor.words.intervals import Intervals, join, subtract, union
+
+_STEPS = 3
+# The second is how traces of 2021 and before name it.
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$|torch::autograd::Acc")
+_LOADER = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
+_OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLanes:
+    """Consecutive steps. Times are ns since the first of them began.
+
+    edges: beginnings of the steps and the end of the last, shape (steps + 1,).
+    lanes: label -> what of that time it covers; lanes that cover nothing are left out.
+    """
+
+    first: int  # number of the first step
+    edges: NDArray[np.int64]
+    lanes: dict[str, Intervals]
+    steps_known: bool = True  # False: one span stands for a whole trace
+
+
+def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes | None:
+    """Phases of the main training process in usual steps; None: there is no whole step.
+
+    Args:
+        events: of the process.
+        edges: rows that begin a step, ascending.
+        warmup: steps at the beginning to leave out.
+    """
+    steps = len(edges) - 1
+    if steps < 1:
+        return None
+    times = events.t_ns[edges]
+    first = _usual(np.diff(times), min(warmup, steps - 1))
+    last = min(first + _STEPS, steps)
+    begin, end = int(times[first]), int(times[last])
+    phase = phase_after(events)
+    lanes = {}
+    for name, label in PHASE_LABELS.items():
+        rows = np.flatnonzero(phase[:-1] == PHASES.index(name))
+        lanes[label] = union(events.t_ns[rows], events.t_ns[rows + 1])
+    return _cut(first, times[first : last + 1], lanes, begin, end)
+
+
+def lanes_of_trace(trace: Trace) -> StepLanes | None:
+    """What host and devices did in usual steps of a trace; None: it has no length."""
+    timeline = build_timeline(trace)
+    steps = timeline.steps
+    if not len(steps) or steps.total <= 0:
+        return None
+    times = np.append(steps.start, steps.end[-1])
+    first = _usual(np.diff(times), 0)
+    last = min(first + _STEPS, len(steps))
+    lanes = {"waiting for data": timeline.branches["data_loader"], **_host_lanes(trace)}
+    if trace.has_device:
+        lanes["copies"] = join(timeline.branches["memcpy"], timeline.branches["memset"])
+        lanes["GPU kernels"] = timeline.branches["gpu"]
+    lanes["collectives"] = timeline.collectives
+    edges = times[first : last + 1]
+    return _cut(first, edges, lanes, int(edges[0]), int(edges[-1]), steps.known)
+
+
+def _host_lanes(trace: Trace) -> dict[str, Intervals]:
+    """Operators of the host on any thread but those that only fetch; what is no backward and no
+    optimizer counts forward.
+    """
+
+    def where(table: Table, wanted: Callable[[str], object]) -> Intervals:
+        rows = named(trace, table, np.array([bool(wanted(name)) for name in trace.names]))
+        rows &= ~of_fetching_thread(trace, table)
+        return union(table.start[rows], table.end[rows])
+
+    def of_optimizer(name: str) -> bool:
+        return name.startswith(_OPTIMIZER)
+
+    def loads(name: str) -> bool:
+        return name.startswith(_LOADER)
+
+    in_backward = where(trace.operators, _BACKWARD.match)
+    in_optimizer = join(*(where(t, of_optimizer) for t in (trace.operators, trace.annotations)))
+    loading = join(*(where(t, loads) for t in (trace.operators, trace.annotations)))
+    rest = where(trace.operators, lambda name: not is_step(name))
+    elsewhere = join(in_backward, in_optimizer, loading)
+    return {
+        "forward and other": subtract(rest, elsewhere),
+        "backward": in_backward,
+        "optimizer": in_optimizer,
+    }
+
+
+def _usual(durations: np.ndarray, warmup: int) -> int:
+    """The first of consecutive steps whose time together is nearest to the median's."""
+    steps = min(_STEPS, len(durations) - warmup)
+    sums = np.convolve(durations[warmup:], np.ones(steps), mode="valid")
+    usual = steps * float(np.median(durations[warmup:]))
+    return warmup + int(np.argmin(np.abs(sums - usual)))
+
+
+def _cut(
+    first: int,
+    edges: np.ndarray,
+    lanes: dict[str, Intervals],
+    begin: int,
+    end: int,
+    steps_known: bool = True,
+) -> StepLanes:
+    shown = {}
+    for label, found in lanes.items():
+        inside = union(np.clip(found.start, begin, end), np.clip(found.end, begin, end))
+        if len(inside):
+            shown[label] = Intervals(inside.start - begin, inside.end - begin)
+    return StepLanes(first=first, edges=edges - begin, lanes=shown, steps_known=steps_known)

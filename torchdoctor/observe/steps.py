@@ -1,0 +1,292 @@
+"""Event columns -> `StepStatistics`: how long the iterations took, and what they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torchdoctor.observe.evaluation import (
+    EXHAUSTED,
+    Units,
+    cut_units,
+    evaluation_mask,
+    evaluation_units,
+    learning_rows,
+)
+from torchdoctor.observe.events import Events
+from torchdoctor.observe.optimizer_updates import update_seconds
+from torchdoctor.observe.phases import (
+    PHASES,
+    before_forwards,
+    is_open,
+    phase_seconds,
+    step_numbers,
+    stretches,
+    sum_by_step,
+)
+from torchdoctor.observe.step_cycles import cycle_length, settled_after, shows_slope
+from torchdoctor.observe.step_finding import StepsFound, boundary_rows
+from torchdoctor.probe import step_log
+from torchdoctor.words import Boundary, StepStatistics
+from torchdoctor.words.report import TWO_MODES
+
+LEAST_WARMUP = 10
+_ENOUGH_FOR_P99 = 50
+
+
+def step_statistics(
+    trainers: Sequence[Events],
+    found: StepsFound,
+    warmup: int | None = None,
+    window: int | None = None,
+    program_ended: bool = False,
+) -> StepStatistics:
+    """Summarise the iterations of a measured window.
+
+    Times are those of the main trainer; samples of all trainers add up, as rates.
+
+    Args:
+        trainers: events of each training process, the main one first.
+        found: what separates iterations.
+        warmup: iterations to leave out at the beginning; None: until the step time has
+            settled, where enough iterations are left.
+        window: at most so many iterations; None: all that follow.
+        program_ended: whether the program ended by itself.
+
+    Raises:
+        ValueError: where fewer than two boundaries are in the events.
+    """
+    events = trainers[0]
+    rows = boundary_rows(events, found.boundary)
+    if len(rows) < 2:
+        raise ValueError(f"{len(rows)} boundaries make no iteration")
+    durations = np.diff(events.t_ns[rows]) / 1e9
+    settled = settled_after(durations)
+    if warmup is None:
+        warmup = _default_warmup(len(durations), settled)
+    warmup = min(warmup, len(durations) - 1)
+    edges = rows[warmup:] if window is None else rows[warmup : warmup + window + 1]
+    measured = durations[warmup : warmup + len(edges) - 1]
+    steps = len(measured)
+    mean, median = float(measured.mean()), float(np.median(measured))
+    counts = _counts(events, edges, found)
+    rates = [_samples_per_second(t, found, warmup, window) for t in trainers]
+    samples = None if None in rates else sum(r for r in rates if r is not None) * mean
+    return StepStatistics(
+        boundary=found.boundary,
+        how_found=found.how_found,
+        steps=steps,
+        warmup_steps=warmup,
+        median_s=median,
+        mean_s=mean,
+        p10_s=float(np.percentile(measured, 10)),
+        p90_s=float(np.percentile(measured, 90)),
+        p99_s=float(np.percentile(measured, 99)) if steps >= _ENOUGH_FOR_P99 else None,
+        first_step_s=_first_step(events, rows),
+        samples_per_step=samples,
+        trainers=len(trainers),
+        two_modes=abs(mean / median - 1.0) > TWO_MODES if median > 0 else False,
+        cycle_steps=_cycle(events, rows, durations, counts["optimizer_steps_per_step"]),
+        settled_after=settled,
+        still_warming=shows_slope(measured),
+        program_ended=program_ended,
+        total_steps_seen=len(durations),
+        **_phase_means(events, edges, found.boundary),
+        **_fetch_figures(events, edges, found),
+        **_copy_figures(events, edges),
+        update_s=update_seconds(events, edges),
+        **counts,
+    )
+
+
+def step_durations(events: Events, found: StepsFound) -> np.ndarray:
+    """Seconds of every complete iteration that was seen; float64 of shape (iterations,)."""
+    return np.diff(events.t_ns[boundary_rows(events, found.boundary)]) / 1e9
+
+
+def window_ns(trainer: Events, found: StepsFound, statistics: StepStatistics) -> tuple[int, int]:
+    """Begin and end of the measured window on the probe's clock (ns), for the sensors."""
+    rows = boundary_rows(trainer, found.boundary)
+    first = statistics.warmup_steps
+    return int(trainer.t_ns[rows[first]]), int(trainer.t_ns[rows[first + statistics.steps]])
+
+
+def _fetched_samples(events: Events, begin: int, end: int, loader: int) -> float | None:
+    """Samples of a log of fetches' ends only: every batch of this loader is trained on."""
+    rows = events.at(step_log.FETCH_END)
+    rows = rows[(rows > begin) & (rows < end) & (events.loader[rows] == loader)]
+    values = events.value[rows]
+    values = values[values != EXHAUSTED]
+    if not len(values) or (values < 0).any():
+        return None
+    return float(values.sum())
+
+
+def count_samples(events: Events, begin: int, end: int, loader: int | None) -> float | None:
+    """Samples of the training batches fetched in rows begin .. end-1.
+
+    Args:
+        events: one process's events.
+        begin: first row.
+        end: row after the last.
+        loader: the loader that counts; None: the one whose batches are learned from most, and
+            those that take turns with it (a loader made anew for each epoch or fold).
+
+    Returns:
+        None where batches have no size, or there is no loader and no explicit count.
+    """
+    explicit = events.at(step_log.EXPLICIT_STEP)
+    explicit = explicit[(explicit > begin) & (explicit <= end)]
+    if len(explicit) and (events.value[explicit] >= 0).all():
+        return float(events.value[explicit].sum())
+    if loader is not None and not len(events.at(step_log.FETCH_BEGIN)):
+        return _fetched_samples(events, begin, end, loader)
+    units = cut_units(events)
+    useful = units.is_fetch & ~evaluation_units(units) & (units.value != EXHAUSTED)
+    inside = useful & (units.start >= begin) & (units.start < end)
+    counted = [loader] if loader is not None else _taking_turns(units, useful)
+    values = units.value[inside & np.isin(units.loader, counted)]
+    if not len(values) or (values < 0).any():
+        return None
+    return float(values.sum())
+
+
+def _taking_turns(units: Units, useful: np.ndarray) -> list[int]:
+    """Loaders that are learned from, one after the other; of two that are zipped the busier."""
+    learned, counts = np.unique(units.loader[useful & units.learns], return_counts=True)
+    found: list[int] = []
+    spans: list[tuple[int, int]] = []
+    for ident in learned[np.argsort(-counts, kind="stable")]:
+        rows = units.start[useful & (units.loader == ident)]
+        first, last = int(rows[0]), int(rows[-1])
+        if all(last < begin or end < first for begin, end in spans):
+            found.append(int(ident))
+            spans.append((first, last))
+    return found
+
+
+def _default_warmup(steps: int, settled: int | None) -> int:
+    wanted = max(LEAST_WARMUP, settled or 0)
+    return wanted if steps >= 2 * wanted else steps // 3
+
+
+def _samples_per_second(
+    events: Events, found: StepsFound, warmup: int, window: int | None
+) -> float | None:
+    rows = boundary_rows(events, found.boundary)
+    rows = rows[min(warmup, max(len(rows) - 2, 0)) :]
+    if window is not None:
+        rows = rows[: window + 1]
+    if len(rows) < 2:
+        return 0.0  # this trainer did nothing in the window
+    loader = found.boundary.ident if found.boundary.kind == "loader" else None
+    samples = count_samples(events, int(rows[0]), int(rows[-1]), loader)
+    seconds = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]]) / 1e9
+    return None if samples is None or seconds <= 0 else samples / seconds
+
+
+def _first_step(events: Events, rows: np.ndarray) -> float | None:
+    begins = events.at(step_log.FETCH_BEGIN, step_log.FORWARD_BEGIN, step_log.BACKWARD_BEGIN)
+    if not len(begins) or begins[0] >= rows[0]:
+        return None
+    return float(events.t_ns[rows[0]] - events.t_ns[begins[0]]) / 1e9
+
+
+def _phase_means(events: Events, edges: np.ndarray, boundary: Boundary) -> dict[str, Any]:
+    means = phase_seconds(events, edges).mean(axis=0)
+    evaluation = evaluation_mask(events)
+    step = step_numbers(events, edges)
+    steps = len(edges) - 1
+    seconds = stretches(events)
+
+    def mean_where(mask: np.ndarray) -> float:
+        return float(sum_by_step(step[mask], seconds[mask], steps).mean())
+
+    figures: dict[str, Any] = {
+        f"{name}_s": float(mean) for name, mean in zip(PHASES, means, strict=True)
+    }
+    several = boundary.kind != "loader"
+    gaps = before_forwards(events, edges, evaluation, every_batch=several)
+    figures["before_forward_s"] = float(gaps.mean())
+    figures["evaluation_s"] = mean_where(evaluation)
+    inside = np.flatnonzero(evaluation & (step >= 0) & (step < steps))
+    figures["evaluations"] = len(np.unique(np.searchsorted(learning_rows(events), inside)))
+    starting = is_open(events, step_log.LOADER_START_BEGIN, step_log.LOADER_START_END)
+    figures["loader_start_s"] = mean_where(starting)
+    figures["gc_s"] = mean_where(is_open(events, step_log.GC_BEGIN, step_log.GC_END))
+    return figures
+
+
+def _fetch_figures(events: Events, edges: np.ndarray, found: StepsFound) -> dict[str, Any]:
+    units = cut_units(events)
+    whole = units.is_fetch & (units.fetched_row >= 0) & (units.value != EXHAUSTED)
+    if found.boundary.kind == "loader":
+        of_training = units.loader == found.boundary.ident
+    else:
+        of_training = np.isin(units.loader, units.loader[units.learns])
+    begin = units.start[whole]
+    wait = (events.t_ns[units.fetched_row[whole]] - events.t_ns[begin]) / 1e9
+    inside = (begin >= edges[0]) & (begin < edges[-1])
+    training = of_training[whole] & inside
+    if not training.any():
+        return {"fetch_median_s": None, "fetch_p99_s": None, "first_batch_s": 0.0}
+    usual = float(np.median(wait[training]))
+    _, first = np.unique(events.ident[begin], return_index=True)
+    is_first = np.zeros(len(begin), dtype=bool)
+    is_first[first] = True
+    extra = np.maximum(wait[is_first & inside] - usual, 0.0).sum()
+    return {
+        "fetch_median_s": usual,
+        "fetch_p99_s": float(np.percentile(wait[training], 99))
+        if training.sum() >= _ENOUGH_FOR_P99
+        else None,
+        "first_batch_s": float(extra) / (len(edges) - 1),
+    }
+
+
+def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
+    copies = events.at(step_log.COPY_BEGIN)
+    copies = copies[(copies >= edges[0]) & (copies < edges[-1])]
+    if not len(copies):
+        return {}
+    steps = len(edges) - 1
+    pinned, non_blocking = (events.ident[copies] & 1) > 0, (events.ident[copies] & 2) > 0
+    sizes = events.value[copies]
+    if (sizes <= 0).all():  # the size stands at whichever end of the pair carries it
+        ends = events.at(step_log.COPY_END)
+        sizes = events.value[ends[(ends >= edges[0]) & (ends < edges[-1])]]
+    return {
+        "pageable_copies_per_step": float((~pinned).sum()) / steps,
+        "blocking_copies_per_step": float((pinned & ~non_blocking).sum()) / steps,
+        "h2d_bytes_per_step": float(np.maximum(sizes, 0).sum()) / steps,
+    }
+
+
+def _counts(events: Events, edges: np.ndarray, found: StepsFound) -> dict[str, Any]:
+    steps = len(edges) - 1
+
+    def inside(rows: np.ndarray) -> np.ndarray:
+        return rows[(rows >= edges[0]) & (rows < edges[-1])]
+
+    stepped = inside(events.at(step_log.OPTIMIZER_BEGIN))
+    units = cut_units(events)
+    batches = units.is_fetch & (units.value != EXHAUSTED) & ~evaluation_units(units)
+    if found.boundary.kind == "loader":
+        batches &= units.loader == found.boundary.ident
+    return {
+        "backwards_per_step": len(inside(events.at(step_log.BACKWARD_BEGIN))) / steps,
+        "optimizer_steps_per_step": len(stepped) / steps,
+        "optimizers_per_step": len(np.unique(events.ident[stepped])),
+        "batches_per_step": len(inside(units.start[batches])) / steps,
+    }
+
+
+def _cycle(
+    events: Events, rows: np.ndarray, durations: np.ndarray, optimizer_steps: float
+) -> int | None:
+    units = cut_units(events)
+    learning = np.isin(units.loader, units.loader[units.learns])
+    ended = units.start[units.is_fetch & (units.value == EXHAUSTED) & learning]
+    return cycle_length(step_numbers(events, rows)[ended], durations, optimizer_steps)

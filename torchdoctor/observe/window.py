@@ -1,0 +1,126 @@
+"""How many iterations a timed launch discards, and how many it measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchdoctor.observe.steps import LEAST_WARMUP
+from torchdoctor.words import LoaderFacts, StepStatistics
+
+LEAST_STEPS = 30
+FEWEST_WARMUP, FEWEST_STEPS = 3, 5  # where steps are so long that the budget allows no more
+LEAST_S, SHORTEST_S = 2.5, 1.0
+MOST_S = 20.0
+_ASKED_FOR_S = 3600.0  # a number of steps that the user wants is measured to its end
+_LAUNCHES = 30  # a budget should pay for about so many of the longest windows
+_SHORT_LAUNCHES = 60  # and, where it is small, for so many of the shortest: pairs tell more
+_WARMUP_SHARE = 0.25  # of a short program's iterations
+DEFAULT_PREFETCH = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Iterations of a timed launch: discarded, then measured for at most `max_window_s`."""
+
+    warmup_steps: int
+    measure_steps: int
+    max_window_s: float
+
+    def overruled(self, measure_steps: int | None, warmup_steps: int | None) -> Window:
+        """The same with what the user asked for instead; None: nothing."""
+        window = self
+        if warmup_steps is not None:
+            window = replace(window, warmup_steps=warmup_steps)
+        if measure_steps is not None:
+            window = replace(window, measure_steps=measure_steps, max_window_s=_ASKED_FOR_S)
+        return window
+
+    def warmed_up(self, steps: int, step_s: float, start_s: float) -> Window:
+        """With so long a warm-up, where that at most doubles what a launch takes."""
+        launch_s = start_s + (self.warmup_steps + self.measure_steps) * step_s
+        if steps <= self.warmup_steps or (steps - self.warmup_steps) * step_s > launch_s:
+            return self
+        return replace(self, warmup_steps=steps)
+
+
+def choose_window(
+    observed: StepStatistics,
+    budget_s: float | None = None,
+    loaders: Sequence[LoaderFacts] = (),
+) -> Window:
+    """Choose warm-up and measured iterations from what the first launch showed.
+
+    Args:
+        observed: the observation's statistics.
+        budget_s: time for all trials together; None: no limit known.
+        loaders: the main process's loaders; what their workers prefetch before the window is
+            drained within the warm-up, or a window would measure a stock and not a rate.
+
+    Returns:
+        At least 10 warm-up iterations, at least 30 measured ones and 2.5 s (1 s where the
+        budget is small), and whole cycles where a cycle fits, all as far as the program has that
+        many iterations, and the budget room for them: never below 3 and 5.
+    """
+    longest, least = MOST_S, LEAST_S
+    step_s = max(observed.mean_s, 1e-6)
+    fewest_warmup = fewest = LEAST_WARMUP
+    if budget_s is not None:
+        longest = min(MOST_S, max(LEAST_S, budget_s / _LAUNCHES))
+        least = min(LEAST_S, max(SHORTEST_S, budget_s / _SHORT_LAUNCHES))
+        # Steps of seconds: ten to warm up and ten to measure would leave no launches to compare.
+        affordable = int(longest / step_s)
+        fewest_warmup = min(LEAST_WARMUP, max(FEWEST_WARMUP, affordable))
+        fewest = min(LEAST_WARMUP, max(FEWEST_STEPS, affordable))
+    settled = min(observed.settled_after or 0, max(LEAST_WARMUP, int(2 * longest / step_s)))
+    warmup = max(fewest_warmup, settled if fewest_warmup == LEAST_WARMUP else 0)
+    # Iterations with prefetched batches cost less waiting, so they must not be in the window.
+    stock = prefetched(observed, loaders)
+    warmup = max(warmup, min(stock, int(longest / step_s)))
+    steps = max(LEAST_STEPS, math.ceil(least / step_s))
+    steps = _whole_cycles(steps, observed.cycle_steps, step_s, longest)
+    steps = min(steps, max(fewest, int(longest / step_s)))
+    if observed.program_ended:
+        warmup, steps = _fit(warmup, steps, observed)
+    return Window(warmup_steps=warmup, measure_steps=steps, max_window_s=longest)
+
+
+def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[int, int]:
+    """Workers of a loader with these settings, and batches that each of them prepares ahead."""
+    workers = settings.get("num_workers", loader.num_workers)
+    ahead = settings.get("prefetch_factor", loader.prefetch_factor)
+    return int(workers), int(ahead or DEFAULT_PREFETCH)
+
+
+def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
+    """Iterations that batches which the workers hold ready would last."""
+    batches = [
+        math.prod(prepared_ahead({}, x))
+        for x in loaders
+        if x.num_workers > 0
+        and (observed.boundary.kind != "loader" or x.ident == observed.boundary.ident)
+    ]
+    return math.ceil(max(batches, default=0) / max(observed.batches_per_step, 1.0))
+
+
+def _whole_cycles(steps: int, cycle: int | None, step_s: float, longest: float) -> int:
+    if not cycle or cycle * step_s > longest:
+        return steps
+    enough = math.ceil(steps / cycle)
+    fitting = int(longest / (cycle * step_s))
+    return max(min(enough, fitting), 1) * cycle
+
+
+def _fit(warmup: int, steps: int, observed: StepStatistics) -> tuple[int, int]:
+    """Cut both to a program that ended by itself after `total_steps_seen` iterations."""
+    total = observed.total_steps_seen
+    if warmup + steps <= total:
+        return warmup, steps
+    warmup = max(1, min(warmup, int(total * _WARMUP_SHARE)))
+    steps = min(steps, total - warmup)
+    cycle = observed.cycle_steps
+    if cycle and steps > cycle:
+        steps -= steps % cycle
+    return warmup, max(steps, 1)

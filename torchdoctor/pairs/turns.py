@@ -1,0 +1,194 @@
+"""Two launches side by side: one stands still while the other runs its block of iterations.
+
+Only one of the two runs at any time, but for their start. Turns follow each other within seconds,
+so what else happens on the machine meets both; the start is paid once for many blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import psutil
+
+from torchdoctor.launch.running_launch import Poll, RunningLaunch, no_interrupts
+from torchdoctor.machine import processes
+from torchdoctor.pairs.turn_blocks import TurnBlocks
+from torchdoctor.words import LaunchTiming, TurnsTaken
+
+_LOOK_S = 0.004
+_BLOCKED_FACTOR, _BLOCKED_S = 20.0, 30.0  # a turn that takes this long comes no more
+
+
+Start = Callable[[Poll], TurnsTaken]
+
+
+class _Player:
+    """One launch in a thread of its own, let go and held up from outside."""
+
+    def __init__(self, start: Start, over: threading.Event) -> None:
+        self._start, self._over = start, over
+        self.running: RunningLaunch | None = None
+        self.result: TurnsTaken | None = None
+        self.error: BaseException | None = None
+        self.turns = 0  # that it was given
+        self.thread = threading.Thread(target=self._run, name="turns", daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.result = self._start(self._poll)
+        except BaseException as error:
+            self.error = error
+
+    def _poll(self, running: RunningLaunch) -> bool:
+        self.running = running
+        return self._over.is_set()
+
+    def waits(self) -> bool:
+        """Whether it stands at the boundary before its next turn."""
+        if self.running is None:
+            return False
+        try:
+            said = json.loads((self.running.channel / "turn.json").read_bytes())
+        except (OSError, ValueError):
+            return False
+        return bool(said["turn"] == self.turns)
+
+    def go(self) -> None:
+        """The next turn."""
+        assert self.running is not None
+        self.signal(signal.SIGCONT)
+        (self.running.channel / f"go-{self.turns}").touch()
+        self.turns += 1
+
+    def hold(self) -> None:
+        """Stop its processes, its loader's workers too: they would go on preparing batches."""
+        # Twice: a process may have been started while the first ones were told.
+        for _ in range(2):
+            self.signal(signal.SIGSTOP)
+
+    def signal(self, number: int) -> None:
+        """Tell every process of the program."""
+        if self.running is None:
+            return
+        started = self.running.started
+        # PID 1 of the namespace only waits; whoever ends the launch needs it awake.
+        root = started.init_pid if started.init_pid is not None else started.popen.pid
+        for process in processes.tree(root):
+            if process.pid != started.init_pid:
+                with contextlib.suppress(psutil.Error, OSError):
+                    os.kill(process.pid, number)
+
+
+def abba(blocks: int, chance: random.Random) -> list[int]:
+    """Whose turn it is, 0 or 1: `blocks` turns of each, in fours of ABBA or BAAB by lot."""
+    order: list[int] = []
+    for _ in range(blocks // 2):
+        order += chance.choice([[0, 1, 1, 0], [1, 0, 0, 1]])
+    return order
+
+
+def neighbours(one: TurnsTaken, other: TurnsTaken) -> list[tuple[LaunchTiming, LaunchTiming]]:
+    """Turn n of one with turn n of the other: in ABBA order they follow each other."""
+    theirs = {block.round: block.timing for block in other.blocks}
+    return [(x.timing, theirs[x.round]) for x in one.blocks if x.round in theirs]
+
+
+def take_turns_by_lot(
+    starts: tuple[Start, Start], turns: TurnBlocks, chance: random.Random, until_s: float
+) -> tuple[TurnsTaken, TurnsTaken]:
+    """`take_turns` in blocks of `turns`, who begins and in which order by lot; as `starts` are."""
+    # The first to warm up waits longer for its first block, so that goes by lot too.
+    places = [0, 1]
+    chance.shuffle(places)
+    shuffled = starts[places[0]], starts[places[1]]
+    taken = take_turns(shuffled, abba(turns.blocks, chance), turns.most_turn_s, until_s)
+    return taken[places[0]], taken[places[1]]  # swapping twice is nothing
+
+
+def take_turns(
+    starts: tuple[Start, Start], order: Sequence[int], turn_s: float, until_s: float
+) -> tuple[TurnsTaken, TurnsTaken]:
+    """Run two launches side by side.
+
+    Args:
+        starts: begin each launch, given its `poll`; called in a thread.
+        order: whose block is next, 0 or 1, in fours (ABBA or BAAB).
+        turn_s: what a turn takes; a much longer one is not waited for.
+        until_s: `time.monotonic()` after which no further four turns begin, once four were.
+
+    Returns:
+        What each measured; one whose turn did not end is `late`.
+
+    Raises:
+        KeyboardInterrupt: after both have ended.
+    """
+    over, late = threading.Event(), None
+    players = _Player(starts[0], over), _Player(starts[1], over)
+    with processes.adopting_orphans():
+        try:
+            for player in players:
+                player.thread.start()
+            late = _play(players, order, turn_s, until_s)
+        finally:
+            over.set()
+            with no_interrupts():
+                for player in players:
+                    player.signal(signal.SIGCONT)
+                    player.thread.join()
+    for player in players:
+        if player.error is not None:
+            raise player.error
+    first, second = (player.result for player in players)
+    assert first is not None and second is not None
+    if late is None:
+        return first, second
+    if late == 0:
+        return replace(first, late=True), _stood_still(second)
+    return _stood_still(first), replace(second, late=True)
+
+
+def _stood_still(one: TurnsTaken) -> TurnsTaken:
+    """The other one's turn took so long that this one's time was up too."""
+    return replace(one, stopped=True) if one.timing.ended == "timed-out" else one
+
+
+def _play(
+    players: tuple[_Player, _Player], order: Sequence[int], turn_s: float, until_s: float
+) -> int | None:
+    """All turns, as far as they go; returns whose turn it was that did not end."""
+    held: set[int] = set()
+    while len(held) < 2:
+        for number, player in enumerate(players):
+            if number not in held and player.waits():
+                player.hold()
+                held.add(number)
+        if not all(player.thread.is_alive() for player in players):
+            return None
+        time.sleep(_LOOK_S)
+    # Each warms up alone: what is tuned by trying (cuDNN, torch.compile) is tuned undisturbed.
+    for number, side in enumerate([0, 1, *order]):
+        played = number - 2
+        if played >= 4 and played % 4 == 0 and time.monotonic() > until_s:
+            return None
+        player = players[side]
+        player.go()
+        # The first turn of each is its warm-up, which may compile.
+        patience_s = _BLOCKED_S + _BLOCKED_FACTOR * turn_s if number > 1 else float("inf")
+        given_up = time.monotonic() + patience_s
+        while not player.waits():
+            if time.monotonic() > given_up:
+                return side
+            ended = [x.result for x in players if not x.thread.is_alive()]
+            if ended:  # the time of who stood still may be up too
+                return side if any(x and x.timing.ended == "timed-out" for x in ended) else None
+            time.sleep(_LOOK_S)
+        player.hold()
+    return None

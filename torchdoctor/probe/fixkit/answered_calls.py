@@ -1,0 +1,139 @@
+"""Calls of a tensor's methods answered with what the same call returned an iteration before.
+
+A call is told by its place (the instructions of the three innermost frames) and by its number at
+that place within the iteration. So a loop over ten losses gets ten answers, and whatever the
+program decides by them it decides as it did in the iteration that they come from.
+"""
+
+import functools
+import os
+import sys
+import threading
+
+_PROBE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_FRAMES = 3
+_MOST_KEPT = 100_000  # values; a place that is called more often is called for real
+_MOST_BYTES = 1 << 30  # of tensors that are kept
+_LEAST_ANSWERED = 0.8  # of the calls; with less their cost would look hidden
+_ENOUGH = 10  # iterations to tell by
+
+
+class AnsweredCalls:
+    """Wrappers that are there only while they are on.
+
+    Args:
+        program: the ceiling's `Program`.
+    """
+
+    def __init__(self, program):
+        self._program = program
+        self._wanted = []  # (owner, name, describe)
+        self._before = []  # (owner, name, what its own dictionary held, whether it held any)
+        self._main = threading.main_thread().ident
+        self._answered = self._made = self._iterations = 0  # of all blocks
+        self._forget()
+
+    def _forget(self):
+        self._kept = {}  # place and number -> (value, version)
+        self._counts = {}
+        self._used = False
+        self._bytes = 0
+        self._first = True  # iteration: there is nothing to answer with yet
+
+    def of(self, owner, name, describe):
+        """Calls of owner.name are answered where describe(args, kwargs) is not None.
+
+        What it returns must be equal for a call to be answered with another one's value.
+        """
+        self._wanted.append((owner, name, describe))
+
+    def start(self):
+        """From here on; the first call at each place is made as ever."""
+        if self._before:
+            return
+        self._forget()
+        for owner, name, describe in self._wanted:
+            old = getattr(owner, name, None)
+            if old is None:
+                continue
+            own = vars(owner)
+            self._before.append((owner, name, own.get(name), name in own))
+            setattr(owner, name, self._wrapper(old, name, describe))
+
+    def stop(self):
+        """As it was."""
+        while self._before:
+            owner, name, value, had = self._before.pop()
+            if had:
+                setattr(owner, name, value)
+            else:
+                delattr(owner, name)
+        self._forget()
+
+    def next_iteration(self):
+        """The numbers of the calls begin again; whether they are answered is told in time."""
+        self._counts.clear()
+        self._iterations += not self._first
+        self._first = False
+        calls = self._answered + self._made
+        few = self._answered < _LEAST_ANSWERED * calls
+        if few and self._iterations >= _ENOUGH and self._program.usable:
+            self._program.refuse(
+                "Of such calls only %.0f %% are like one before, so most are made for real."
+                % (100.0 * self._answered / calls)
+            )
+
+    def _wrapper(self, old, name, describe):
+        guarded, program = self._program.guarded, self._program
+
+        @functools.wraps(old)
+        def function(*args, **kwargs):
+            if not program.usable or threading.get_ident() != self._main:
+                return old(*args, **kwargs)
+            key = guarded(self._key, name, describe, args, kwargs)
+            found = guarded(self._look, key) if key is not None else None
+            if found is not None:
+                return found[0]
+            value = old(*args, **kwargs)
+            if key is not None:
+                guarded(self._keep, key, value)
+            return value
+
+        return function
+
+    def _key(self, name, describe, args, kwargs):
+        frame = sys._getframe(3)  # above this, `guarded` and the wrapper
+        if frame.f_code.co_filename.startswith(_PROBE):
+            return None  # the probe itself wants the value
+        what = describe(args, kwargs)
+        if what is None:
+            return None
+        place = []
+        while frame is not None and len(place) < _FRAMES:
+            place.append((id(frame.f_code), frame.f_lasti))
+            frame = frame.f_back
+        where = (name, what, *place)
+        number = self._counts[where] = self._counts.get(where, -1) + 1
+        return (number, where)
+
+    def _look(self, key):
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        value, version = found
+        if getattr(value, "_version", None) != version:
+            self._program.refuse("The program changes in place what such a call returned.")
+        self._answered += not self._first
+        if not self._used:
+            self._used = True
+            self._program.applied()
+        return (value,)
+
+    def _keep(self, key, value):
+        self._made += not self._first
+        if hasattr(value, "element_size"):
+            self._bytes += value.numel() * value.element_size()
+        if self._bytes > _MOST_BYTES:
+            self._program.refuse("What such calls return is too large to be kept.")
+        if len(self._kept) < _MOST_KEPT:
+            self._kept[key] = (value, getattr(value, "_version", None))

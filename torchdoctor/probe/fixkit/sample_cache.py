@@ -1,0 +1,174 @@
+"""Samples of a data set kept in memory, as long as they are seen to be the same each time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..measure.nested_datasets import leaves, parts_of
+from .random_states import SCALARS, global_states, held_generators, restore, same_states
+
+_ASKED_TWICE = 8  # of the first samples
+_CHECKED_EACH_PASS = 4
+_DEPTH = 4  # of attributes that are searched for a random generator
+
+
+class NotKeptError(Exception):
+    """The cache may not be used for this data set; the message says why."""
+
+
+class SampleCache:
+    """Samples of one data set in one process.
+
+    Args:
+        torch: the user's torch module.
+        limit: bytes that it may keep.
+        on_use: called when a sample is answered from memory.
+        on_off: called with the reason when it switches itself off.
+    """
+
+    def __init__(self, torch: Any, limit: int, on_use: Any, on_off: Any) -> None:
+        self._torch, self._room = torch, limit
+        self._on_use, self._on_off = on_use, on_off
+        self._samples: dict[Any, Any] = {}
+        self._asked_twice = self._to_check = 0
+        self.on = True
+
+    def new_pass(self) -> None:
+        """An epoch begins: what is kept may have become wrong."""
+        self._to_check = _CHECKED_EACH_PASS
+
+    def makes_whole_batches(self, dataset: Any) -> bool:
+        """Whether a data set makes its samples by the batch, and not each by its index."""
+        parts = parts_of(dataset, self._torch)
+        if parts is not None:
+            return any(map(self.makes_whole_batches, parts))
+        return hasattr(dataset, "__getitems__")
+
+    def get(self, dataset: Any, index: Any) -> Any:
+        """The sample of an index."""
+        if not self.on or type(index) not in (int, str):
+            return dataset[index]
+        if index in self._samples:
+            if self._to_check:
+                return self._checked(dataset, index)
+            self._on_use()
+            return self._copy(self._samples[index])
+        before = global_states(self._torch) if self._asked_twice < _ASKED_TWICE else None
+        sample = dataset[index]
+        try:
+            if before is not None:
+                self._ask_twice(dataset, index, sample, before)
+            self._keep(index, sample)
+        except NotKeptError as reason:
+            self._switch_off(str(reason))
+        return sample
+
+    def _ask_twice(self, dataset: Any, index: Any, sample: Any, before: Any) -> None:
+        if not self._asked_twice and held_generators(
+            leaves(dataset, self._torch), self._torch, _DEPTH
+        ):
+            raise NotKeptError("The data set holds a random generator.")
+        self._asked_twice += 1
+        after = global_states(self._torch)
+        if not same_states(before, after):
+            raise NotKeptError(
+                "The data set draws random numbers: its samples may differ each time."
+            )
+        try:
+            again = dataset[index]
+        except Exception as error:
+            raise NotKeptError("The data set gives a sample once only.") from error
+        finally:
+            restore(self._torch, after)
+        if not self._equal(sample, again):
+            raise NotKeptError("The same index gave another sample when it was asked for again.")
+
+    def _checked(self, dataset: Any, index: Any) -> Any:
+        self._to_check -= 1
+        sample = dataset[index]
+        if not self._equal(self._samples[index], sample):
+            self._switch_off("The same index gives another sample in another epoch.")
+        return sample
+
+    def _switch_off(self, reason: str) -> None:
+        self.on = False
+        self._samples.clear()
+        self._on_off(reason)
+
+    def _keep(self, index: Any, sample: Any) -> None:
+        size = self._size(sample)
+        if size <= self._room:
+            self._room -= size
+            self._samples[index] = self._copy(sample)
+
+    def _size(self, sample: Any) -> int:
+        if type(sample) is self._torch.Tensor:
+            return int(sample.numel() * sample.element_size()) + 64
+        if type(sample) in (list, tuple) or _is_named_tuple(sample):
+            return sum(map(self._size, sample)) + 64
+        if type(sample) is dict:
+            return sum(map(self._size, sample.values())) + 128
+        if type(sample).__module__.startswith("PIL."):
+            return len(sample.tobytes())
+        return int(getattr(sample, "nbytes", 0)) + sys.getsizeof(sample)
+
+    def _copy(self, sample: Any) -> Any:
+        """A copy that shares nothing that could be changed; NotKeptError for an unknown type."""
+        kind = type(sample)
+        if kind in SCALARS or _is_numpy(sample, "generic"):
+            return sample
+        if kind is self._torch.Tensor:
+            if sample.requires_grad or sample.device.type != "cpu" or sample.is_sparse:
+                raise NotKeptError(
+                    "Its samples are tensors with a gradient, on a device, or sparse."
+                )
+            return sample.clone()
+        if kind is list or kind is tuple:
+            return kind(map(self._copy, sample))
+        if _is_named_tuple(sample):
+            return kind(*map(self._copy, sample))
+        if kind is dict:
+            return {key: self._copy(value) for key, value in sample.items()}
+        if _is_numpy(sample, "ndarray") and sample.dtype != object:
+            return sample.copy(order="K")
+        if kind.__module__ == "PIL.Image" and kind.__name__ == "Image":
+            return sample.copy()
+        raise NotKeptError(
+            f"Its samples hold {kind.__module__}.{kind.__qualname__}, which is not kept."
+        )
+
+    def _equal(self, one: Any, other: Any) -> bool:
+        """Whether two samples are the same, byte by byte."""
+        if type(one) is not type(other):
+            return False
+        if type(one) is self._torch.Tensor:
+            if one.dtype != other.dtype or one.shape != other.shape:
+                return False
+            if one.stride() != other.stride() or one.device != other.device:
+                return False
+            return bool(self._torch.equal(self._bytes(one), self._bytes(other)))
+        if isinstance(one, (list, tuple)):
+            return len(one) == len(other) and all(map(self._equal, one, other))
+        if isinstance(one, dict):
+            return list(one) == list(other) and all(self._equal(one[k], other[k]) for k in one)
+        if hasattr(one, "tobytes"):
+            about = [getattr(one, x, None) for x in ("dtype", "shape", "mode", "size")]
+            same = about == [getattr(other, x, None) for x in ("dtype", "shape", "mode", "size")]
+            return same and one.tobytes() == other.tobytes()
+        return repr(one) == repr(other)
+
+    def _bytes(self, tensor: Any) -> Any:
+        return tensor.contiguous().reshape(-1).view(self._torch.uint8)
+
+
+def _is_numpy(value: Any, name: str) -> bool:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    kind = getattr(numpy, name)
+    return type(value) is kind if name == "ndarray" else isinstance(value, kind)
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")

@@ -1,0 +1,203 @@
+"""Batches from a second loader while a loader fix is on, in a running program.
+
+What the fix changes when a loader is made is decided once and for all then. So a second one is
+made with it, over the same data set: its batches are handed out in place of the program's own,
+whose iterator stands still meanwhile. Epochs end after as many batches as ever. Workers live until
+the launch ends, as persistent ones do.
+"""
+
+import os
+import time
+
+from ..measure.loader_facts import why_no_second
+from . import loader_copies, random_states, spare_memory
+from .ready_batches import ReadyBatches, most_iterations
+
+_WAIT_S = 60.0  # for a batch: workers that hang must not hold the program for ever
+_REFILL_S = 30.0  # for workers to fill their queues once the fix is off
+_FEW = 3  # steps
+
+
+def add(program, function):
+    """What `Program.before_loader` promises, for a fix that is switched in a running program."""
+    if program.second_loader is None:
+        program.second_loader = SecondLoader(program)
+    program.second_loader.functions.append(function)
+
+
+class SecondLoader:
+    """The second loader of one fix; made when it is switched on for the first time.
+
+    Args:
+        program: the fix's `Program`; it must be switched on and off.
+    """
+
+    def __init__(self, program):
+        self.functions = []
+        self._program = program
+        self._ident = None  # the loader in whose place it hands out
+        self._loader = self._iterator = None
+        self._stock = 0  # batches that its workers may hold ready
+        self._answered = self._waited = 0  # since the switch
+        self._learned = False  # from the batch before
+        self._elsewhere = False  # a batch came from elsewhere since the last answer
+        self._beside = 0  # answers before which one did
+        self._in_pass = False  # the second loader's iterator has handed something out
+        self._off_s = 0.0
+        self._ready = None  # since the switch
+        self._pid = os.getpid()
+        program.restore_training()
+        program.at_first_batch(self.start, self.stop)
+        program.before_backward(self.learns)
+        program.before_step(self.learns)
+        program.around_fetch(self.answer, self.keep)
+        program.settles(self.is_settled)
+        program.at_end(self.close)
+
+    def start(self):
+        """Switched on."""
+        if not self._program.usable:
+            return  # another part of the fix has refused
+        if self._iterator is None:
+            self._make()
+        self._answered = self._waited = self._beside = 0
+        self._learned, self._elsewhere = True, False
+        self._ready = ReadyBatches(self._stock)
+
+    def stop(self):
+        """Switched off: its workers fill their queues, and rest."""
+        self._off_s = time.perf_counter()
+
+    def learns(self):
+        """A backward or an optimizer step."""
+        self._learned = True
+
+    def _make(self):
+        program, loaders = self._program, self._program.loaders()
+        boundary = program.plan.get("boundary") or {}
+        if boundary.get("learned_by") == "batch":
+            program.give_up("Nothing shows that it learns from a batch.")
+        by_loader = boundary.get("kind") == "loader"
+        self._ident = boundary["ident"] if by_loader else loaders.last
+        known = None if self._ident is None else loaders.known[self._ident]
+        loader = None if known is None else known.loader()
+        if loader is None:
+            program.give_up("No loader feeds its loop that could have a second one beside it.")
+        reason = why_no_second(loader, program.torch, known.writes)
+        if reason is not None:
+            program.give_up(reason)
+        states = random_states.global_states(program.torch)
+        try:
+            self._loader = self._made(loader, known, loaders)
+            self._iterator = loaders.iterate(self._loader)
+        finally:
+            # A loader's start draws the seed of its workers, and that of a random order.
+            random_states.restore(program.torch, states)
+        try:
+            self._is_full()
+        except (AttributeError, NotImplementedError) as error:
+            self._end("Nobody can say how many batches lie ready (%r)." % error)
+
+    def _made(self, loader, known, loaders):
+        program = self._program
+        arguments = loader_copies.arguments_of(loader, program.torch)
+        before = dict(arguments)
+        for function in self.functions:
+            function(arguments, self._ident)
+        if all(arguments[name] is before[name] for name in before):
+            program.give_up(program.reason or "It changes nothing of the loader.")
+        workers = arguments["num_workers"]
+        streams = isinstance(loader.dataset, program.torch.utils.data.IterableDataset)
+        if streams and not workers and not loader.num_workers:
+            program.give_up("Two iterators over one IterableDataset would share its samples.")
+        if workers:
+            arguments["persistent_workers"] = True
+            arguments["timeout"] = arguments["timeout"] or _WAIT_S
+        self._stock = workers * (arguments["prefetch_factor"] or 2)
+        lacking = spare_memory.lacking(workers, self._stock * known.batch_bytes)
+        if lacking is not None:
+            program.give_up(lacking)
+        return loader_copies.second(
+            loader, arguments, known.place(), program.torch, loaders.untouched_init
+        )
+
+    def answer(self, ident, left):
+        """(batch,) in place of the training loader's next one; None: that one is fetched.
+
+        An evaluation over the same loader learns nothing, and gets batches of its own. (): the
+        epoch ends, as it would without this; what is done between epochs is a part of steps.
+        """
+        if ident != self._ident or self._iterator is None or not self._learned:
+            return None
+        if not self._program.torch.is_grad_enabled():
+            return None
+        if left is not None and left <= 0:
+            return ()
+        self._learned = False
+        self._beside += self._elsewhere
+        self._elsewhere = False
+        if self._beside >= _FEW and 2 * self._beside > self._answered:
+            self._end("Its steps take batches from elsewhere as well.")
+        try:
+            found = self._next(endless=left is not None)
+        except BaseException:
+            self.close()
+            raise
+        self._answered += len(found)
+        self._learned = not found
+        return found
+
+    def keep(self, ident, batch):
+        """A batch was fetched as ever."""
+        self._elsewhere = True
+
+    def _next(self, endless):
+        """(batch,); unless `endless`, () where a pass is over."""
+        try:
+            batch = next(self._iterator)
+            self._in_pass = True
+            return (batch,)
+        except StopIteration:
+            pass
+        over, self._in_pass = self._in_pass and not endless, False
+        states = random_states.global_states(self._program.torch)
+        try:
+            self._iterator = self._program.loaders().iterate(self._loader)
+            return () if over else (next(self._iterator),)
+        except StopIteration:
+            raise ValueError("a second pass over its loader has no batches") from None
+        finally:
+            random_states.restore(self._program.torch, states)
+
+    def is_settled(self):
+        """Whether a block may begin: its stock is used up while it is on, and full while not."""
+        if self._iterator is None:
+            return True
+        if self._program.on:
+            self._waited += 1
+            if self._answered < max(self._stock, 1):
+                if self._waited > most_iterations(self._stock):
+                    self._end("Its loop asks for too few batches.")
+                return False
+            return not self._stock or self._ready.are_used_up(self._iterator._data_queue.qsize())
+        if not self._is_full() and time.perf_counter() - self._off_s > _REFILL_S:
+            self._end("Its workers did not fill their queues in %.0f s." % _REFILL_S)
+        return self._is_full()
+
+    def _is_full(self):
+        """Whether its workers rest: all that they were asked for lies ready."""
+        iterator = self._iterator
+        if not self._stock:
+            return True
+        return iterator._data_queue.qsize() >= iterator._tasks_outstanding
+
+    def _end(self, reason):
+        self.close()
+        self._program.give_up(reason)
+
+    def close(self):
+        """End its workers; from here on the program's own batches are handed out."""
+        iterator, self._iterator, self._loader = self._iterator, None, None
+        shut_down = getattr(iterator, "_shutdown_workers", None)
+        if shut_down is not None and os.getpid() == self._pid:  # a forked child inherits it
+            shut_down()

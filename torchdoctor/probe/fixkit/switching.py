@@ -1,0 +1,236 @@
+"""A switching launch: the untouched program and fixes in turns, in blocks of iterations.
+
+A round is baseline, the arms in random order, baseline; with one arm ABBA or BAAB. After each
+switch some iterations are discarded: caches, thread pools and loader queues are still as the
+other side left them. The device is waited for at both ends of a block.
+"""
+
+import random
+import time
+
+from .. import step_log
+from . import ready_batches
+
+BASELINE = 0  # the number of the untouched program; arms count from 1
+
+
+class Switching:
+    """Which arm runs now, and when the next one does.
+
+    The plan's "switch": `arms` (lists of fixes), `rounds`, `block_steps`, `discard_steps` (at
+    least 1), `block_most_s` (an arm whose block takes longer is left out from then on), `most_s`
+    (no further round begins after it), `seed` (of the order), `settle_s` (by arm: how long at least
+    is discarded after it was switched on, and off), `arm_steps` (by arm: iterations of its blocks,
+    where they are not `block_steps`).
+
+    Args:
+        session: the process's session.
+        synchronise: waits for the device.
+    """
+
+    def __init__(self, session, synchronise):
+        self._session, self._synchronise = session, synchronise
+        wanted = session.plan["switch"]
+        self._rounds = int(wanted["rounds"])
+        self._steps = int(wanted["block_steps"])
+        self._discard = max(int(wanted["discard_steps"]), 1)
+        self._block_most_s = wanted.get("block_most_s")
+        self._most_s = wanted.get("most_s")
+        # A generator of our own: the program's random numbers must stay what they are.
+        self._order = random.Random(wanted.get("seed") or 0)
+        self._flush = session.guarded(session.log.flush)
+        self._settle_s = [0.0, *(wanted.get("settle_s") or [0.0] * len(wanted["arms"]))]
+        of_arms = wanted.get("arm_steps") or [self._steps] * len(wanted["arms"])
+        self._steps_of = [self._steps, *of_arms]
+        self._settled_at_s = 0.0
+        self._left_out = set()
+        self._paused = set()  # arms of which a block was cut short for one long step
+        self._longest_s = self._step_began_s = 0.0  # of this block
+        self._own = None  # what the program's own workers made while an arm answered its fetches
+        self._slots = []  # arms of this round that are still to come
+        self._round = -1
+        self._now = BASELINE
+        self._count = 0  # iterations since the switch, or since the block began
+        self._in_block = False
+        self._began_s = self._block_began_s = None
+
+    def boundary(self, number):
+        """An iteration begins.
+
+        Returns:
+            True once no block is to come; everything is switched off then.
+        """
+        log = self._session.log
+        if self._began_s is None:
+            self._began_s = time.perf_counter()
+            over = self._is_over()
+            log.add(step_log.BOUNDARY, 0, number)
+            return over
+        self._count += 1
+        for program in self._session.programs:
+            for function in program.iteration_functions:
+                program.guarded(function)
+        if not self._in_block and not self._is_usable():
+            log.add(step_log.BOUNDARY, 0, number)
+            return self._is_over()
+        if not self._in_block and self._is_settled():
+            self._synchronise()
+            log.add(step_log.BLOCK_BEGIN, self._now, self._round)
+            self._in_block, self._count = True, 0
+            self._block_began_s = self._step_began_s = time.perf_counter()
+            self._longest_s = 0.0
+        elif self._in_block and self._is_block_over():
+            self._synchronise()
+            log.add(step_log.BOUNDARY, 0, number)
+            log.add(step_log.BLOCK_END, self._now, self._round)
+            self._in_block = False
+            return self._is_over()
+        log.add(step_log.BOUNDARY, 0, number)
+        return False
+
+    def _is_usable(self):
+        """Whether what is on neither refused nor failed since it was switched on."""
+        return self._now == BASELINE or all(
+            program.usable for program in self._session.arms[self._now - 1]
+        )
+
+    def _is_settled(self):
+        # All of them: workers that fill their queues disturb whoever is on.
+        settled = [program.is_settled() for program in self._session.all_programs()]
+        enough = self._count >= self._discard and time.perf_counter() >= self._settled_at_s
+        return all([enough, *settled, self._are_own_batches_used_up()])
+
+    def _are_own_batches_used_up(self):
+        """Those that the program's own workers made while batches came from elsewhere."""
+        found = None if self._own is None else ready_batches.of(self._own_iterator())
+        if found is None or self._own.are_used_up(found[0]):
+            self._own = None
+        return self._own is None
+
+    def _is_over(self):
+        """Switch to what comes next; whether nothing does."""
+        if self._next_block():
+            return False
+        self._close(self._session.all_programs())
+        return True
+
+    def _is_block_over(self):
+        steps = self._steps_of[self._now]
+        if self._count >= steps:
+            return True
+        if self._block_most_s is None or self._now == BASELINE:
+            return False
+        now = time.perf_counter()
+        took, self._step_began_s = now - self._step_began_s, now
+        self._longest_s = max(self._longest_s, took)
+        spent, most_s = now - self._block_began_s, self._block_most_s * steps / self._steps
+        if spent < most_s:
+            return False
+        # An evaluation or a checkpoint that fell into its block says nothing of the arm, once.
+        rest_s = spent - self._longest_s
+        one_pause = self._count > 1 and rest_s < most_s / 2 * (self._count - 1) / steps
+        if one_pause and self._now not in self._paused:
+            self._paused.add(self._now)
+        else:
+            self._left_out.add(self._now)
+        return True
+
+    def _next_block(self):
+        """Switch to what comes next; False where nothing does."""
+        while True:
+            if not self._slots and not self._begin_round():
+                self._switch_to(BASELINE)
+                return False
+            arm = self._slots.pop(0)
+            if arm in self._left_out:
+                continue
+            if not self._switch_to(arm):
+                return False
+            if self._now == arm:
+                self._count = 0
+                return True
+
+    def _begin_round(self):
+        self._round += 1
+        alive = [n for n in range(1, len(self._session.arms) + 1) if n not in self._left_out]
+        spent = time.perf_counter() - self._began_s
+        late = self._round > 0 and self._most_s is not None and spent > self._most_s
+        if self._round >= self._rounds or not alive or late:
+            return False
+        if len(alive) == 1:
+            first, second = self._order.sample([BASELINE, alive[0]], 2)
+            self._slots = [first, second, second, first]
+        else:
+            self._slots = [BASELINE, *self._order.sample(alive, len(alive)), BASELINE]
+        return True
+
+    def _switch_to(self, arm):
+        """Switch; an arm that refuses or fails is left out, with the untouched program on.
+
+        Returns:
+            False where the one before could not be switched off: nothing can be compared any more.
+        """
+        if arm == self._now:
+            return True
+        session, programs = self._session, self._session.arms
+        settle_s = max(self._settle_s[self._now], self._settle_s[arm])
+        self._settled_at_s = time.perf_counter() + settle_s
+        found = ready_batches.of(self._own_iterator()) if self._answers_fetches() else None
+        self._own = None if found is None else ready_batches.ReadyBatches(found[1])
+        modules = session.models.alive()
+        session.models.leave_contexts()
+        if self._now != BASELINE:
+            before = programs[self._now - 1]
+            if not all(program.usable for program in before):
+                self._left_out.add(self._now)  # it refused or failed within its block
+            if not self._off(before, modules):
+                return False
+            if self._now in self._left_out:
+                self._close(before)
+        if arm != BASELINE and not self._on(programs[arm - 1], modules):
+            self._left_out.add(arm)
+            if not self._off(programs[arm - 1], modules):
+                return False
+            self._close(programs[arm - 1])
+            arm = BASELINE
+        self._now = arm
+        session.log.add(step_log.SWITCH, arm)
+        self._flush()  # who was on must be known of a program that is killed
+        return True
+
+    def _answers_fetches(self):
+        """Whether what was on until now handed out batches in place of the program's loader."""
+        before = self._session.arms[self._now - 1] if self._now != BASELINE else ()
+        return any(program.fetch_functions for program in before)
+
+    def _own_iterator(self):
+        loaders = self._session.loaders
+        return None if loaders.last is None else loaders.known[loaders.last].iterator()
+
+    def _close(self, programs):
+        for program in programs:
+            program.close()
+
+    def _on(self, programs, modules):
+        self._session.programs = programs
+        for program in programs:
+            if program.usable:
+                program.switch_on(modules)
+        return all(program.usable for program in programs)
+
+    def _off(self, programs, modules):
+        whole = True
+        for program in reversed(programs):
+            if not program.on:
+                continue
+            try:
+                program.switch_off(modules)
+            except Exception as error:
+                whole = False
+                program.state = "failed"
+                program.reason = "it could not be switched off: %s: %s" % (
+                    type(error).__name__,
+                    error,
+                )
+        self._session.programs = []
+        return whole

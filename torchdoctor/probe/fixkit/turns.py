@@ -1,0 +1,111 @@
+"""Blocks of iterations that take turns with another process: the other version of the program.
+
+At a boundary the process says that it stands still (`turn.json` in its channel) and waits until it
+is told to go on (`go-<number>`). Whoever tells it stops all of its processes meanwhile, its
+loader's workers too. The device is waited for at both ends of a block.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from .. import step_log
+
+_LOOK_S = 0.002
+
+
+class Turns:
+    """When this process stands still, and which of its iterations are a block.
+
+    The plan's "turns": `warmup_steps` (of the first turn, which measures nothing), `block_steps`,
+    `discard_steps` (after each wait: caches and thread pools are the other's), `block_most_s` (a
+    block that takes longer is cut short, but for its first two iterations).
+
+    Args:
+        session: the process's session.
+        synchronise: waits for the device.
+    """
+
+    def __init__(self, session, synchronise):
+        self._session, self._synchronise = session, synchronise
+        wanted = session.plan["turns"]
+        self._warmup = int(wanted["warmup_steps"])
+        self._steps = int(wanted["block_steps"])
+        self._discard = max(int(wanted["discard_steps"]), 1)
+        self._block_most_s = float(wanted["block_most_s"])
+        self._turn = -1  # 0: the warm-up
+        self._count = 0  # iterations since the turn, or since its block began
+        self._in_block = False
+        self._block_began_s = None
+
+    def boundary(self, number):
+        """An iteration begins; returns once it may."""
+        log = self._session.log
+        if self._turn < 0:
+            self._wait_for_turn()
+            log.add(step_log.BOUNDARY, 0, number)
+            return
+        self._count += 1
+        if self._turn == 0:
+            if self._count >= self._warmup:
+                self._wait_for_turn()
+        elif self._in_block:
+            if self._is_block_over():
+                self._end_block(number)
+                return
+        elif self._count >= self._discard:
+            self._synchronise()
+            log.add(step_log.BLOCK_BEGIN, 0, self._turn)
+            self._in_block, self._count = True, 0
+            self._block_began_s = time.perf_counter()
+        log.add(step_log.BOUNDARY, 0, number)
+
+    def _is_block_over(self):
+        if self._count >= self._steps:
+            return True
+        spent = time.perf_counter() - self._block_began_s
+        return spent > self._block_most_s and self._count > 1
+
+    def _end_block(self, number):
+        log = self._session.log
+        self._synchronise()
+        log.add(step_log.BOUNDARY, 0, number)
+        log.add(step_log.BLOCK_END, 0, self._turn)
+        self._in_block = False
+        self._wait_for_turn()
+        # The iteration that this boundary began is the first after the wait; its mark is above.
+
+    def _wait_for_turn(self):
+        """Stand still until the next turn."""
+        session = self._session
+        self._synchronise()
+        _stop_children()
+        began_s = time.perf_counter()
+        session.flush()
+        self._turn += 1
+        path = os.path.join(session.channel, "turn.json")
+        with open(path + ".part", "w", encoding="utf-8") as file:
+            json.dump({"turn": self._turn, "pid": session.pid}, file)
+        os.replace(path + ".part", path)
+        go = os.path.join(session.channel, "go-%d" % self._turn)
+        while not os.path.exists(go):
+            time.sleep(_LOOK_S)
+        if session.first_step_s is None:
+            session.stood_still_s += time.perf_counter() - began_s
+        self._count = 0
+
+
+def _stop_children():
+    """Loader workers at once: until they are told from outside, they would fill their queues.
+
+    Whoever gives the turn lets them go on.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    for child in list(getattr(process, "_children", ())):
+        try:
+            if child._popen.returncode is None:  # else its number may be somebody else's
+                os.kill(child.pid, signal.SIGSTOP)
+        except (AttributeError, OSError, TypeError, ValueError):
+            continue

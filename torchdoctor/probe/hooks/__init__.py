@@ -1,0 +1,1 @@
+"""What the probe wraps in torch and Python so that it sees a step happen."""

@@ -1,0 +1,165 @@
+"""Backward passes and the loss at each of them.
+
+`Tensor.backward` goes through `torch.autograd.backward`, so one wrapper sees both.
+"""
+
+import functools
+import os
+from array import array
+
+from .. import places, step_log
+from . import gradient_hooks
+
+_SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
+
+
+class Losses:
+    """The loss at every backward: read at once on the CPU, kept on the device elsewhere."""
+
+    def __init__(self, session):
+        self._session = session
+        session.forget.append(self._forget)
+        self._forget()
+
+    def _forget(self):
+        self._values = array("d")
+        self._device = []  # (index, detached tensor), read after the window
+        self._written = 0
+
+    def keep(self, tensors):
+        """Keep a scalar loss.
+
+        Returns:
+            Its index, or -1 where there is no scalar (written as +inf so that indices agree).
+        """
+        tensor = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
+        values = self._values
+        try:
+            if tensor.is_cpu:
+                values.append(tensor.item())  # raises where it is no scalar
+                return len(values) - 1
+        except (AttributeError, RuntimeError, ValueError, TypeError):
+            pass
+        if getattr(tensor, "numel", None) is None or tensor.numel() != 1:
+            values.append(float("inf"))
+            return -1
+        if tensor.device.type == "cpu":
+            values.append(tensor.detach().item())
+        else:
+            self._device.append((len(values), tensor.detach()))
+            values.append(float("inf"))
+        return len(values) - 1
+
+    def write(self, channel, pid):
+        """Append to `losses-<pid>.bin` what is known; device values only after the window."""
+        if self._device:
+            if not self._session.window_over():
+                return
+            for index, tensor in self._device:
+                self._values[index] = float(tensor.float().item())
+            self._device = []
+        new = self._values[self._written :]
+        if not new:
+            return
+        self._written = len(self._values)
+        path = os.path.join(channel, "losses-%d.bin" % pid)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(file, new.tobytes())
+        finally:
+            os.close(file)
+
+
+def install(session):
+    """Wrap `torch.autograd.backward`, and `torch.autograd.grad`."""
+    torch = session.torch
+    losses = Losses(session)
+    session.registries.append(losses)
+    session.retain_graph = 0
+    # False: not looked for yet
+    session.backward_location = False if session.phases else None
+    old = torch.autograd.backward
+    window, add, keep = session.window, session.log.add, losses.keep
+    phases = session.phases
+    models, optimizers, bounds = session.models, session.optimizers, window.kind == "backward"
+
+    def first(retain_graph):
+        """What is rare: contexts to leave, functions of fixes, the first batches."""
+        models.leave_contexts()
+        for program in session.programs:
+            for function in program.backward_functions:
+                program.guarded(function)
+        if not models.settled:
+            models.discover()
+        if session.backward_location is False and (models.seen_forward or models.settled):
+            session.backward_location = places.here()
+        if session.passes.on:
+            session.passes.backward()
+        session.first_batch()
+        if retain_graph:
+            session.retain_graph += 1
+
+    watched = phases or bounds or session.programs
+
+    def begin(retain_graph):
+        if models.settled and (phases or session.programs):
+            if models.seen_forward:
+                models.seen_forward = False
+            else:
+                models.look_again()
+        rare = retain_graph or session.backward_location is False or not models.settled
+        rare = rare or session.passes.on
+        if rare or models.open_contexts or session.programs or not session.first_batch_done:
+            first(retain_graph)
+        if bounds:
+            window.event("backward", 0)
+        if phases:
+            add(step_log.BACKWARD_BEGIN)
+
+    def end(tensors):
+        index = keep(tensors)
+        if optimizers.handle is not None and session.learned >= _SETTLED:
+            # Backwards say that something is learned, so optimizer steps need not say it too.
+            optimizers.leave()
+        if session.sparse and session.learned >= _SETTLED:
+            session.learned += 1
+            return  # fetches separate iterations and watch the clock
+        now = add(step_log.BACKWARD_END, 0, index)
+        if optimizers.open:
+            optimizers.saw_backward()
+        session.learning(now)
+
+    def replaced(tensors):
+        for program in session.programs:
+            for function in program.backward_replacements:
+                if program.guarded(function, tensors):
+                    return True
+        return False
+
+    # One frame for what happens each time; a failure of ours must never reach the program.
+    @functools.wraps(old)
+    def backward(tensors, *args, **kwargs):
+        if not session.on:
+            return old(tensors, *args, **kwargs)
+        try:
+            if watched or not session.first_batch_done:
+                begin(kwargs.get("retain_graph"))
+        except Exception as error:
+            session.fail("backward", error)
+        try:
+            if session.programs and replaced(tensors):
+                result = None
+            else:
+                result = old(tensors, *args, **kwargs)
+        except BaseException as error:
+            session.hide_frames(error)
+            session.log.add(step_log.BACKWARD_END, 0, -1)
+            raise
+        try:
+            end(tensors)
+        except Exception as error:
+            session.fail("backward", error)
+        return result
+
+    torch.autograd.backward = backward
+    gradient_hooks.install(session, begin, end)

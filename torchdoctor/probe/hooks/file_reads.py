@@ -1,0 +1,195 @@
+"""Which files the program opens to read, and when: an audit hook, only in launches not timed.
+
+A row of `files-<pid>.log` is a letter, a tab and a path. The loader's workers, which log nothing
+else, write theirs too: each row is one write call, so that a kill loses none.
+"""
+
+import os
+import random
+import sys
+import sysconfig
+
+from .. import step_log
+from ..measure import page_cache
+from . import library_reads
+
+LOADER, WORKER, TRAINING, SETUP, HELD, C_READER = "l", "w", "t", "s", "h", "c"
+PAGES = "k"  # the row is "SHARE SIZE PATH": what of a file was cached before it was read
+
+_MOST_ROWS = 200_000
+# A look takes tens of microseconds, which the median of the samples' times may not show.
+_LOOKED_AT, _MOST_OPENED = 0.25, 512  # of the files that training opens, in each process
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CODE = (".py", ".pyc", ".so", ".pyi", ".pth")
+# Libraries that open files in C or C++, where no audit event tells of it.
+_C_READERS = (
+    "cv2",
+    "h5py",
+    "lmdb",
+    "netCDF4",
+    "pyarrow",
+    "rasterio",
+    "tables",
+    "torchvision.io",
+    "torchcodec",
+    "turbojpeg",
+    "nvidia.dali",
+    "decord",
+    "av",
+    "soundfile",
+    "tensorflow",
+)
+_SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib/", "/lib64/", "/run/", "/var/lib/")
+_IN_LOADER = frozenset((step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN))
+
+
+class FileReads:
+    """The log of one process."""
+
+    def __init__(self, session):
+        self._session = session
+        own = [session.channel, sys.prefix, sys.base_prefix, *sysconfig.get_paths().values()]
+        own = {os.path.realpath(path).rstrip(os.sep) + os.sep for path in own}
+        self._foreign = (*_SYSTEM, *(own - {os.sep}))
+        self._busy = False
+        self.forget()
+
+    def forget(self):
+        """A forked child writes a file of its own."""
+        self._file, self._rows, self._held, self._opened = None, 0, set(), set()
+        self._lots = random.Random(0)
+
+    def hook(self, event, args):
+        """For `sys.addaudithook`: it may never raise, that would forbid what it hears of."""
+        if event != "open" or self._busy:
+            return
+        self._busy = True
+        try:
+            path, _, flags = args
+            if isinstance(path, (str, bytes, os.PathLike)) and not (flags or 0) & _WRITING:
+                name = os.path.abspath(os.fsdecode(path))
+                if self._is_data(name):
+                    phase = self.phase()
+                    self.note(phase, name)
+                    if phase != SETUP:
+                        self._opened_in_loop(name)
+        except Exception as error:
+            self._session.fail("files", error)
+        finally:
+            self._busy = False
+
+    def facts(self):
+        """Nothing for the process facts: a moment to note what is kept open, and who reads in C."""
+        session = self._session
+        if not session.learned:
+            return {}
+        self._busy = True
+        try:
+            if not self._held:
+                for name in library_reads.available():
+                    self.note(library_reads.AVAILABLE, name)
+            for name in _open_or_mapped() - self._held:
+                self._held.add(name)
+                if self._is_data(name):
+                    self.note(HELD, name)
+                    if name not in self._opened:
+                        self._look(name)
+            for name in _C_READERS:
+                if name in sys.modules and name not in self._held:
+                    self._held.add(name)
+                    self.note(C_READER, name)
+        finally:
+            self._busy = False
+        return {}
+
+    def _opened_in_loop(self, name):
+        if name in self._opened or len(self._opened) >= _MOST_OPENED:
+            return
+        # By lot: where a sample opens four files, every fourth is of one kind.
+        if not self._opened or self._lots.random() < _LOOKED_AT:
+            self._look(name)
+        self._opened.add(name)
+
+    def _look(self, name):
+        """Note what of a file is in the page cache, before training has read of it."""
+        try:
+            found = page_cache.share_of(name)
+        except OSError:
+            return
+        if found is not None:
+            self.note(PAGES, "%.4f %d %s" % (*found, name))
+
+    def _is_data(self, name):
+        return (
+            not name.startswith(self._foreign) and not name.endswith(_CODE) and ".so." not in name
+        )
+
+    def phase(self):
+        """The letter of what the program does now."""
+        session = self._session
+        if session.is_loader_worker():
+            return WORKER
+        if session.log.last_code in _IN_LOADER:
+            return LOADER
+        return TRAINING if session.learned else SETUP
+
+    def note(self, letter, text):
+        """Append a row; never raises."""
+        try:
+            self._write(letter, text)
+        except Exception as error:
+            self._session.fail("files", error)
+
+    def _write(self, phase, name):
+        if self._rows >= _MOST_ROWS or "\n" in name:
+            return
+        self._rows += 1
+        if self._file is None:
+            path = os.path.join(self._session.channel, "files-%d.log" % os.getpid())
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.write(self._file, os.fsencode("%s\t%s\n" % (phase, name)))
+
+
+def _open_or_mapped():
+    """Regular files that this process keeps open or mapped; Linux only."""
+    found = set()
+    try:
+        for number in os.listdir("/proc/self/fd"):
+            if number == "0":
+                continue  # `python train.py < answers.txt`: no data of a loader's
+            try:
+                name = os.readlink("/proc/self/fd/" + number)
+            except OSError:
+                continue
+            if name.startswith("/") and not _is_written("/proc/self/fdinfo/" + number):
+                found.add(name)
+        with open("/proc/self/maps", "rb") as file:
+            for line in file:
+                at = line.find(b"/")
+                if at > 0:
+                    found.add(os.fsdecode(line[at:].rstrip(b"\n")))
+    except OSError:
+        pass
+    return {name for name in found if not name.endswith(" (deleted)")}
+
+
+def _is_written(path):
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                if line.startswith(b"flags:"):
+                    return bool(int(line.split()[1], 8) & (os.O_WRONLY | os.O_RDWR))
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def install(session, watch):
+    """Listen, where the plan wants it; `watch` calls back when a library is imported."""
+    if not session.plan.get("watch_files"):
+        return
+    reads = FileReads(session)
+    session.registries.append(reads)
+    session.forget.append(reads.forget)
+    sys.addaudithook(reads.hook)
+    library_reads.install(reads, watch)

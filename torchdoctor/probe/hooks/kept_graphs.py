@@ -1,0 +1,158 @@
+"""Graphs of earlier steps that something still holds: what, and the line that keeps it.
+
+Each backward's graph is marked with its step. At the end, the graphs that live tensors lead to are
+walked: a mark of an earlier step in there is a graph that was kept.
+"""
+
+import ast
+import functools
+import gc
+import linecache
+import os
+import sys
+from collections import deque
+
+from .. import bindings, places
+from ..measure.tensor_notes import TensorNotes
+
+_MOST_NODES = 100_000
+_MARK = "torchdoctor_step"
+_OLD_STEPS = 3  # of so many earlier steps at least, or it is no leak
+_SUMS = ("__add__", "__radd__", "__iadd__")
+_KEEPS = ("append", "extend", "appendleft", "add")
+
+
+class KeptGraphs:
+    """Marks graphs while `on`, and looks once at the end."""
+
+    def __init__(self, session):
+        self._session = session
+        self._torch = session.torch
+        self._summed = TensorNotes()  # result -> the user's line that added
+        self._found = []
+        self.on = False
+        self.step = 0
+
+    def start(self):
+        """Mark from now on."""
+        for name in _SUMS:
+            self._wrap_sum(name)
+        old = self._torch.autograd.backward
+
+        @functools.wraps(old)
+        def backward(tensors, *args, **kwargs):
+            if self.on:
+                try:
+                    self._mark(tensors)
+                except Exception as error:
+                    self._session.fail("kept_graphs", error)
+            return old(tensors, *args, **kwargs)
+
+        self._torch.autograd.backward = backward
+        self.on = True
+
+    def _wrap_sum(self, name):
+        old = getattr(self._torch.Tensor, name)
+
+        @functools.wraps(old)
+        def function(self_tensor, *args, **kwargs):
+            result = old(self_tensor, *args, **kwargs)
+            if self.on and getattr(result, "requires_grad", False):
+                caller = sys._getframe(1)
+                if places.is_users(caller.f_code.co_filename):
+                    self._summed.put(result, places.of_frame(caller))
+            return result
+
+        setattr(self._torch.Tensor, name, function)
+
+    def _mark(self, tensors):
+        roots = tensors if isinstance(tensors, (tuple, list)) else [tensors]
+        nodes = [t.grad_fn for t in roots if getattr(t, "grad_fn", None) is not None]
+        for node in _reachable(nodes):
+            node.metadata.setdefault(_MARK, self.step)
+
+    def look(self):
+        """Find what holds the graphs of earlier steps; called at the last boundary."""
+        frame = places.users_frame(sys._getframe(1))
+        tensor_class = self._torch.Tensor
+        held = []
+        for value in gc.get_objects():
+            if issubclass(type(value), tensor_class) and _graph_of(value) is not None:
+                held.append(value)
+        holders = {}
+        for tensor in held:
+            nodes = _reachable([tensor.grad_fn])
+            old = [s for s in (n.metadata.get(_MARK) for n in nodes) if s is not None]
+            old = [step for step in old if step < self.step - 1]
+            if not old:
+                continue
+            name, kind, where = self._holder(frame, tensor, held)
+            seen = holders.setdefault((name, kind), {"steps": set(), "nodes": 0, "where": where})
+            seen["steps"].update(old)
+            seen["nodes"] += len(old)
+        for (name, kind), seen in holders.items():
+            if len(seen["steps"]) < _OLD_STEPS:
+                continue
+            row = {"name": name, "kind": kind, "location": seen["where"]}
+            row["nodes_per_step"] = seen["nodes"] / len(seen["steps"])
+            where = seen["where"]
+            text = linecache.getline(where["file"], where["line"]).strip() if where else ""
+            self._found.append({**row, "text": text})
+
+    def _holder(self, frame, tensor, held):
+        """Name of what holds it in a user's frame, "sum" or "collection", and the line."""
+        while frame is not None:
+            name = bindings.name_of(frame, tensor)
+            if name is not None:
+                return name, "sum", self._summed.get(tensor)
+            for owner in gc.get_referrers(tensor):
+                if owner is held or type(owner) not in (list, deque, set, dict):
+                    continue
+                name = bindings.name_of(frame, owner)
+                if name is not None:
+                    return name, "collection", _line_that_keeps(frame, name)
+            frame = places.users_frame(frame.f_back)
+        return None, "unknown", None
+
+    def facts(self):
+        """`kept_graphs` of the process facts."""
+        return {"kept_graphs": self._found}
+
+
+def _graph_of(tensor):
+    try:
+        return tensor.grad_fn
+    except Exception:  # a subclass of the user's may forbid it
+        return None
+
+
+def _reachable(nodes):
+    """Nodes of autograd graphs, those of parameters left out: they live as long as the model."""
+    seen, waiting = set(), list(nodes)
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node in seen or type(node).__name__ == "AccumulateGrad":
+            continue
+        seen.add(node)
+        waiting.extend(n for n, _ in node.next_functions if n is not None)
+    return seen
+
+
+def _line_that_keeps(frame, name):
+    """The line of this function that puts something into the collection of this name."""
+    file = frame.f_code.co_filename
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+    lines = {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _KEEPS
+        and ast.unparse(node.func.value) == name
+    }
+    if len(lines) != 1:
+        return None
+    return {"file": os.path.abspath(file), "line": lines.pop(), "function": frame.f_code.co_name}

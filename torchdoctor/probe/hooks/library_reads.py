@@ -1,0 +1,81 @@
+"""Reads that are more than opening a file: fsspec's remote files, pandas' tables in text.
+
+Rows of the same log as `file_reads`; only in launches that are not timed.
+"""
+
+import functools
+import os
+import time
+from importlib.util import find_spec
+
+from .. import places
+
+REMOTE, TABLE, AVAILABLE = "u", "p", "a"
+
+LOCAL_PROTOCOLS = frozenset(
+    (
+        *("", "abstract", "file", "local", "memory", "data", "dir", "zip", "tar", "libarchive"),
+        *("reference", "cached", "blockcache", "filecache", "simplecache", "generic", "alluxiofs"),
+    )
+)
+TABLE_READERS = ("read_csv", "read_table", "read_json", "read_excel")
+_OPTIONAL = ("fsspec", "pyarrow", "alluxiofs")
+
+
+def protocol_of(filesystem):
+    """ "s3", "https": the name that a file system's URLs begin with."""
+    protocol = getattr(filesystem, "protocol", "")
+    return protocol if isinstance(protocol, str) else next(iter(protocol), "")
+
+
+def available():
+    """Which of the libraries that the storage fixes need are installed here."""
+    return [name for name in _OPTIONAL if find_spec(name) is not None]
+
+
+def install(reads, watch):
+    """Note remote files and tables in `reads`, a `file_reads.FileReads`."""
+    watch.when_imported("fsspec", lambda module: _fsspec(reads, module))
+    watch.when_imported("pandas", lambda module: _pandas(reads, module))
+
+
+def _fsspec(reads, fsspec):
+    cls = fsspec.AbstractFileSystem
+    old = cls.open
+
+    @functools.wraps(old)
+    def open(self, path, mode="rb", *args, **kwargs):
+        protocol = protocol_of(self)
+        if protocol not in LOCAL_PROTOCOLS and "r" in mode and "b" in mode:
+            reads.note(REMOTE, "%s %s %s%s" % (reads.phase(), protocol, path, _line()))
+        return old(self, path, mode, *args, **kwargs)
+
+    cls.open = open
+
+
+def _pandas(reads, pandas):
+    for name in TABLE_READERS:
+        old = getattr(pandas, name, None)
+        if old is not None:
+            setattr(pandas, name, _timed(reads, name, old))
+
+
+def _line():
+    """The user's line that reads, behind what no path holds; empty where none does."""
+    where = places.here()
+    return "" if where is None else "\0%d %s" % (where["line"], where["file"])
+
+
+def _timed(reads, name, old):
+    @functools.wraps(old)
+    def read(*args, **kwargs):
+        began = time.perf_counter()
+        result = old(*args, **kwargs)
+        path = args[0] if args else kwargs.get("filepath_or_buffer", kwargs.get("io"))
+        if isinstance(path, (str, os.PathLike)):
+            took = time.perf_counter() - began
+            row = (reads.phase(), name, took, os.fspath(path), _line())
+            reads.note(TABLE, "%s %s %.6f %s%s" % row)
+        return result
+
+    return read

@@ -1,0 +1,304 @@
+"""Root modules: found by a scan, their outermost calls timed.
+
+No global module hook and no patch of `nn.Module.__call__` (dynamo looks at both), and nothing is
+set on an instance (it would be pickled or copied with the model): the root's class gets a
+`__call__` that forwards.
+"""
+
+import functools
+import gc
+import weakref
+
+from .. import bindings, places, step_log
+from ..measure.fingerprints import shapes
+from ..measure.model_facts import describe
+
+_SCANS = 4
+_LATER_SCANS, _VAIN_SCANS = 16, 2
+_MOST_SHAPES = 8
+_TRACED = "_actual_script_module"  # torch.jit.trace gives a module around it, without `_modules`
+
+
+class Models:
+    """The process's root modules and the contexts that fixes opened around their forward."""
+
+    def __init__(self, session):
+        self._session = session
+        self._idents = {}  # id(module) -> ident
+        self.known = []  # _Root
+        self._wrapped = set()
+        self._scans = self._later_scans = self._vain_scans = 0
+        self.depth = 0
+        self.open_contexts = []
+        self.seen_forward = False  # once settled: since the last backward
+        self.settled = False  # no further scan, but for models that come later
+
+    def discover(self):
+        """Scan for root modules during the first batches; again until a forward was seen."""
+        unwanted = not self._session.phases and not self._session.programs
+        if unwanted or self._scans >= _SCANS or (self._scans and self.seen_forward):
+            self.settled = True
+            return
+        self._scans += 1
+        self._scan()
+
+    def look_again(self):
+        """A backward without a forward before it: the next fold or phase trains a model of its own.
+
+        Where nothing is found twice, the program learns without calling a module.
+        """
+        if self._later_scans >= _LATER_SCANS or self._vain_scans >= _VAIN_SCANS:
+            return
+        self._later_scans += 1
+        known = len(self.known)
+        self._scan()
+        self._vain_scans += len(self.known) == known
+
+    def _scan(self):
+        module_class = self._session.torch.nn.Module
+        # Never isinstance(): it would wake up the lazy proxies of other libraries.
+        modules = [x for x in gc.get_objects() if _is_module(type(x), module_class)]
+        children = set()
+        for module in modules:
+            for child in (module.__dict__.get("_modules") or {}).values():
+                children.add(id(child))
+            children.add(id(module.__dict__.get(_TRACED)))
+        roots = [m for m in modules if id(m) not in children]
+        if self._scans > 1:
+            # The root is never called as a whole (a LightningModule): look one level deeper.
+            roots += [c for root in self.known for c in root.children() if not root.forwards]
+        add = self._session.guarded(self._add)  # one that cannot be read costs no other
+        for module in roots:
+            add(module)
+
+    def _add(self, module):
+        own = module.__dict__
+        # A module that is gone has left its id to others.
+        if self.root_of(module) is not None or (own.get("_modules") is None and _TRACED not in own):
+            return
+        if next(iter(module.parameters()), None) is None:
+            return
+        root = _Root(module, len(self.known))
+        self._idents[id(module)] = root.ident
+        self.known.append(root)
+        self._wrap(type(module))
+        for program in self._session.programs:
+            for function, _ in program.model_functions:
+                program.guarded(function, module)
+
+    def _wrap(self, cls):
+        if cls in self._wrapped:
+            return
+        self._wrapped.add(cls)
+        cls.__call__ = _make_call(self._session, self, cls.__call__)
+        keep_from_dynamo(self._session.torch, cls.__call__.__code__)
+
+    def alive(self):
+        """The root modules that still exist."""
+        return [module for root in self.known if (module := root.module()) is not None]
+
+    def root_of(self, module):
+        """The `_Root` of this very module, or None."""
+        ident = self._idents.get(id(module))
+        if ident is None:
+            return None
+        root = self.known[ident]
+        return root if root.module() is module else None
+
+    def enter(self, root, module):
+        """Open the contexts that fixes want around this forward; those that end with it."""
+        own = []
+        for program in self._session.programs:
+            for make_context, until in program.forward_contexts:
+                context = program.guarded(make_context, module)
+                if context is None or program.guarded(_enter, context) is None:
+                    continue
+                (own if until == "forward" else self.open_contexts).append((program, context))
+        return own
+
+    def leave_contexts(self):
+        """Close the contexts that outlast the forward."""
+        while self.open_contexts:
+            program, context = self.open_contexts.pop()
+            program.guarded(context.__exit__, None, None, None)
+
+    def facts(self):
+        """`models` of the process facts."""
+        return {"models": [root.facts(ident) for ident, root in enumerate(self.known)]}
+
+
+class _Root:
+    def __init__(self, module, ident):
+        self.ident = ident
+        self.module = weakref.ref(module)
+        self.described = describe(module)
+        self.input_shapes = []
+        self.forwards = self.eval_forwards = self.eval_with_grad = self.autocast = 0
+        self.eval_location = None
+        self.bindings = None
+
+    def children(self):
+        module = self.module()
+        return list(module.children()) if module is not None else []
+
+    def facts(self, ident):
+        module = self.module()
+        if module is not None:
+            try:
+                self.described = describe(module)
+            except Exception:
+                pass  # it was told before: one that cannot be read now costs no other fact
+        return {
+            **self.described,
+            "ident": ident,
+            "input_shapes": self.input_shapes,
+            "forwards": self.forwards,
+            "eval_forwards": self.eval_forwards,
+            "eval_forwards_with_grad": self.eval_with_grad,
+            "eval_with_grad_location": self.eval_location,
+            "autocast_forwards": self.autocast,
+            **dict(zip(("call", "holder", "holder_depth"), self.bindings or ())),  # noqa: B905
+        }
+
+
+def install(session):
+    """Nothing is hooked before the first batch; then the roots' classes are."""
+    session.models = Models(session)
+    session.registries.append(session.models)
+
+
+def _enter(context):
+    context.__enter__()
+    return True
+
+
+def _is_module(cls, module_class):
+    try:
+        return issubclass(cls, module_class)
+    except TypeError:
+        return False
+
+
+def _make_call(session, models, old):
+    torch = session.torch
+    compiling = torch.compiler.is_dynamo_compiling
+    autocast_enabled = _autocast(torch)
+
+    @session.guarded
+    def look(root, module, args, kwargs, grad, training):
+        """What is noted of the first forwards, and of those in evaluation mode."""
+        if not training:
+            root.eval_forwards += 1
+            if grad:
+                root.eval_with_grad += 1
+                if root.eval_location is None:
+                    root.eval_location = places.here()
+        elif grad and observing:
+            if root.bindings is None:
+                root.bindings = ()  # looked for once, whatever comes of it
+                root.bindings = bindings.of(module)
+            session.passes.forward(root, module)
+        if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
+            text = shapes([args, kwargs])
+            if text not in root.input_shapes:
+                root.input_shapes.append(text)
+
+    def change(module, args, kwargs):
+        for program in session.programs:
+            for function in program.argument_functions:
+                changed = program.guarded(function, module, args, kwargs)
+                if changed is not None:
+                    args, kwargs = changed
+        return args, kwargs, models.enter(root_of(module), module)
+
+    def answer(module, args, kwargs):
+        for program in session.programs:
+            for function, _ in program.model_answers:
+                found = program.guarded(function, module, args, kwargs)
+                if found is not None:
+                    return found
+        return None
+
+    def keep(module, args, kwargs, output):
+        for program in session.programs:
+            for _, function in program.model_answers:
+                program.guarded(function, module, args, kwargs, output)
+
+    # Looking into a frame keeps what its names held then alive, up to Python 3.12.
+    observing = session.plan.get("purpose") == "observe"
+    grad_enabled = torch.is_grad_enabled
+    root_of, add, phases = models.root_of, session.log.add, session.phases
+
+    def begin(root, module, args, kwargs):
+        grad, training = grad_enabled(), module.training
+        flags = grad | training << 1
+        if autocast_enabled():
+            root.autocast += 1
+            flags |= 4
+        root.forwards += 1
+        if root.forwards <= 64 or not training or session.passes.on:
+            look(root, module, args, kwargs, grad, training)
+        add(step_log.FORWARD_BEGIN, root.ident, flags)
+        return flags
+
+    @functools.wraps(old)
+    def __call__(self, *args, **kwargs):
+        # Where dynamo traces through here (a child of a root's class, inside a compiled module),
+        # the question is a constant: nothing of ours stays in the graph, and nothing breaks it.
+        if compiling() or models.depth or not session.on:
+            return old(self, *args, **kwargs)
+        root, contexts, flags, answered = root_of(self), (), 0, None
+        if root is None:
+            return old(self, *args, **kwargs)
+        try:
+            models.seen_forward = True
+            if phases:
+                flags = begin(root, self, args, kwargs)
+            if session.programs:
+                answered = answer(self, args, kwargs)
+                if answered is None:
+                    args, kwargs, contexts = change(self, args, kwargs)
+        except Exception as error:
+            session.fail("forward", error)
+        models.depth += 1
+        try:
+            if answered is not None:
+                return answered[0]
+            output = old(self, *args, **kwargs)
+            if session.programs:
+                keep(self, args, kwargs, output)
+            return output
+        except BaseException as error:
+            session.hide_frames(error)
+            raise
+        finally:
+            models.depth -= 1
+            for program, context in reversed(contexts):
+                program.guarded(context.__exit__, None, None, None)
+            if phases:
+                add(step_log.FORWARD_END, root.ident, flags)
+
+    return __call__
+
+
+def _autocast(torch):
+    """The function that says whether autocast is on."""
+    for_any = getattr(torch._C, "_is_any_autocast_enabled", None)
+    return for_any or (lambda: torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"))
+
+
+def keep_from_dynamo(torch, code):
+    """No compilation begins at our frame; tracing through it stays possible.
+
+    `torch.compiler.disable` would forbid both, and so break the graph of a compiled parent.
+    """
+    try:
+        dynamo = torch._C._dynamo.eval_frame
+        if hasattr(dynamo, "skip_code"):
+            dynamo.skip_code(code)
+        else:
+            action = dynamo._FrameAction
+            strategy = dynamo._FrameExecStrategy(action.SKIP, action.DEFAULT)
+            dynamo.set_code_exec_strategy(code, strategy)
+    except (AttributeError, TypeError):
+        pass  # a torch with neither: what it compiles at our frame it would compile below it

@@ -1,0 +1,288 @@
+"""Calls that copy, move or wait, each with its line: for a few steps that nothing is timed in.
+
+The wrappers are installed after the profiler window of its own launch, which ends when they have
+seen enough: no timing and no trace ever holds them.
+"""
+
+import ast
+import functools
+import linecache
+import sys
+from time import perf_counter_ns
+
+from .. import places, step_log
+from ..fixkit import stand_in
+from ..measure.tensor_notes import TensorNotes
+from . import index_mode
+
+_MOST_ROWS = 100
+_LONGEST_LINE = 200
+_MADE_ALIKE = ("tensor", "zeros", "ones", "full", "arange", "eye", "linspace", "empty")
+_MADE_RANDOM = ("rand", "randn", "randint", "randperm")
+_WAITING = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__")
+_SHOWING = ("__repr__", "__format__")
+_DEVICE_WIDE = ("synchronize", "empty_cache")
+_READING = ("item", "tolist", "__bool__", "__float__", "__int__")
+_COPIES = ("array-copy", "arrays-copy")
+_INTERRUPTED = 4  # times the median call of as many bytes: somebody else had the CPU
+_SMALL_PIECE = 1024  # elements; a loop over larger ones has something to compute
+_LONGEST_BODY_NS = 1_000_000  # of a loop: beyond, indexing is not what costs
+_FEWEST_ELEMENTS = 8  # calls per step
+
+
+class TensorCalls:
+    """Rows by (kind, name, line): how often, how many bytes, how long."""
+
+    def __init__(self, session):
+        self._session = session
+        self._torch = session.torch
+        self._rows = {}
+        self._made = TensorNotes()  # a tensor made here -> (name, its line)
+        self._moved = {}  # (file, line) -> `TensorNotes` of the last tensor and its version
+        self._last = {}  # key of a row -> (step, when its last call had been noted)
+        self._inside = False
+        self._leave_mode = None
+        self._notes = 0  # of elements, so far
+        self._note_ns = self._call_ns = 0.0  # of one of them: what noting adds, and without it
+        self.on = False
+        self.steps = 0
+
+    def start(self):
+        """Wrap the functions; `on` says whether they note anything."""
+        torch = self._torch
+        for name in (*_MADE_ALIKE, *_MADE_RANDOM):
+            self._wrap(torch, name, self._note_made)
+        for name in ("to", "cuda"):
+            self._wrap(torch.Tensor, name, self._note_move)
+        for name in (*_WAITING, *_SHOWING):
+            self._wrap(torch.Tensor, name, self._note_wait)
+        self._wrap(torch, "nonzero", self._note_wait)
+        for name in _DEVICE_WIDE:
+            self._wrap(torch.cuda, name, self._note_wait)
+        self._leave_mode = index_mode.enter(torch, self._note_index)
+        self.on = True
+
+    def stop(self):
+        """Note nothing more; what was wrapped stays so."""
+        rows, notes = dict(self._rows), self._notes
+        file = next((key[2] for key in rows if key[0] == "element"), None)
+        noted = self._turns_ns(file) if file else 0.0
+        self._rows, self._notes = rows, notes
+        self.on = False
+        if self._leave_mode is not None:
+            self._leave_mode()
+        if file:
+            self._call_ns = self._turns_ns(file)
+            self._note_ns = max(0.0, noted - self._call_ns)
+
+    def _turns_ns(self, file):
+        """Nanoseconds of one call in a loop over elements that stands in `file`, far below its end.
+
+        As it is noted now, or is not.
+        """
+        turns = ast.parse("for _ in range(200):\n    x[0].item()")
+        code = compile(ast.increment_lineno(turns, 10**8), file, "exec")
+        values = {"x": self._torch.zeros(8)}
+        exec(code, values)
+        began = perf_counter_ns()
+        exec(code, values)
+        return (perf_counter_ns() - began) / 400
+
+    def _wrap(self, owner, name, note):
+        old = getattr(owner, name, None)
+        if old is None:
+            return
+        session = self._session
+        is_temporary = _temporary_count()
+
+        @functools.wraps(old)
+        def function(*args, **kwargs):
+            if not self.on or self._inside:
+                return old(*args, **kwargs)
+            caller = sys._getframe(1)
+            lone = bool(args) and sys.getrefcount(args[0]) <= is_temporary
+            result = None
+            self._inside = True
+            began = perf_counter_ns()
+            try:
+                result = old(*args, **kwargs)
+                return result
+            finally:
+                took = perf_counter_ns() - began
+                self._inside = False
+                try:
+                    note(name, caller, args, result, took, lone)
+                except Exception as error:
+                    session.fail("tensor_calls", error)
+
+        stand_in.stand_in(self._torch, old, function)
+        setattr(owner, name, function)
+
+    def _note_made(self, name, caller, args, result, took, lone):
+        if result is None or not places.is_users(caller.f_code.co_filename):
+            return
+        if result.device.type == "cpu" and not result.requires_grad:
+            self._made.put(result, (name, places.of_frame(caller)))
+        data = args[0] if args else None
+        if name != "tensor":
+            return
+        if _is_array(data):
+            kind = "array-copy"
+            # Nobody else can write to an array that only this call held.
+            held_alone = lone and data.base is None
+        elif type(data) in (list, tuple) and data and all(map(_is_array, data)):
+            kind, held_alone = "arrays-copy", True
+        else:
+            return
+        size = result.numel() * result.element_size()
+        self._add(kind, name, places.of_frame(caller), size, took, held_alone)
+
+    def _note_move(self, name, caller, args, result, took, lone):
+        source = args[0]
+        if result is None or source.device.type != "cpu" or result.device.type == "cpu":
+            return
+        size = source.numel() * source.element_size()
+        users = places.users_frame(caller)
+        if users is None:
+            return
+        here = places.of_frame(users)
+        made = self._made.get(source)
+        if made is not None:
+            maker, where = made
+            alike = maker in _MADE_ALIKE
+            self._add("made-then-moved", maker, where, size, took, alike)
+            return
+        key = (here["file"], here["line"])
+        last = self._moved.get(key)
+        if last is not None and last.get(source) == source._version:
+            self._add("moved-again", name, here, size, took, users is caller)
+        self._moved[key] = TensorNotes()
+        self._moved[key].put(source, source._version)
+
+    def _note_wait(self, name, caller, args, result, took, lone):
+        tensor = args[0] if args else None
+        if name in _DEVICE_WIDE:
+            size = 0
+        elif not isinstance(tensor, self._torch.Tensor):
+            return
+        elif tensor.device.type == "cpu":
+            if name in _READING:
+                self._note_element(name, caller, tensor, took)
+            return
+        else:
+            size = tensor.numel() * tensor.element_size()
+        users = places.users_frame(caller)
+        if users is not None:
+            self._add("wait", name, places.of_frame(users), size, took, users is caller)
+
+    def _note_index(self, name, caller, args, result, took):
+        if not self.on or self._inside or not _is_place(args[1]):
+            return
+        try:
+            if name == "__getitem__":
+                self._note_element(name, caller, result, took)
+            elif args[0].dim() == _places(args[1]):
+                self._note_element(name, caller, None, took)
+        except Exception as error:
+            self._session.fail("tensor_calls", error)
+
+    def _note_element(self, name, caller, piece, took):
+        """One turn of a loop: the call, and what the loop did since the last one of its line."""
+        began = perf_counter_ns() - took
+        if piece is not None and piece.numel() > _SMALL_PIECE:
+            return
+        if not places.is_users(caller.f_code.co_filename):
+            return
+        if self._session.log.last_code == step_log.FETCH_BEGIN:
+            return  # a data set that is asked for one sample after the other
+        where = places.of_frame(caller)
+        key = (name, where["file"], where["line"])
+        step, ended, notes = self._last.get(key, (-1, 0, 0))
+        self._notes += 1
+        body, between = began - ended, self._notes - notes
+        if step != self.steps or body > _LONGEST_BODY_NS:
+            body, between = 0, 1
+        self._add("element", name, where, 0, took + body, True, between)
+        self._last[key] = self.steps, perf_counter_ns(), self._notes
+
+    def _add(self, kind, name, where, size, took, sure, notes=0):
+        key = (kind, name, where["file"], where["line"])
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._rows) >= _MOST_ROWS:
+                return
+            text = linecache.getline(where["file"], where["line"]).strip()[:_LONGEST_LINE]
+            row = self._rows[key] = {"where": where, "text": text, "sure": True}
+            row.update(calls=0, bytes=0, took_ns=0, notes=0, of_size={})
+        row["calls"] += 1
+        row["bytes"] += size
+        row["took_ns"] += took
+        if kind in _COPIES:
+            row["of_size"].setdefault(size, []).append(took)
+        row["notes"] += notes
+        row["sure"] = row["sure"] and sure
+
+    def facts(self):
+        """`tensor_calls` of the process facts, per step."""
+        steps = max(self.steps, 1)
+        rows = [
+            {
+                "kind": kind,
+                "name": name,
+                "location": row["where"],
+                "text": row["text"],
+                "calls_per_step": row["calls"] / steps,
+                "bytes_per_step": row["bytes"] / steps,
+                "host_s": self._took_ns(row) / 1e9 / steps,
+                "sure": row["sure"],
+            }
+            for (kind, name, _, _), row in self._rows.items()
+            if kind != "element" or row["calls"] >= _FEWEST_ELEMENTS * steps
+        ]
+        return {"tensor_calls": rows, "analysed_steps": self.steps}
+
+    def _took_ns(self, row):
+        """Without what noting the elements has added, as far as that is known.
+
+        Nor with all the time for which others had the CPU: among calls of some microseconds, two
+        that were interrupted for a few milliseconds each made a copy longer than its whole step.
+        """
+        if row["of_size"]:
+            return sum(_alike(took) for took in row["of_size"].values())
+        if not row["notes"]:
+            return row["took_ns"]
+        own = row["took_ns"] - row["notes"] * self._note_ns
+        return max(own, row["calls"] * self._call_ns)
+
+
+def _alike(took):
+    """The sum of times of calls that do the same, of none more than a few times the median."""
+    usual = sorted(took)[len(took) // 2]
+    return sum(min(one, _INTERRUPTED * usual) for one in took)
+
+
+def _is_array(value):
+    cls = type(value)
+    return cls.__module__ == "numpy" and cls.__name__ == "ndarray"
+
+
+def _is_place(index):
+    """Whether an index names one place: a whole number, or several of them."""
+    if type(index) is tuple:
+        return bool(index) and all(type(x) is int for x in index)
+    return type(index) is int
+
+
+def _places(index):
+    return len(index) if type(index) is tuple else 1
+
+
+def _temporary_count():
+    """Reference count, in a wrapper's `args`, of an object that nobody else holds."""
+    if sys.version_info >= (3, 14):
+        return 0  # a caller's own reference may be borrowed there: nothing can be told
+
+    def held(*args, **kwargs):
+        return sys.getrefcount(args[0])
+
+    return held(bytearray())

@@ -1,0 +1,1 @@
+"""Facts that the probe reads from the running program, once or now and then."""

@@ -1,0 +1,124 @@
+"""How many samples a batch has, without changing or keeping it."""
+
+from ..step_log import UNKNOWN_SIZE
+from .batch_tensors import leaves, length_of_list, rows
+
+_MOST_ITEMS = 64
+_ITSELF = object()  # the lead of a batch that is a list of samples
+
+
+class BatchSizes:
+    """Samples in the batches of one loader.
+
+    A lead is what in a batch is as long as the batch: an index, a key, or the list itself. It is
+    learned from the first batches that are full, and tells the size of the last one of an epoch,
+    which may be short, where a graph's tensors have a row for each node.
+
+    Args:
+        asked: the size that the loader makes; None: it does not say.
+    """
+
+    def __init__(self, asked):
+        known = type(asked) is int and asked > 0
+        # One sample in a batch is often a batch that was made ready: its tensors say how large.
+        self._asked = asked if known and asked > 1 else None
+        self._single = known and asked == 1
+        self._leads = self._length = None
+
+    def of(self, batch):
+        """`UNKNOWN_SIZE` where it has no size."""
+        samples = self._by_lead(batch)
+        if samples:
+            return samples
+        try:
+            return self._walked(batch)[0]
+        except Exception:
+            return UNKNOWN_SIZE
+
+    def learn(self, batch):
+        """`of` one of the first batches, whose leads are looked at."""
+        try:
+            samples, length = self._walked(batch)
+            if length is None:
+                return self._by_lead(batch) or samples
+            self._keep(_leads(batch, samples, length))
+            self._length = self._length or length
+        except Exception:
+            return UNKNOWN_SIZE
+        return samples
+
+    def _by_lead(self, batch):
+        """0 where no lead is known, or it does not fit this batch."""
+        if not self._leads:
+            return 0
+        try:
+            samples = _length_at(batch, self._leads[0])
+        except Exception:  # a batch of another make
+            return 0
+        return samples if samples <= (self._asked or samples) else 0
+
+    def _keep(self, leads):
+        """Those that were as long as each batch so far: of a graph, a tensor is so by chance."""
+        if self._leads is None:
+            self._leads = leads
+            return
+        kept = [lead for lead in self._leads if lead in leads]
+        if kept or self._asked is None:
+            self._leads = kept
+
+    def _walked(self, batch):
+        """Samples, and by which length (`rows`, `length_of_list`) it is a full batch, or None."""
+        sizes = [int(leaf.shape[0]) for leaf in leaves(batch) if leaf.dim() > 0]
+        most = max(set(sizes), key=sizes.count) if sizes else UNKNOWN_SIZE
+        if self._single and _lists_of_one(batch):
+            return 1, None
+        if self._asked is None:
+            return most, rows
+        if self._asked == most or _leads(batch, self._asked, rows):
+            return self._asked, rows
+        # Where tensors were as long as the batch, a list is so by chance: the scales of an image.
+        if self._length is not rows and _leads(batch, self._asked, length_of_list):
+            return self._asked, length_of_list
+        return (self._asked if self._asked in sizes else most), None
+
+
+def _keys(batch):
+    if isinstance(batch, (list, tuple)):
+        return list(range(min(len(batch), _MOST_ITEMS)))
+    return list(batch.keys()) if hasattr(batch, "keys") else []
+
+
+def _leads(batch, samples, length):
+    """Of those whose `length` is that of the batch."""
+    found = [key for key in _keys(batch) if length(batch[key]) == samples > 0]
+    if length is length_of_list and _is_list_of_samples(batch) and len(batch) == samples:
+        found.append(_ITSELF)
+    return found
+
+
+def _length_at(batch, lead):
+    """Without a look at what lies there: it is asked for each batch of a timed launch."""
+    if lead is _ITSELF:
+        return len(batch)
+    # A mapping may make what it does not have: it is the program's, and stays as it was.
+    if isinstance(batch, (list, tuple)) or lead in batch.keys():  # noqa: SIM118
+        return len(batch[lead])
+    return 0
+
+
+def _is_list_of_samples(batch):
+    """Whether its items are made alike: inputs and targets have other fields."""
+    if not isinstance(batch, (list, tuple)) or not batch:
+        return False
+    first = batch[0]
+    if len({type(item) for item in batch}) > 1:
+        return False
+    if hasattr(first, "keys"):
+        return len({tuple(map(str, item.keys())) for item in batch}) == 1
+    return isinstance(first, (list, tuple)) and len({len(item) for item in batch}) == 1
+
+
+def _lists_of_one(batch):
+    """As `tuple(zip(*samples))` leaves a single sample."""
+    listed = isinstance(batch, (list, tuple)) and len(batch) > 1
+    return listed and all(length_of_list(item) == 1 for item in batch)

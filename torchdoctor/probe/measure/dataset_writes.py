@@ -1,0 +1,241 @@
+"""What a data set changes in itself where it prepares a sample (`records.DatasetWrite`).
+
+By the source of its methods: a fetch that was looked at may not have come to the line.
+"""
+
+import ast
+import inspect
+import textwrap
+import types
+
+from .. import places
+
+_MOST, _MOST_DATASETS, _MOST_METHODS = 8, 8, 32
+_CHANGING = {
+    *("append", "appendleft", "extend", "insert", "add", "update", "subtract", "discard"),
+    *("remove", "pop", "popleft", "popitem", "clear", "sort", "reverse", "rotate", "move_to_end"),
+    *("add_", "sub_", "mul_", "div_", "fill_", "zero_", "copy_", "index_add_", "scatter_add_"),
+}
+_ABSENCE = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
+
+
+def of(dataset):
+    """Rows for a data set and those that it wraps, one for each attribute that is changed.
+
+    Only the user's own classes are read. [] as well where there is no source.
+    """
+    rows = {}
+    for one in _wrapped(dataset):
+        try:
+            for row in _of_class(type(one)):
+                key = (row["location"]["file"], row["name"], type(one))
+                # What is changed in earnest is not excused by a cache of the same name.
+                if key not in rows or (rows[key]["cache"] and not row["cache"]):
+                    rows[key] = row
+        except Exception:
+            continue  # odd source: nothing is said of this class
+    return list(rows.values())[:_MOST]
+
+
+def _wrapped(dataset):
+    """The data set, and those within it (`Subset`, `ConcatDataset`, own wrappers)."""
+    found = [dataset]
+    for one in found:
+        held = getattr(one, "__dict__", {})  # no properties, which may load or raise
+        inner = [held.get("dataset"), *_items(held.get("datasets"))]
+        for item in inner:
+            known = any(item is other for other in found)
+            readable = hasattr(type(item), "__getitem__") or hasattr(type(item), "__iter__")
+            if readable and not known and len(found) < _MOST_DATASETS:
+                found.append(item)
+    return found
+
+
+def _items(value):
+    return value[:_MOST_DATASETS] if isinstance(value, (list, tuple)) else []
+
+
+def _of_class(cls):
+    mapped = hasattr(cls, "__getitem__")
+    names = ["__getitem__", "__getitems__"] if mapped else ["__iter__", "__next__"]
+    rows, seen = [], set()
+    for name in names:  # grows: methods that these call
+        for function in _functions(cls, name):
+            if function.__code__ in seen or len(seen) >= _MOST_METHODS:
+                continue
+            seen.add(function.__code__)
+            method = _Method(function)
+            rows += method.writes()
+            names += [one for one in method.used if one not in names]
+    return rows
+
+
+def _functions(cls, name):
+    """The user's functions behind a method or property, those of base classes included."""
+    for base in cls.__mro__:
+        value = vars(base).get(name)
+        value = value.fget if isinstance(value, property) else inspect.unwrap(value)
+        if isinstance(value, types.FunctionType) and places.is_users(value.__code__.co_filename):
+            yield value
+
+
+class _Method:
+    """The source of one method."""
+
+    def __init__(self, function):
+        code = function.__code__
+        lines, first = inspect.getsourcelines(function)
+        self._file, self._first, self._lines = code.co_filename, first, lines
+        self._name = code.co_name
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+        self._function = tree.body[0]
+        self._self = code.co_varnames[0] if code.co_argcount else ""
+        self._parents = {c: p for p in ast.walk(tree) for c in ast.iter_child_nodes(p)}
+        # Attributes of self that are used: methods among them are read as well, but for those
+        # that open at the first use what is not there yet.
+        self.used = sorted(
+            {n.attr for n in ast.walk(tree) if self._attribute(n) and not self._guarded(n, None)}
+        )
+
+    def writes(self):
+        """A row for each statement that changes an attribute."""
+        rows = []
+        for node, target, keyed in self._changes():
+            absent = keyed == "default" or self._only_where_absent(node, target, keyed)
+            if absent and not keyed:
+                continue  # opened or made at its first use: each worker has to have its own
+            line = node.lineno + self._first - 1
+            rows.append(
+                {
+                    "name": "self.%s" % target,
+                    "location": places.of_line(self._file, line, self._name),
+                    "text": self._lines[node.lineno - 1].strip(),
+                    "cache": absent,
+                }
+            )
+        return rows
+
+    def _attribute(self, node):
+        """Whether it is `self.something`."""
+        return (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == self._self
+        )
+
+    def _root(self, node):
+        """The attribute of self that an expression such as `self.a[i].b` begins with."""
+        while not self._attribute(node):
+            if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
+                node = node.value
+            elif isinstance(node, ast.Call):
+                node = node.func
+            else:
+                return None
+        return node.attr
+
+    def _changes(self):
+        """(node, attribute, how: "" by name, "key" of a subscript, "default" or "call")."""
+        for node in ast.walk(self._function):
+            if isinstance(node, (ast.Assign, ast.Delete)):
+                targets = node.targets
+            elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+                targets = [node.target]
+            else:
+                targets = []
+            for target in [t for one in targets for t in _parts(one)]:
+                root = self._root(target)
+                if root is not None:
+                    yield node, root, "key" if isinstance(target, ast.Subscript) else ""
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                root = self._root(node.func.value)
+                if root is not None and node.func.attr == "setdefault":
+                    yield node, root, "default"
+                elif root is not None and node.func.attr in _CHANGING:
+                    yield node, root, "call"
+
+    def _mentions(self, node, target, names=()):
+        """Whether an attribute of self (None: any) or one of some names occurs."""
+        return any(
+            (self._attribute(n) and target in (None, n.attr))
+            or (isinstance(n, ast.Constant) and n.value == target and target is not None)
+            or (isinstance(n, ast.Name) and n.id in names)
+            for n in ast.walk(node)
+        )
+
+    def _only_where_absent(self, node, target, keyed):
+        """Whether an assignment is reached only where the attribute holds nothing there yet."""
+        if not isinstance(node, ast.Assign) or self._mentions(node.value, target):
+            return False
+        if not keyed:
+            return self._guarded(node, None)
+        names = {
+            name.id
+            for one in ast.walk(self._function)
+            if isinstance(one, (ast.Assign, ast.NamedExpr)) and self._mentions(one.value, target)
+            for part in (one.targets if isinstance(one, ast.Assign) else [one.target])
+            for name in ast.walk(part)
+            if isinstance(name, ast.Name)
+        }
+        counts = [n for n in ast.walk(node.value) if isinstance(n, ast.BinOp)]
+        if any(self._mentions(one, target, names) for one in counts):
+            return False
+        return self._guarded(node, target, names)
+
+    def _guarded(self, node, target, names=()):
+        """Whether a node is reached only where an attribute (None: any) is not there yet."""
+        child, parent = node, self._parents.get(node)
+        while child is not self._function and parent is not None:
+            inside = isinstance(parent, ast.If) and child is not parent.test
+            if inside and self._asks(parent.test, target, names):
+                return True
+            if isinstance(child, ast.ExceptHandler) and any(
+                self._mentions(one, target, names) for one in parent.body
+            ):
+                return True
+            if any(self._leaves(one, target, names) for one in _before(parent, child)):
+                return True
+            child, parent = parent, self._parents.get(parent)
+        return False
+
+    def _leaves(self, before, target, names):
+        """Whether a statement returns what is there already."""
+        if not isinstance(before, (ast.If, ast.Try)) or not isinstance(before.body[-1], ast.Return):
+            return False
+        if isinstance(before, ast.If):
+            return self._asks(before.test, target, names)
+        return self._mentions(before.body[-1], target, names)
+
+    def _asks(self, test, target, names):
+        """Whether a test is about something being there: `in`, `is None`, `not`, hasattr."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, negated = test.operand, True
+        else:
+            negated = False
+        for n in ast.walk(test):
+            if isinstance(n, ast.Compare) and isinstance(n.ops[0], _ABSENCE):
+                found = self._mentions(n, target, names)
+            elif isinstance(n, ast.Call) and isinstance(n.func, ast.Name):
+                found = n.func.id == "hasattr" and self._is_self(n.args[0])
+                found = found and (target is None or self._mentions(n, target))
+            else:
+                found = negated and n is test and self._mentions(n, target, names)
+            if found:
+                return True
+        return False
+
+    def _is_self(self, node):
+        return isinstance(node, ast.Name) and node.id == self._self
+
+
+def _parts(target):
+    return [p for e in target.elts for p in _parts(e)] if hasattr(target, "elts") else [target]
+
+
+def _before(parent, child):
+    """Statements that stand in one block with a statement, before it."""
+    for block in ("body", "orelse", "finalbody"):
+        statements = getattr(parent, block, None)
+        if isinstance(statements, list) and child in statements:
+            return statements[: statements.index(child)]
+    return []

@@ -1,0 +1,133 @@
+"""Writes `process-<pid>.json`: `records.ProcessFacts` as plain data."""
+
+import json
+import os
+import sys
+import time
+
+from ..hooks import flag_hooks
+from ..step_log import EventLog
+from .loaded_sources import loaded_sources
+
+_FRAMEWORKS = (
+    "transformers",
+    "lightning",
+    "pytorch_lightning",
+    "accelerate",
+    "ignite",
+    "fastai",
+    "timm",
+    "deepspeed",
+    "diffusers",
+    "torch_geometric",
+)
+_CALIBRATION_EVENTS = 2000
+
+
+def write(session):
+    """Rewrite the file atomically with everything that is known now."""
+    data = collect(session)
+    path = os.path.join(session.channel, "process-%d.json" % session.pid)
+    part = path + ".part"
+    # A path that is no UTF-8 holds lone surrogates, which no reader of JSON accepts.
+    with open(part, "w", encoding="utf-8", errors="replace") as file:
+        json.dump(data, file, default=str, ensure_ascii=False)
+    os.replace(part, path)
+
+
+def collect(session):
+    """All facts of this process as a dictionary."""
+    torch = session.torch
+    initialized = torch.cuda.is_initialized()
+    backend, world_size = _group(session)
+    data = {
+        "pid": session.pid,
+        "parent_pid": os.getppid(),
+        "argv": [str(argument) for argument in getattr(sys, "argv", [])],
+        "python": sys.version.split()[0],
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "devices": (
+            [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+            if initialized
+            else []
+        ),
+        "rank": _integer("RANK"),
+        # Without torchrun (torch.multiprocessing.spawn) the environment does not say.
+        "world_size": _integer("WORLD_SIZE") or world_size,
+        "is_loader_worker": session.is_loader_worker(),
+        "multiprocessing_child": _is_child(),
+        "start_unix_s": session.started_unix_s,
+        "first_step_s": _to_first_step_s(session),
+        "peak_memory_bytes": _peak_memory(),
+        "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if initialized else None,
+        "explicit_steps": session.explicit_steps,
+        "flags": flag_hooks.facts(session),
+        "fixes": [program.facts() for program in session.all_programs()],
+        "backend": backend,
+        "backend_location": getattr(session, "backend_location", None),
+        "seeded_by_program": getattr(session, "seeded_by_program", False),
+        "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
+        "sources": loaded_sources(),
+        "trackers": list(getattr(session, "trackers", [])),
+        "probe_errors": list(session.errors),
+        "probe_cost_us_per_step": _cost(session),
+    }
+    for registry in session.registries:
+        collected = getattr(registry, "facts", None)
+        if collected is not None:
+            data.update(collected())
+    return data
+
+
+def _to_first_step_s(session):
+    """But for the time that another process had the turn."""
+    return None if session.first_step_s is None else session.first_step_s - session.stood_still_s
+
+
+def _integer(name):
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _is_child():
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def _peak_memory():
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _group(session):
+    """(backend, processes) of the default process group, also after its end; (None, None)."""
+    distributed = session.torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        session.group = str(distributed.get_backend()), int(distributed.get_world_size())
+    return getattr(session, "group", (None, None))
+
+
+def _cost(session):
+    """Microseconds per iteration that the probe's own events take, timed here and now."""
+    iterations = session.window.iteration or session.batches or session.learned // 2
+    if not iterations:
+        return None
+    if not hasattr(session, "event_cost_s"):
+        log = EventLog(session.channel, session.pid, lambda: None)
+        began = time.perf_counter()
+        for _ in range(_CALIBRATION_EVENTS):
+            log.add(0)
+        session.event_cost_s = (time.perf_counter() - began) / _CALIBRATION_EVENTS
+    # This loop runs from warm caches. In a program the hooks' code was last touched a whole
+    # iteration ago: there each event costs about 8 times as much, and entering the hooks and
+    # reading the loss as much as another 80 (fitted to what benchmarks/probe_overhead.py measures
+    # in place).
+    events = session.log.count / iterations
+    return 1e6 * session.event_cost_s * (8.0 * events + 80.0)

@@ -1,0 +1,172 @@
+"""What is known of one root module (`records.ModelFacts`)."""
+
+import inspect
+import os
+import sys
+
+from .. import places
+
+_CONVOLUTIONS = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
+_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
+_RECURRENT = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
+_LARGE = 64  # a layer with a smaller side takes no time that counts
+_MOST_ODD = 8
+_PARALLEL = {
+    "DataParallel": "DataParallel",
+    "DistributedDataParallel": "DistributedDataParallel",
+    "FullyShardedDataParallel": "FSDP",
+    "FSDPModule": "FSDP",  # what fully_shard makes of a class, under a name of its own
+}
+
+
+def describe(module):
+    """Counts, devices and dtypes of a module tree.
+
+    What a class of the program's own does to a layer costs that one fact: a convolution may have
+    no weight of its own.
+    """
+    parameters = list(module.parameters())
+    modules = list(module.modules())
+    names = [type(m).__name__ for m in modules]
+    cls = type(module)
+    convolutions = [m for m in modules if _is_torchs(m, ("Conv2d",))]
+    block, blocks = _told(("", 0), repeated_blocks, modules)
+    return {
+        "cls": "%s.%s" % (cls.__module__, cls.__qualname__),
+        "location": _forward_location(cls),
+        "parameters": len(parameters),
+        "elements": sum(_size(p) for p in parameters),
+        "device": str(parameters[0].device) if parameters else "cpu",
+        "dtypes": sorted({str(p.dtype).replace("torch.", "") for p in parameters}),
+        "float64_elements": sum(_size(p) for p in parameters if str(p.dtype) == "torch.float64"),
+        "modules": len(modules),
+        "conv2d": len(convolutions),
+        "conv_bias_before_norm": _told(0, count_biases_before_norm, modules),
+        "conv_channels_last": _told(False, _all_channels_last, convolutions),
+        "repeated_blocks": blocks,
+        "repeated_block": block,
+        "norms": sum("Norm" in name for name in names),
+        "odd_sizes": _told([], odd_sizes, module),
+        "linear": sum(_is_torchs(m, ("Linear",)) for m in modules),
+        "attention": sum("Attention" in name for name in names),
+        "recurrent": sum(name in _RECURRENT for name in names),
+        "compiled": any(
+            type(m).__name__ == "OptimizedModule" or getattr(m, "_compiled_call_impl", None)
+            for m in modules
+        ),
+        "data_parallel": _data_parallel(modules),
+        "exchange_backend": _exchange_backend(modules),
+    }
+
+
+def _told(otherwise, look, looked_at):
+    try:
+        return look(looked_at)
+    except Exception:
+        return otherwise
+
+
+def _data_parallel(modules):
+    """The first of the wrappers that divide data or weights among devices, or None."""
+    for module in modules:
+        for cls in type(module).__mro__:
+            if cls.__name__ in _PARALLEL:
+                return _PARALLEL[cls.__name__]
+    return None
+
+
+def _exchange_backend(modules):
+    """The backend of the group that a wrapper was given, which may not be the default one."""
+    distributed = sys.modules.get("torch.distributed")
+    for module in modules:
+        group = getattr(module, "process_group", None)
+        if distributed is None or group is None or _data_parallel([module]) is None:
+            continue
+        try:
+            # Not get_backend: it forgets groups that the program has ended.
+            device = next(module.parameters()).device
+            return str(group._get_backend(device).name()).lower()
+        except Exception:
+            return None
+    return None
+
+
+def repeated_blocks(modules):
+    """Class and number of the blocks that a container repeats most: ("Block", 12) or ("", 0).
+
+    A block has modules of its own and parameters; a plain layer is none.
+    """
+    best = ("", 0)
+    for module in modules:
+        counts = {}
+        for child in module.children():
+            if next(child.children(), None) is not None:
+                name = type(child).__name__
+                counts[name] = counts.get(name, 0) + 1
+        for name, count in counts.items():
+            if count > max(best[1], 1) and name not in ("Sequential", "ModuleList"):
+                best = (name, count)
+    return best
+
+
+def odd_sizes(module):
+    """Large layers with a size that is no multiple of 8, e.g. "head: Linear 768 -> 50257"."""
+    found = []
+    for name, layer in module.named_modules():
+        if _is_torchs(layer, ("Linear",)):
+            sizes = (layer.in_features, layer.out_features)
+            if min(sizes) >= _LARGE and any(size % 8 for size in sizes):
+                found.append("%s: Linear %d -> %d" % (name, *sizes))
+    return found[:_MOST_ODD]
+
+
+def count_biases_before_norm(modules):
+    """Convolutions with a bias that are followed by a batch norm among their parent's children."""
+    count = 0
+    for module in modules:
+        children = list(module.children())
+        for first, second in zip(children, children[1:]):  # noqa: B905
+            if (
+                _is_torchs(first, _CONVOLUTIONS)
+                and type(second).__name__ in _NORMS
+                and getattr(first, "bias", None) is not None
+                and getattr(second, "num_features", None) == first.out_channels
+            ):
+                count += 1
+    return count
+
+
+def _is_torchs(module, names):
+    """Whether it is one of these layers, or derived from one: packages have others of that name."""
+    return any(
+        cls.__name__ in names and cls.__module__.startswith("torch.")
+        for cls in type(module).__mro__
+    )
+
+
+def _size(parameter):
+    return 0 if _is_lazy(parameter) else parameter.numel()
+
+
+def _is_lazy(parameter):
+    return "Uninitialized" in type(parameter).__name__
+
+
+def _all_channels_last(convolutions):
+    """Whether all of which it can be told are; a weight of one channel lies the same both ways."""
+    weights = [getattr(m, "weight", None) for m in convolutions]
+    weights = [w for w in weights if w is not None]  # some are given theirs in each forward
+    told = [w for w in weights if _is_lazy(w) or w.dim() != 4 or w.shape[1] > 1]
+    return bool(told) and all(not _is_lazy(w) and w.dim() == 4 and w.stride(1) == 1 for w in told)
+
+
+def _forward_location(cls):
+    forward = getattr(cls, "forward", None)
+    code = getattr(inspect.unwrap(forward) if callable(forward) else None, "__code__", None)
+    if code is None or not places.is_users(code.co_filename):
+        return None
+    return {
+        "file": os.path.abspath(code.co_filename),
+        "line": code.co_firstlineno,
+        "function": "%s.forward" % cls.__qualname__,
+    }

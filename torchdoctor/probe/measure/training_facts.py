@@ -1,0 +1,120 @@
+"""What says how training itself is set up: norms of the gradients, and the scale of the inputs.
+
+Seen in the steps that are analysed after the profiler window; reading either waits for the device.
+"""
+
+import time
+
+from ..fixkit.program import Program
+
+_MOST_INPUTS = 3
+_MOST_CHANNELS = 64
+_MOST_GRADIENTS = 12
+_MOST_BYTES = 256 * 2**20  # of copies of gradients
+_MOST_S = 3.0  # of more steps, for gradients alone
+
+
+class TrainingFacts:
+    """Gradient norms at each optimizer step, mean and deviation of the first model's input."""
+
+    def __init__(self, session):
+        self._session = session
+        self._torch = session.torch
+        self._norms = []
+        self._inputs = []
+        self._channels = []  # (means, deviations) of each of these inputs
+        self._kept = []  # copies of whole gradients
+        self._room = _MOST_GRADIENTS
+        self._began_s = None
+        self.on = False
+
+    def start(self):
+        """Look before each forward and each optimizer step."""
+        program = Program(self._torch, "analysis")
+        program.before_forward(self._look_at_input)
+        program.before_step(self._look_at_gradients)
+        self._session.programs.append(program)
+        self._began_s = time.perf_counter()
+        self.on = True
+
+    def wants_more(self):
+        """Whether a few more steps would tell more of the gradients."""
+        if not self.on or not 0 < len(self._kept) < self._room:
+            return False
+        return time.perf_counter() - self._began_s < _MOST_S
+
+    def _look_at_input(self, module, args, kwargs):
+        torch = self._torch
+        if not self.on or len(self._inputs) >= _MOST_INPUTS or not module.training:
+            return
+        for value in (*args, *kwargs.values()):
+            if (
+                isinstance(value, torch.Tensor)
+                and value.numel() > 1
+                and value.device.type != "meta"
+            ):
+                whole = not value.is_floating_point()
+                # Whole numbers of 64 or 32 bits are token numbers or indices, not measurements.
+                if whole and value.dtype != torch.uint8:
+                    return
+                numbers = value.detach().float()
+                self._inputs.append((float(numbers.mean()), float(numbers.std())))
+                self._look_at_channels(numbers)
+                return
+        return
+
+    def _look_at_channels(self, numbers):
+        """Mean and deviation by channel, of images or tables: (N, C, H, W), (N, C) and the like."""
+        if numbers.dim() == 3 or not 1 < numbers.dim() < 6 or numbers.shape[1] > _MOST_CHANNELS:
+            return
+        by_channel = numbers.transpose(0, 1).reshape(numbers.shape[1], -1)
+        if by_channel.shape[1] < 2:
+            return
+        self._channels.append((by_channel.mean(1).tolist(), by_channel.std(1).tolist()))
+
+    def _look_at_gradients(self):
+        if not self.on:
+            return
+        torch = self._torch
+        gradients = {}
+        for optimizer in self._session.optimizers.alive():
+            for group in optimizer.param_groups:
+                gradients.update((id(p), p.grad) for p in group["params"] if p.grad is not None)
+        self._keep(list(gradients.values()))
+        norms = [torch.linalg.vector_norm(g.detach().float()) for g in gradients.values()]
+        if norms:
+            self._norms.append(float(torch.linalg.vector_norm(torch.stack(norms))))
+
+    def _keep(self, gradients):
+        """A copy of the whole gradient on the host, as far as there is room for several."""
+        torch = self._torch
+        size = 4 * sum(gradient.numel() for gradient in gradients)
+        if not size or any(gradient.is_sparse for gradient in gradients):
+            return
+        self._room = min(self._room, _MOST_BYTES // size)
+        if len(self._kept) < self._room and self._room > 2:
+            flat = [g.detach().to("cpu", torch.float32).reshape(-1) for g in gradients]
+            self._kept.append(torch.cat(flat))
+
+    def _products(self):
+        """Each kept gradient with each, once all are there; only those as long as the last."""
+        kept = [] if self.on else [g for g in self._kept if g.numel() == self._kept[-1].numel()]
+        # dot: a matrix product may have been told to be imprecise.
+        rows = [[float(self._torch.dot(a, b)) for b in kept[: i + 1]] for i, a in enumerate(kept)]
+        return [[rows[max(i, j)][min(i, j)] for j in range(len(rows))] for i in range(len(rows))]
+
+    def facts(self):
+        """`gradient_norms`, `gradient_products`, `input_...` of the process facts."""
+        found = {"gradient_norms": self._norms, "gradient_products": self._products()}
+        if self._inputs:
+            count = len(self._inputs)
+            found["input_mean"] = sum(mean for mean, _ in self._inputs) / count
+            found["input_std"] = sum(std for _, std in self._inputs) / count
+        if self._channels and len({len(means) for means, _ in self._channels}) == 1:
+            means, deviations = (_averages(rows) for rows in zip(*self._channels))  # noqa: B905
+            found["input_channels"] = list(zip(means, deviations))  # noqa: B905 (Python 3.9)
+        return found
+
+
+def _averages(rows):
+    return [sum(column) / len(column) for column in zip(*rows)]  # noqa: B905

@@ -1,0 +1,1 @@
+"""The fallback sandbox: writers of Python and torch go to a scratch folder."""

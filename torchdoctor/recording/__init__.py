@@ -1,1 +1,0 @@
-"""Beside the user's process: launches, sensors, events and traces -> `Recording`."""

@@ -1,0 +1,53 @@
+"""What a report's run folder still holds of the raw columns: read once, for scalars and images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchdoctor.pairs.launch_steps import (
+    BASELINE,
+    LaunchSteps,
+    Observed,
+    observed,
+    same_fixes,
+    timed_launches,
+)
+from torchdoctor.words import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Launches with their steps; all empty for a diagnosed trace."""
+
+    observed: Observed | None = None
+    baseline: list[LaunchSteps] = field(default_factory=list)
+    recommended: list[LaunchSteps] = field(default_factory=list)
+
+    @property
+    def kinds(self) -> dict[str, list[LaunchSteps]]:
+        """The timed launches that were measured, by what they ran."""
+        both = {"baseline": self.baseline, "recommended": self.recommended}
+        return {kind: launches for kind, launches in both.items() if launches}
+
+
+def read_measured(report: Report) -> Measured:
+    """The launches of a report's run; what is not there, or damaged, is left out."""
+    if not report.run_folder or report.steps is None:
+        return Measured()
+    folder = Path(report.run_folder)
+    launches = timed_launches(folder)
+    chosen = [(fix.fix, fix.settings) for fix in report.recommendation.fixes]
+    return Measured(
+        observed=observed(folder, report.steps.boundary),
+        baseline=[one for one in launches if one.name == BASELINE],
+        recommended=[one for one in launches if chosen and same_fixes(one.fixes, chosen)],
+    )
+
+
+def trace_files(report: Report) -> list[Path]:
+    """The traces that the report is about, one for each rank, as far as they are still there."""
+    if report.run_folder:
+        return sorted(Path(report.run_folder).glob("launches/*/channel/trace-*.json.gz"))
+    named = [rank.path for rank in report.ranks] or ([report.trace.path] if report.trace else [])
+    return [path for path in map(Path, named) if path.is_file()]

@@ -1,0 +1,85 @@
+"""Figures of the report, and what the run folder holds of their course over time, as scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from torchdoctor.machine.sensor_curves import sensor_curves
+from torchdoctor.reports.tensorboard.event_file import EventFile
+from torchdoctor.reports.tensorboard.measured import Measured
+from torchdoctor.words import Report
+
+_GB = 1e9
+_MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
+
+
+def write_figures(writer: EventFile, report: Report) -> None:
+    """Each figure of the report; what was not measured is no point."""
+    baseline, time_s, seen = report.baseline, report.baseline.step_time_s, report.sensors
+    if time_s is not None:
+        writer.scalar("step_time/median_s", time_s.median)
+        writer.scalar("step_time/mean_s", time_s.mean)
+    for number, seconds in enumerate(report.trace.step_times_s if report.trace else []):
+        writer.scalar("step_time/profiled_s", seconds, number)
+    for number, seconds in enumerate(baseline.launches_s):
+        writer.scalar("launches/baseline_s_per_sample", seconds, number)
+    writer.scalar("samples_per_s/deciding", baseline.samples_per_s)
+    for name, share in asdict(baseline.shares).items():
+        writer.scalar(f"share_of_step/{name}", share)
+    for tag, value in (
+        ("utilization/cpu_mean", seen.cpu_share),
+        ("utilization/gpu_mean", seen.gpu_utilization),
+        ("memory/peak_GB", _gb(baseline.peak_memory_bytes)),
+        ("memory/process_tree_peak_GB", _gb(seen.rss_peak_bytes)),
+        ("memory/gpu_peak_GB", _gb(seen.gpu_memory_peak_bytes)),
+    ):
+        writer.scalar(tag, value)
+
+
+def write_observed(writer: EventFile, measured: Measured) -> None:
+    """The observing launch over time: steps, samples per second, sensors; at their wall times."""
+    launch = measured.observed
+    if launch is None:
+        return
+    offset = launch.wall_offset_ns
+    edges = launch.events.t_ns[launch.edges]
+    for number in _thinned(len(edges) - 1):
+        seconds = float(edges[number + 1] - edges[number]) / 1e9
+        at = _wall_s(int(edges[number + 1]), offset)
+        writer.scalar("step_time/observed_s", seconds, number, at)
+    steps = np.searchsorted(edges, [at for at, _ in launch.rates])
+    for (at_ns, rate), step in zip(launch.rates, steps.tolist(), strict=True):
+        writer.scalar("samples_per_s/observed", rate, step, _wall_s(at_ns, offset))
+    for curve in sensor_curves(launch.sensors) if launch.sensors is not None else []:
+        began = curve.wall_s[0]
+        for row in _thinned(len(curve.values)):
+            at = float(curve.wall_s[row])
+            writer.scalar(curve.name, float(curve.values[row]), round((at - began) * 1000), at)
+
+
+def write_launches(folder: Path, measured: Measured) -> None:
+    """Steps of the timed launches: a TensorBoard run for each kind, so that one chart has both."""
+    offset = measured.observed.wall_offset_ns if measured.observed else None
+    for kind, launches in measured.kinds.items():
+        with EventFile.into(folder / kind) as writer:
+            ends = np.concatenate([one.edges_ns[1:] for one in launches])
+            seconds = np.concatenate([one.step_s for one in launches])
+            for number in _thinned(len(seconds)):
+                at = _wall_s(int(ends[number]), offset)
+                writer.scalar("step_time/measured_s", float(seconds[number]), number, at)
+
+
+def _gb(value: float | None) -> float | None:
+    return None if value is None else value / _GB
+
+
+def _wall_s(t_ns: int, offset_ns: int | None) -> float | None:
+    return None if offset_ns is None else (t_ns + offset_ns) / 1e9
+
+
+def _thinned(points: int) -> Sequence[int]:
+    return range(0, points, -(-points // _MOST_POINTS) or 1)

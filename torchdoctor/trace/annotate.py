@@ -1,0 +1,137 @@
+"""A copy of a trace with tracks of our own, for ui.perfetto.dev and chrome://tracing.
+
+The original's events are copied as they stand, after ours. What is no valid JSON is mended as it is
+for reading, or left out, and a trace that was cut off is closed after its last whole event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+import msgspec
+import numpy as np
+
+from torchdoctor.trace.categories import OUR_CATEGORY
+from torchdoctor.trace.files import TraceFile
+from torchdoctor.trace.timeline import Timeline
+from torchdoctor.words import Finding
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import SHARE_LABELS
+from torchdoctor.words.record_files import replacing
+
+_PROCESS = 2_000_000_000  # no process id of a system
+_STEPS, _EXPOSED, _FINDINGS = 1, 2, 3
+_TRACKS = {
+    _STEPS: "steps",
+    _EXPOSED: "what the step is in (exposed time)",
+    _FINDINGS: "findings",
+}
+_SHORTEST_NS = 1000  # shorter ones nobody sees, and there may be millions
+
+
+def annotate(
+    source: Path, target: Path, timeline: Timeline, base_us: float, findings: Sequence[Finding]
+) -> None:
+    """Write `target`: the trace and our tracks; compressed where its name ends in .gz.
+
+    Args:
+        source: the trace; copied as far as it can be read.
+        target: written whole or not at all.
+        timeline: of the trace, its times in nanoseconds after `base_us`.
+        base_us: microseconds, on the trace's clock.
+        findings: one slice each, over the whole trace.
+
+    Raises:
+        UsageError: `source` is no trace, or `target` cannot be written.
+    """
+    ours = b",\n".join(msgspec.json.encode(event) for event in _events(timeline, base_us, findings))
+    if target.exists() and target.samefile(source):
+        raise UsageError(f"{target} is the trace itself: name another file to annotate it into.")
+    try:
+        with source.open("rb") as stream, replacing(target) as file:
+            trace = TraceFile(stream, str(source))
+            with _packed(file, target.name) as out:
+                _copy(trace, ours, out)
+    except OSError as error:
+        raise UsageError(
+            f"Cannot write {target} ({error.strerror or error}): make room, or name another file."
+        ) from error
+
+
+def _copy(trace: TraceFile, ours: bytes, out: IO[bytes]) -> None:
+    """Writes our events and those of the trace, and its metadata on the side where it stood."""
+    runs = trace.runs()
+    run = next(runs, None)  # what stands before the events is known from here on
+    head = {**trace.metadata, "traceEvents": []}
+    out.write(b"[" if trace.is_list else msgspec.json.encode(head)[: -len(b"]}")])
+    out.write(b"\n" + ours)
+    while run is not None:
+        out.write(b",\n" + _valid_utf8(run.text))
+        run = next(runs, None)
+    out.write(b"\n]")
+    if not trace.is_list:
+        tail = {key: value for key, value in trace.metadata.items() if key not in head}
+        out.write((b"," + msgspec.json.encode(tail)[1:]) if tail else b"}")
+
+
+def _valid_utf8(text: bytes | memoryview) -> bytes:
+    """The same; what is not UTF-8 in strings that nothing reads becomes a replacement mark."""
+    copied = bytes(text)
+    try:
+        copied.decode()
+    except UnicodeDecodeError:
+        return copied.decode("utf-8", "replace").encode()
+    return copied
+
+
+def _events(
+    timeline: Timeline, base_us: float, findings: Sequence[Finding]
+) -> Iterator[dict[str, Any]]:
+    steps = timeline.steps
+    name = {"ph": "M", "pid": _PROCESS, "name": "process_name"}
+    yield {**name, "args": {"name": "torchdoctor"}}
+    yield {**name, "name": "process_sort_index", "args": {"sort_index": -1}}
+    for track, title in _TRACKS.items():
+        yield {**name, "name": "thread_name", "tid": track, "args": {"name": title}}
+        yield {**name, "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}}
+
+    def slice_(track: int, title: str, start: int, end: int, **args: Any) -> dict[str, Any]:
+        at_us, end_us = (round(base_us + time / 1000, 3) for time in (start, end))
+        # Perfetto counts ns in a float, which at today's Unix time resolves 256 ns, and drops a
+        # slice that reaches into the next one.
+        resolved_us = float(np.spacing(end_us * 1000)) / 1000
+        lasting_us = max(round(end_us - at_us - resolved_us, 3), 0.0)
+        event = {"ph": "X", "cat": OUR_CATEGORY, "name": title, "pid": _PROCESS, "tid": track}
+        return {**event, "ts": at_us, "dur": lasting_us, "args": args}
+
+    for number, (start, end) in enumerate(
+        zip(steps.start.tolist(), steps.end.tolist(), strict=True)
+    ):
+        shares = {
+            branch: round(float(spent[number]) / max(end - start, 1), 4)
+            for branch, spent in timeline.exposed.items()
+        }
+        yield slice_(_STEPS, f"step {number}" if steps.known else "the trace", start, end, **shares)
+    for branch, found in timeline.exposed_intervals.items():
+        for row in np.flatnonzero(found.end - found.start >= _SHORTEST_NS):
+            yield slice_(_EXPOSED, SHARE_LABELS[branch], int(found.start[row]), int(found.end[row]))
+    for finding in findings:
+        share = finding.share_of_step
+        title = finding.check if share is None else f"{finding.check} {share:.0%}"
+        evidence = " ".join(finding.evidence)
+        first, last = int(steps.start.min()), int(steps.end.max())
+        yield slice_(_FINDINGS, title, first, last, evidence=evidence)
+
+
+@contextlib.contextmanager
+def _packed(file: BinaryIO, name: str) -> Iterator[IO[bytes]]:
+    """What is written to it lands in the file, compressed where the name ends in .gz."""
+    if not name.endswith(".gz"):
+        yield file
+        return
+    with gzip.GzipFile("", "wb", compresslevel=1, fileobj=file) as stream:
+        yield cast(BinaryIO, stream)

@@ -1,0 +1,107 @@
+"""Calls of the CUDA or HIP runtime and driver: which ones hold the host, and how long."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.nesting import innermost, operator_nesting
+from torchdoctor.trace.timeline import Steps, Timeline
+from torchdoctor.words import RuntimeCall
+from torchdoctor.words.intervals import union
+
+# Memory of the device is asked of the driver, or given back to it: what a warm allocator avoids.
+_ALLOCATION = re.compile(
+    r"(?:cuda|hip)(?:Malloc|Free)(?!.*(?:Host|Async))|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
+)
+_GIVES_BACK = re.compile(r"Free|MemUnmap|MemRelease")
+_WAITS = re.compile(r"(?:cuda|hip|cu)(?:\w*Synchronize|Memcpy|Malloc|Free|Mem[A-Z])")
+_AS_WRITTEN = {"aten::_local_scalar_dense": "aten::item"}  # what the user's code says
+_LISTED, _LOOKED_AT = 8, 24  # calls within each other count once, which changes their order
+
+
+def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
+    """The calls that take most host time in the steps, at most eight."""
+    steps, table = timeline.steps, trace.runtime
+    if not len(table):
+        return []
+    rows = table.where(steps.index(table.start) >= 0)
+    # Who launches a kernel is told by the operators; who waits is what is asked here.
+    waits = np.array([_WAITS.match(name) is not None for name in trace.names], dtype=bool)
+    inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
+    names = len(trace.names)
+    operator = np.where(waits[rows.name] & (inside >= 0), _names_of(trace, inside), names)
+    key, group = np.unique(rows.name.astype(np.int64) * (names + 1) + operator, return_inverse=True)
+    calls = np.bincount(group, minlength=len(key))
+    spent = np.bincount(group, weights=rows.end - rows.start, minlength=len(key))
+    found = []
+    for row in np.argsort(-spent, kind="stable")[:_LOOKED_AT]:
+        name, under = divmod(int(key[row]), names + 1)
+        inside_name = trace.names[under] if under < names else None
+        own = rows.where(group.reshape(-1) == row)
+        threads = np.unique(own.thread)
+        each = [own.where(own.thread == thread) for thread in threads]
+        host_ns = sum(_covered(one, steps) for one in each)
+        found.append(
+            RuntimeCall(
+                name=trace.names[name],
+                operator=_AS_WRITTEN.get(inside_name or "", inside_name),
+                calls_per_step=float(calls[row]) / len(steps),
+                host_s=host_ns / len(steps) / 1e9,
+                covered_s=_covered(own, steps) / len(steps) / 1e9,
+                threads=len(threads),
+            )
+        )
+    return sorted(found, key=lambda one: -one.host_s)[:_LISTED]
+
+
+def _covered(table: Table, steps: Steps) -> float:
+    """Nanoseconds of the steps in which one of these is under way."""
+    return float(union(table.start, table.end).covered(steps.start, steps.end).sum())
+
+
+def _names_of(trace: Trace, rows: Ints) -> Ints:
+    """The name of each operator's row; anything for -1."""
+    if not len(trace.operators):
+        return rows
+    return trace.operators.name[np.maximum(rows, 0)].astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Calls that ask the driver for device memory, or give it back; means per step.
+
+    `retries`: operators that gave memory back and asked again, because there was not enough.
+    `released`: memory given back outside of any operator, as `torch.cuda.empty_cache()` does.
+    """
+
+    calls: float
+    host_s: float
+    retries: float
+    released: float
+
+
+def allocation(trace: Trace, timeline: Timeline) -> Allocation | None:
+    """What the allocator asked of the driver in the steps; None without runtime calls."""
+    steps, table = timeline.steps, trace.runtime
+    if not len(table):
+        return None
+    wanted = np.array([_ALLOCATION.match(name) is not None for name in trace.names], dtype=bool)
+    frees = np.array([_GIVES_BACK.search(name) is not None for name in trace.names], dtype=bool)
+    rows = table.where((steps.index(table.start) >= 0) & wanted[table.name])
+    inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
+    gives_back = frees[rows.name]
+    last_asked: dict[int, int] = {}
+    for operator, start in zip(inside[~gives_back], rows.start[~gives_back], strict=True):
+        last_asked[int(operator)] = max(int(start), last_asked.get(int(operator), int(start)))
+    gave = zip(inside[gives_back].tolist(), rows.start[gives_back].tolist(), strict=True)
+    retries = {operator for operator, start in gave if start < last_asked.get(operator, start)}
+    return Allocation(
+        calls=len(rows) / len(steps),
+        host_s=float((rows.end - rows.start).sum()) / len(steps) / 1e9,
+        retries=len(retries - {-1}) / len(steps),
+        released=int((gives_back & (inside < 0)).sum()) / len(steps),
+    )

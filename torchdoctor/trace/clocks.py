@@ -1,0 +1,181 @@
+"""The clocks of several ranks, aligned on the collectives that they ran together.
+
+A collective that everybody needs everybody's data for ends on all ranks within microseconds, so
+the usual difference between its ends is the difference between the clocks. What each rank then
+waited for the last one to arrive is the difference between its starts. Collectives on a device are
+told by their kernels, those of gloo, MPI and UCC by the host's annotations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.trace.categories import KERNEL
+from torchdoctor.trace.columns import Ints, Trace
+from torchdoctor.trace.gpus import text
+from torchdoctor.trace.kernel_names import is_communication
+from torchdoctor.trace.threads import is_step, named, named_by
+from torchdoctor.trace.timeline import HOST_COMMUNICATION, Timeline
+
+# Broadcasts and point-to-point calls may end on one rank long before they do on another.
+_TOGETHER = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE)
+_FEWEST = 3
+# How far ends may scatter around the usual difference: more, and these were not the same calls.
+_SCATTER_NS, _SCATTER_SHARE = 20_000, 0.005  # of a step
+# On the host a thread is woken when the data is there, on a busy machine milliseconds later.
+_HOST_SCATTER_NS, _HOST_SCATTER_SHARE, _HOST_SCATTER_MOST = 2_000_000, 0.02, 0.1
+_ONE_CLOCK_NS = 1e9  # what times of one machine never differ by
+_ANY_HOST = ("", "localhost")  # names that say nothing of the machine
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Those of one rank in order of time: profiler step, kernel, and times in nanoseconds."""
+
+    step: Ints
+    kernel: list[str]
+    start: Ints
+    end: Ints
+    base_us: float  # of the times, on the clock of its machine
+    host: str | None = None  # the machine's name
+    on_device: bool = True
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """One entry a rank, in the order given.
+
+    `offset_s`: how far its clock is ahead of the first rank's. `wait_s`: per step, how long it
+    waited in collectives until the last rank came. `last_share`: of the collectives, those that it
+    came to last. `scatter_s`: how far ends lie from the offset, the usual distance over all ranks.
+    """
+
+    offset_s: list[float]
+    wait_s: list[float]
+    last_share: list[float]
+    collectives: int
+    scatter_s: float
+    on_device: bool = True
+
+
+class Unaligned(Enum):
+    """Why clocks could not be aligned."""
+
+    TOO_FEW = "too few"  # collectives that all ranks ran alike, in steps that all recorded
+    DIFFERENT_RUNS = "different runs"  # what looks like the same collectives did not end together
+
+
+def collectives(trace: Trace, timeline: Timeline) -> Collectives:
+    """The collectives of the known steps; none where steps are unknown."""
+    table = trace.device if trace.has_device else trace.annotations
+    if trace.has_device:
+        rows = np.flatnonzero((table["kind"] == KERNEL) & named_by(trace, table, _is_collective))
+    else:
+        rows = np.flatnonzero(named_by(trace, table, _is_host_collective))
+    rows = rows[np.argsort(table.start[rows], kind="stable")]
+    number = _step_numbers(trace, timeline)
+    index = timeline.steps.index(table.start[rows])
+    rows, index = rows[index >= 0], index[index >= 0]
+    if not len(number):
+        rows, index = rows[:0], index[:0]
+    epoch_ns = trace.metadata.get("baseTimeNanoseconds")
+    epoch_us = epoch_ns / 1000 if isinstance(epoch_ns, int) else 0.0
+    return Collectives(
+        step=number[index] if len(index) else index,
+        kernel=[trace.names[name].partition("(")[0] for name in table.name[rows]],
+        start=table.start[rows],
+        end=table.end[rows],
+        base_us=trace.base_us + epoch_us,
+        host=text(trace.metadata.get("host_name")),
+        on_device=trace.has_device,
+    )
+
+
+def _is_collective(name: str) -> bool:
+    return is_communication(name) and _TOGETHER.search(name) is not None
+
+
+def _is_host_collective(name: str) -> bool:
+    return name.startswith(HOST_COMMUNICATION) and _TOGETHER.search(name) is not None
+
+
+def _step_numbers(trace: Trace, timeline: Timeline) -> Ints:
+    """The profiler's number of each step; empty where steps are unknown."""
+    if not timeline.steps.known:
+        return np.zeros(0, dtype=np.int64)
+    wanted = np.array([is_step(name) for name in trace.names], dtype=bool)
+    numbers = {}
+    for table in (trace.annotations, trace.operators):
+        marks = table.where(named(trace, table, wanted))
+        for start, name in zip(marks.start.tolist(), marks.name.tolist(), strict=True):
+            digits = trace.names[name].rpartition("#")[2]
+            numbers[start] = int(digits) if digits.isdigit() else -1
+    starts = timeline.steps.host_start.tolist()
+    return np.array([numbers.get(start, -1) for start in starts], dtype=np.int64)
+
+
+def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
+    """Align the ranks' clocks.
+
+    Args:
+        step_s: how long a step takes, against which the ends' scatter is judged.
+    """
+    matched = _matched(ranks) if len(ranks) > 1 else []
+    if len(matched) < _FEWEST:
+        return Unaligned.TOO_FEW
+    rows = np.array(matched).T  # ranks, collectives
+    base_ns = np.array([(one.base_us - ranks[0].base_us) * 1000 for one in ranks])[:, None]
+    start = np.array([one.start[row] for one, row in zip(ranks, rows, strict=True)]) + base_ns
+    end = np.array([one.end[row] for one, row in zip(ranks, rows, strict=True)]) + base_ns
+    apart = end - end[0]
+    offset = np.median(apart, axis=1)
+    scatter = np.median(np.abs(apart - offset[:, None]), axis=1).max()
+    if scatter > _most_scatter(ranks, step_s * 1e9) or _two_clocks(ranks, offset):
+        return Unaligned.DIFFERENT_RUNS
+    arrived = start - offset[:, None]
+    wait = arrived.max(axis=0) - arrived
+    steps = len(np.unique(ranks[0].step[rows[0]]))
+    last = np.bincount(arrived.argmax(axis=0), minlength=len(ranks))
+    return Alignment(
+        offset_s=(offset / 1e9).tolist(),
+        wait_s=(wait.sum(axis=1) / steps / 1e9).tolist(),
+        last_share=(last / rows.shape[1]).tolist(),
+        collectives=rows.shape[1],
+        scatter_s=float(scatter) / 1e9,
+        on_device=all(one.on_device for one in ranks),
+    )
+
+
+def _most_scatter(ranks: Sequence[Collectives], step_ns: float) -> float:
+    """How far the ends of the same collectives may lie apart, in nanoseconds."""
+    if all(one.on_device for one in ranks):
+        return _SCATTER_NS + _SCATTER_SHARE * step_ns
+    return min(_HOST_SCATTER_NS + _HOST_SCATTER_SHARE * step_ns, _HOST_SCATTER_MOST * step_ns)
+
+
+def _two_clocks(ranks: Sequence[Collectives], offset: NDArray[np.float64]) -> bool:
+    """Whether ranks on one machine would need clocks that differ: they did not run together."""
+    by_host: dict[str, list[float]] = {}
+    for one, ahead in zip(ranks, offset.tolist(), strict=True):
+        if one.host is not None and one.host not in _ANY_HOST:
+            by_host.setdefault(one.host, []).append(ahead)
+    return any(max(ahead) - min(ahead) > _ONE_CLOCK_NS for ahead in by_host.values())
+
+
+def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:
+    """Rows of the same collective on every rank: the n-th of a step that all ran alike."""
+    found: list[tuple[int, ...]] = []
+    for number in sorted(set.intersection(*(set(one.step.tolist()) for one in ranks))):
+        if number < 0:
+            continue
+        rows = [np.flatnonzero(one.step == number).tolist() for one in ranks]
+        kernels = [[one.kernel[row] for row in own] for one, own in zip(ranks, rows, strict=True)]
+        if all(each == kernels[0] for each in kernels):
+            found += zip(*rows, strict=True)
+    return found

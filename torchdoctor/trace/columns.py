@@ -1,0 +1,323 @@
+"""Decoded slices -> numpy columns: one table per kind of event, strings interned.
+
+Times are int64 nanoseconds since `Trace.base_us`, so that differences are exact.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.facts.counts import counted
+from torchdoctor.facts.user_frames import is_users
+from torchdoctor.trace.categories import (
+    DEVICE_KINDS,
+    OUR_CATEGORY,
+    doubt_about_unknown,
+    is_left_out,
+    kind_by_name,
+    table_of,
+)
+from torchdoctor.trace.events import NO_DURATION, Slice, SliceArgs
+from torchdoctor.trace.payloads import device_columns, payload_column, whole_column
+from torchdoctor.trace.product_sizes import PRODUCT_OPERATORS, ProductInputs
+
+Ints = NDArray[np.int64]
+Key = TypeVar("Key", bound=Hashable)
+Found = TypeVar("Found")
+
+_LONGEST_BEYOND_US = 600e6  # a duration this much longer than the whole trace is no duration
+_FURTHEST_US = 4e15  # from the first event, 127 years: what is further no int64 of ns holds
+_NOTICED = 0.01  # share of the device's events, or of all, without a duration: said from there on
+_NO_ARGS = SliceArgs()
+
+
+class Names(dict[Key, int], Generic[Key]):
+    """Interned values: looking one up gives its number, which is new for a new value."""
+
+    def __missing__(self, key: Key) -> int:
+        number = self[key] = len(self)
+        return number
+
+    def values_in_order(self) -> list[Key]:
+        """The values; each stands at its number."""
+        return list(self)
+
+
+class _Users(dict[str, bool]):
+    """Whether the frame of a name is the user's; asked once a name."""
+
+    def __missing__(self, name: str) -> bool:
+        found = self[name] = is_users(name)
+        return found
+
+
+@dataclass
+class Table:
+    """Columns of equal length. `name` and `thread` are numbers of interned values."""
+
+    start: Ints
+    end: Ints
+    name: Ints
+    thread: Ints
+    columns: dict[str, Ints] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, column: str) -> Ints:
+        return self.columns[column]
+
+    def where(self, rows: NDArray[Any]) -> Table:
+        """The rows that a mask or an index array selects."""
+        return Table(
+            self.start[rows],
+            self.end[rows],
+            self.name[rows],
+            self.thread[rows],
+            {key: column[rows] for key, column in self.columns.items()},
+        )
+
+
+@dataclass
+class Trace:
+    """A whole trace as columns.
+
+    `operators` has columns shapes and product (numbers into `shapes` and `products`, -1: none).
+    `runtime` has column
+    correlation (-1: none). `device` has columns kind (KERNEL, MEMCPY, MEMSET), correlation,
+    device, stream, bytes (-1: not recorded). payload, of `operators`, `annotations` and `device`:
+    bytes of a gradient or a collective (-1: none, or not recorded).
+    """
+
+    path: str
+    base_us: float
+    names: list[str]
+    threads: list[tuple[int | str, int | str]]  # process, thread
+    shapes: list[bytes]  # JSON of the inputs' sizes
+    products: list[ProductInputs]  # of matrix products, convolutions and attention
+    operators: Table
+    annotations: Table
+    runtime: Table
+    device: Table
+    spans: Table
+    python: Table  # the user's frames of Python, where stacks were recorded
+    cut_off: bool = False  # reading ended before the file did, or the file before its events
+    annotated: bool = False  # a copy of a trace, with tracks of `trace_annotate`
+    metadata: dict[str, Any] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
+    known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def has_device(self) -> bool:
+        """Whether anything ran on a GPU while the profiler watched."""
+        return len(self.device) > 0
+
+
+def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
+    """What several parts of the analysis ask of a trace is computed at the first question."""
+
+    @functools.wraps(function)
+    def answer(trace: Trace) -> Found:
+        if function.__name__ not in trace.known:
+            trace.known[function.__name__] = function(trace)
+        found: Found = trace.known[function.__name__]
+        return found
+
+    return answer
+
+
+class Columns:
+    """Collects blocks of slices; `trace()` gives what was collected."""
+
+    def __init__(self) -> None:
+        self.names: Names[str] = Names()
+        self.threads: Names[tuple[int | str, int | str]] = Names()
+        self.shapes: Names[bytes] = Names()
+        self.products: Names[ProductInputs] = Names()
+        self.base_us: float | None = None
+        self.events = 0
+        self.untimed = 0
+        self.unknown: Counter[str] = Counter()  # events by category
+        self._parts: dict[str, list[dict[str, NDArray[Any]]]] = defaultdict(list)
+        self._table_of: dict[str, str | None] = {}
+        # Frames outnumber all other events, and nobody asks for those of libraries.
+        self._users = _Users()
+
+    def add(self, slices: Iterable[Slice]) -> None:
+        """Takes over the columns of a block; the slices can go afterwards."""
+        by_category: defaultdict[str, list[Slice]] = defaultdict(list)
+        for event in slices:
+            by_category[event.cat].append(event)
+        for category, events in by_category.items():
+            self.events += len(events)
+            table = self._table(category)
+            if table == "python_frames":
+                events = [event for event in events if self._users[event.name]]
+            if table is not None:
+                self._add_events(table, events)
+            elif not is_left_out(category):
+                self.unknown[category or "none"] += len(events)
+
+    @property
+    def of_profiler(self) -> bool:
+        """Whether any of it is an operator, an annotation, a driver call or work of a device."""
+        return any(
+            self._parts[table] for table in ("operators", "annotations", "runtime", "device")
+        )
+
+    def _table(self, category: str) -> str | None:
+        if category not in self._table_of:
+            self._table_of[category] = table_of(category)
+        return self._table_of[category]
+
+    def _add_events(self, table: str, events: list[Slice]) -> None:
+        ts = np.array([event.ts for event in events], dtype=np.float64)
+        if self.base_us is None:
+            self.base_us = _first_time(ts)
+        sound = np.abs(ts - (self.base_us or 0.0)) < _FURTHEST_US  # NaN is not
+        if not sound.all():
+            self.untimed += int(len(ts) - sound.sum())
+            events = [event for event, kept in zip(events, sound, strict=True) if kept]
+            ts = ts[sound]
+        if not events or self.base_us is None:
+            return
+        columns: dict[str, NDArray[Any]] = {
+            "start": np.rint((ts - self.base_us) * 1000.0).astype(np.int64),
+            "dur_us": np.array([event.dur for event in events], dtype=np.float64),
+            "name": np.array([self.names[event.name] for event in events], dtype=np.int32),
+            "thread": np.array(
+                [self.threads[event.pid, event.tid] for event in events], dtype=np.int32
+            ),
+        }
+        args = [event.args or _NO_ARGS for event in events]
+        if table in ("operators", "annotations", *DEVICE_KINDS):
+            columns["payload"] = payload_column(events, args)
+        if table == "operators":
+            columns["shapes"] = self._shape_numbers(args)
+            columns["product"] = self._product_numbers(events, args)
+        elif table == "runtime":
+            columns["correlation"] = whole_column([arg.correlation for arg in args])
+        elif table in DEVICE_KINDS:
+            columns |= device_columns(DEVICE_KINDS.index(table), args)
+            table = "device"
+        self._parts[table].append(columns)
+
+    def _shape_numbers(self, args: list[SliceArgs]) -> NDArray[np.int32]:
+        shapes = self.shapes
+        # bytes(): a Raw would keep its whole block alive
+        texts = [bytes(arg.dims) or bytes(arg.dims_2020) for arg in args]
+        return np.array([shapes[text] if text else -1 for text in texts], dtype=np.int32)
+
+    def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
+        found = np.full(len(events), -1, dtype=np.int32)
+        wanted = [row for row, event in enumerate(events) if event.name in PRODUCT_OPERATORS]
+        for row in wanted:
+            arg = args[row]
+            dims = bytes(arg.dims) or bytes(arg.dims_2020)
+            more = arg.types, arg.strides, arg.concrete, arg.stack
+            inputs = ProductInputs(events[row].name, dims, *map(bytes, more))
+            found[row] = self.products[inputs]
+        return found
+
+    def trace(self, path: str) -> Trace:
+        """All that was added, as one Trace; durations that overflowed become zero."""
+        doubts = []
+        if self.untimed:
+            doubts.append(
+                f"{self.untimed} of {self.events} events {'has' if self.untimed == 1 else 'have'} "
+                "no time that can be (none, or over a century from all others); left out."
+            )
+        longest = self._longest_plausible_us()
+        tables: dict[str, Any] = {}
+        overflowed = instants = 0
+        for table in ("operators", "annotations", "runtime", "device", "spans", "python_frames"):
+            tables[table], count, without = self._join(table, longest)
+            if table == "device":  # nothing that a device runs is an instant
+                count, without = count + without, 0
+            overflowed, instants = overflowed + count, instants + without
+            if table == "device" and count > _NOTICED * len(tables[table]):
+                doubts.append(
+                    f"{count} of {len(tables[table])} GPU events have no duration that can be: GPU "
+                    "time is too low, and what is said of the GPU and the host with it."
+                )
+        tables["python"] = tables.pop("python_frames")
+        if overflowed:
+            one = overflowed == 1
+            doubts.append(
+                f"{counted(overflowed, 'event')} {'has' if one else 'have'} a duration that cannot "
+                "be (missing on a device, negative, or longer than the trace by far); "
+                f"{'it counts as an instant' if one else 'they count as instants'}."
+            )
+        if instants > _NOTICED * self.events:
+            doubts.append(
+                f"{instants} of {self.events} events have no duration and count as instants: what "
+                "the host did in them is missing."
+            )
+        doubts += doubt_about_unknown(self.unknown, self.events)
+        if len(tables["device"]):
+            _tell_copies(tables["device"], self.names)
+        return Trace(
+            path=path,
+            base_us=self.base_us or 0.0,
+            names=self.names.values_in_order(),
+            threads=self.threads.values_in_order(),
+            shapes=self.shapes.values_in_order(),
+            products=self.products.values_in_order(),
+            annotated=OUR_CATEGORY in self._table_of,
+            doubts=doubts,
+            **tables,
+        )
+
+    def _longest_plausible_us(self) -> float:
+        starts = [part["start"] for parts in self._parts.values() for part in parts]
+        if not starts:
+            return 0.0
+        span_ns = max(int(s.max()) for s in starts) - min(int(s.min()) for s in starts)
+        return span_ns / 1000.0 + _LONGEST_BEYOND_US
+
+    def _join(self, table: str, longest_us: float) -> tuple[Table, int, int]:
+        """A table, how many durations in it cannot be, and how many events have none."""
+        parts = self._parts.pop(table, [])
+        extra = {
+            "operators": ("shapes", "product", "payload"),
+            "annotations": ("payload",),
+            "runtime": ("correlation",),
+            "device": ("kind", "correlation", "device", "stream", "bytes", "payload"),
+        }.get(table, ())
+
+        def column(name: str) -> NDArray[Any]:
+            pieces = [part.pop(name) for part in parts]
+            return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int64)
+
+        start, dur_us = column("start"), column("dur_us")
+        sound = (dur_us >= 0) & (dur_us <= longest_us)  # NaN and NO_DURATION are unsound too
+        without = int((dur_us == NO_DURATION).sum())
+        dur_us = np.where(sound, dur_us, 0.0)
+        end = start + np.rint(dur_us * 1000.0).astype(np.int64)
+        joined = Table(
+            start, end, column("name"), column("thread"), {name: column(name) for name in extra}
+        )
+        return joined, int(len(sound) - sound.sum()) - without, without
+
+
+def _first_time(ts: NDArray[np.float64]) -> float | None:
+    """The earliest time in whole microseconds, without what lies too far from most others."""
+    finite = ts[np.isfinite(ts)]
+    if not len(finite):
+        return None
+    near = finite[np.abs(finite - np.median(finite)) < _FURTHEST_US]
+    return float(np.floor((near if len(near) else finite).min()))
+
+
+def _tell_copies(device: Table, names: Iterable[str]) -> None:
+    """Some versions write copies as kernels."""
+    kinds = np.array([kind_by_name(name) for name in names], dtype=np.int8)[device.name]
+    device.columns["kind"] = np.where(kinds >= 0, kinds, device["kind"])

@@ -1,0 +1,238 @@
+"""Device events of some steps in stream order, and what each of them waits for.
+
+An event starts when its launch has reached the device, when the event before it on its stream
+has ended, and when the events of other streams that it waits for have ended. What a start comes
+later than that is a wait of unknown cause and is kept as such.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.trace.categories import KERNEL, MEMCPY
+from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.kernel_names import is_communication
+from torchdoctor.trace.threads import named, named_by
+from torchdoctor.trace.timeline import Timeline, launch_rows
+from torchdoctor.words.intervals import Ints
+
+# What time can belong to; a what-if takes one of them away. FIXED stays in all of them.
+LOADER, COPY, COMMUNICATION, GPU, CPU, RUNTIME, FIXED = range(7)
+CLOCK_NS = 5_000  # by how much the clocks of host and device may disagree
+UNEXPLAINED_NS = 20_000  # a start this much later than explained waits for something unknown
+_QUEUED_GAP_NS = 20_000  # a longer gap between queued events has a cause of its own
+_LONGEST_LATENCY_NS = 100_000  # of a launch on an idle stream; longer waits for something else
+LONG_CALL_NS = 20_000  # of a launch; a usual one takes 3 to 10 us
+NEVER = np.iinfo(np.int64).min // 4
+_WAIT_EVENT = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
+
+
+@dataclass
+class DeviceEvents:
+    """Device events in order of stream, then start; indexes are into these columns, -1: none.
+
+    The first event of a stream may be `earlier`: launched before the window, still in its way.
+    """
+
+    start: Ints
+    end: Ints
+    stream: Ints  # dense numbers of (device, stream)
+    cost: Ints  # class of the time that it takes
+    name: Ints  # interned
+    call: Ints  # row of the launching runtime call, -1: earlier, or not recorded
+    called: Ints  # when that call began; NEVER: no such call
+    submitted: Ints  # when the launch reached the queue, inside its call; NEVER: not known
+    step: Ints  # of the window, -1: none
+    earlier: NDArray[np.bool_]
+    latency: Ints  # usual time from `submitted` to the start on an idle stream
+    gap: Ints  # usual time from the end of the event before
+    delay: Ints  # how much later it started than all of this explains
+    stream_first: Ints  # per stream: index of its first event; one more entry ends the last
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def previous(self) -> Ints:
+        """The event before on the same stream, or -1."""
+        before = np.arange(len(self)) - 1
+        before[self.stream_first[:-1]] = -1
+        return before
+
+    def last_called_before(self, times: Ints) -> Ints:
+        """Per moment and stream the last event that was launched before it, or -1.
+
+        Returns:
+            shape (moments, streams)
+        """
+        found = np.full((len(times), len(self.stream_first) - 1), -1)
+        for stream, (first, last) in enumerate(
+            zip(self.stream_first[:-1], self.stream_first[1:], strict=True)
+        ):
+            called = np.maximum.accumulate(self.called[first:last])
+            place = np.searchsorted(called, times, side="left") - 1
+            found[:, stream] = np.where(place >= 0, first + place, -1)
+        return found
+
+
+def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> DeviceEvents:
+    """The device events that steps `first` to `last` launched, and the work that is in their way.
+
+    Args:
+        first, last: steps of the timeline, both included.
+    """
+    steps, device = timeline.steps, trace.device
+    row = launch_rows(trace)
+    launched = row >= 0
+    called = np.where(launched, trace.runtime.start[row], NEVER) if len(trace.runtime) else row
+    begin, end = steps.host_start[first], steps.host_end[last]
+    inside = launched & (called >= begin) & (called < end)
+    # Without a launch an event can only be placed by its own time.
+    inside |= ~launched & (device.start >= begin) & (device.start < steps.end[last])
+    earlier = launched & (called < begin) & (device.end > begin)
+    rows = np.flatnonzero(inside | earlier)
+    stream = _dense(_dense(device["device"][rows]) * len(device) + _dense(device["stream"][rows]))
+    order = np.lexsort((device.end[rows], device.start[rows], stream))
+    rows, stream = rows[order], stream[order]
+    table, row, earlier = device.where(rows), row[rows], earlier[rows]
+    known = (row >= 0) & ~earlier
+    returned = np.where(known, trace.runtime.end[row], NEVER) if len(trace.runtime) else row
+    step = np.searchsorted(steps.host_start, called[rows], side="right") - 1
+    counted = known & (step >= first) & (returned <= steps.host_end[np.maximum(step, 0)])
+    counted |= (row < 0) & (not steps.known)
+    events = DeviceEvents(
+        start=table.start,
+        end=table.end,
+        stream=stream,
+        cost=_cost(trace, table),
+        name=table.name,
+        call=np.where(earlier, -1, row),
+        called=np.where(known, called[rows], NEVER),
+        submitted=np.where(known, called[rows], np.where(earlier, begin, NEVER)),
+        step=np.where(counted, np.maximum(step - first, 0), -1),
+        earlier=earlier,
+        latency=np.zeros(len(table), dtype=np.int64),
+        gap=np.zeros(len(table), dtype=np.int64),
+        delay=np.zeros(len(table), dtype=np.int64),
+        stream_first=np.searchsorted(stream, np.arange(int(stream.max(initial=-1)) + 2)),
+    )
+    _measure_usual_delays(events, table["kind"], returned)
+    return events
+
+
+def _dense(values: Ints) -> Ints:
+    return np.asarray(np.unique(values, return_inverse=True)[1]).reshape(-1)
+
+
+def _cost(trace: Trace, table: Table) -> Ints:
+    collective = named_by(trace, table, is_communication)
+    kernel = table["kind"] == KERNEL
+    cost = np.where(kernel, GPU, np.where(table["kind"] == MEMCPY, COPY, FIXED))
+    return np.where(kernel & collective, COMMUNICATION, cost)
+
+
+def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> None:
+    """Launch latency and queued gap by kind of event: one usual figure each, not one per event."""
+    previous = events.previous
+    freed = np.where(previous >= 0, events.end[previous], NEVER)
+    known = events.call >= 0
+    idle = known & (freed <= events.called)
+    after_call = events.start - events.called
+    for number in np.unique(kind):
+        of_kind = kind == number
+        direct = after_call[of_kind & idle & (returned - events.called < LONG_CALL_NS)]
+        direct = direct[direct < _LONGEST_LATENCY_NS]
+        # The lower quartile: above it are launches that waited for something else as well.
+        latency = int(np.percentile(direct, 25, method="lower")) if len(direct) else CLOCK_NS
+        events.latency[of_kind] = latency
+        gap = events.start - freed
+        queued = of_kind & known & (events.called + latency < freed) & (gap < _QUEUED_GAP_NS)
+        queued &= gap > -CLOCK_NS
+        events.gap[of_kind] = round(float(gap[queued].mean())) if queued.any() else 1_000
+    # Events that overlap on their stream do not wait for the end of the one before.
+    overlap = (previous >= 0) & (events.start < freed - CLOCK_NS // 2)
+    events.gap[overlap] = (events.start - freed)[overlap]
+    # A long call submits somewhere inside: on an idle stream the start tells where.
+    long = known & (returned - events.called >= LONG_CALL_NS) & (freed <= events.called + CLOCK_NS)
+    at = np.clip(events.start - events.latency, events.called, np.maximum(returned, events.called))
+    first_of_call = _first_of_each_call(events)
+    events.submitted = np.where(long, at, events.called)
+    events.submitted = np.where(known, events.submitted[first_of_call], events.submitted)
+
+
+def _first_of_each_call(events: DeviceEvents) -> Ints:
+    """For each event the event of the same call (a graph launches many) that starts first."""
+    order = np.lexsort((events.start, events.call))
+    call = events.call[order]
+    is_first = np.concatenate(([True], call[1:] != call[:-1])) if len(call) else np.zeros(0, bool)
+    first = np.empty(len(events), dtype=np.int64)
+    first[order] = order[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]]
+    return first
+
+
+def cross_stream_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
+    """Events that wait for an event of another stream: (waiting, waited for).
+
+    Taken from cudaStreamWaitEvent calls where the times agree, and inferred where an event starts
+    right when one of another stream ends and nothing else explains the start. Fills in
+    `events.delay`.
+    """
+    called = _declared_waits(trace, events)
+    late = _start_later_by(events, *called)
+    inferred = _inferred_waits(events, np.flatnonzero(late > CLOCK_NS))
+    waiting = np.concatenate([called[0], inferred[0]])
+    awaited = np.concatenate([called[1], inferred[1]])
+    events.delay = _start_later_by(events, waiting, awaited)
+    return waiting, awaited
+
+
+def _start_later_by(events: DeviceEvents, waiting: Ints, awaited: Ints) -> Ints:
+    previous = events.previous
+    begin = events.submitted + events.latency
+    after = np.where(previous >= 0, events.end[previous] + events.gap, NEVER)
+    begin = np.maximum(begin, after)
+    np.maximum.at(begin, waiting, events.end[awaited])
+    return np.where(begin > NEVER // 2, events.start - begin, 0)
+
+
+def _declared_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
+    wanted = np.array([_WAIT_EVENT.match(name) is not None for name in trace.names], dtype=bool)
+    calls = trace.runtime.where(named(trace, trace.runtime, wanted))
+    known = np.flatnonzero(events.call >= 0)
+    none = np.zeros(0, dtype=np.int64)
+    if not len(calls) or not len(known):
+        return none, none
+    thread = trace.runtime.thread[events.call[known]].astype(np.int64)
+    order = np.lexsort((events.called[known], thread))
+    known, thread = known[order], thread[order]
+    waiting = []
+    for number in np.unique(calls.thread):  # the next launch of the same thread is what waits
+        own = known[thread == number]
+        times = calls.start[calls.thread == number]
+        times = times[times >= events.called[own[0]]] if len(own) else times[:0]
+        place = np.searchsorted(events.called[own], times)
+        waiting.append(own[np.unique(place[place < len(own)])])
+    event = np.concatenate(waiting)
+    candidate = events.last_called_before(events.called[event])
+    good = (candidate >= 0) & (events.stream[event][:, None] != events.stream[candidate])
+    start = events.start[event][:, None]
+    good &= events.end[candidate] <= start + CLOCK_NS
+    # Which streams were meant: the one used last before, and those that ended just then.
+    recent = np.where(good, events.called[candidate], NEVER)
+    meant = recent == recent.max(axis=1, keepdims=True)
+    which, stream = np.nonzero(good & (meant | (events.end[candidate] >= start - UNEXPLAINED_NS)))
+    return event[which], candidate[which, stream]
+
+
+def _inferred_waits(events: DeviceEvents, late: Ints) -> tuple[Ints, Ints]:
+    order = np.argsort(events.end, kind="stable")
+    place = np.searchsorted(events.end[order], events.start[late] + 1_000, side="right") - 1
+    whom = order[np.maximum(place, 0)] if len(order) else place
+    good = (place >= 0) & (events.end[whom] >= events.start[late] - UNEXPLAINED_NS)
+    good &= events.stream[whom] != events.stream[late]
+    good &= events.start[whom] < events.start[late]
+    return late[good], whom[good]

@@ -1,0 +1,175 @@
+"""The gradients of a trace and the collectives that exchange them -> `records.GradientExchange`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.trace.categories import KERNEL
+from torchdoctor.trace.columns import Ints, Trace
+from torchdoctor.trace.gpus import dictionary, whole_number
+from torchdoctor.trace.kernel_names import is_communication
+from torchdoctor.trace.nesting import innermost, nest
+from torchdoctor.trace.payloads import ACCUMULATED
+from torchdoctor.trace.threads import named_by
+from torchdoctor.trace.timeline import Steps, Timeline, launch_rows
+from torchdoctor.words.exchange import GradientExchange
+from torchdoctor.words.intervals import union
+
+_KINDS = {
+    "all-reduce": re.compile(r"all_?reduce", re.IGNORECASE),
+    "reduce-scatter": re.compile(r"reduce_?scatter", re.IGNORECASE),
+    "all-gather": re.compile(r"all_?gather", re.IGNORECASE),
+    "broadcast": re.compile(r"broadcast", re.IGNORECASE),
+}
+_BACKWARD = re.compile(r"^autograd::engine::evaluate_function|Backward\d*$|^" + ACCUMULATED)
+_LARGE_BYTES = 1 << 20  # of a collective whose time is the links' and not the latency
+_NEARLY_ALL = 0.99  # of the gradients must have a size
+
+
+@dataclass(frozen=True)
+class _Collectives:
+    """Those that began in the steps, in order of time; `payload` is -1 where it is not known."""
+
+    step: Ints
+    start: Ints
+    length_ns: Ints
+    kind: list[str]
+    payload: Ints
+
+    def of(self, *kinds: str) -> NDArray[np.bool_]:
+        return np.array([kind in kinds for kind in self.kind], dtype=bool)
+
+
+def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | None:
+    """Gradients and their exchange; None without a device, known steps, or a backward pass."""
+    steps = timeline.steps
+    if not trace.has_device or not steps.known or not steps.total:
+        return None
+    backward_s = _backward_s(trace, steps)
+    if backward_s is None:
+        return None
+    found = _collectives(trace, steps)
+    sharded = _bytes(found, found.of("reduce-scatter")) > _bytes(found, found.of("all-reduce"))
+    kind = "reduce-scatter" if sharded else "all-reduce"
+    rows = found.of(kind)
+    known_from: str | None = kind
+    total: float | None = _bytes(found, rows)
+    if not total or (found.payload[rows] < 0).any():
+        total = _accumulated(trace, steps)
+        known_from = "backward" if total else None
+    exchanging = found.of(kind, "all-gather") if sharded else rows
+    other = ~found.of(kind, "broadcast", *(["all-gather"] if sharded else []))
+    ranks = whole_number(dictionary(trace.metadata.get("distributedInfo")).get("world_size"))
+    mean, best = _bandwidths(found, rows, ranks or 1, kind)
+    count = len(steps)
+    return GradientExchange(
+        ranks=ranks,
+        known_from=known_from,
+        gradient_bytes=total / count if total else None,
+        last_bytes=_last(found, rows),
+        backward_s=backward_s,
+        exchange_s=float(found.length_ns[exchanging].sum()) / count / 1e9 if rows.any() else None,
+        other_s=float(found.length_ns[other].sum()) / count / 1e9,
+        mean_bytes_per_s=mean,
+        best_bytes_per_s=best,
+    )
+
+
+def _backward_s(trace: Trace, steps: Steps) -> float | None:
+    """From the first to the last kernel that the backward pass launches; None: there is none."""
+    table, runtime, device = trace.operators, trace.runtime, trace.device
+    table = table.where(named_by(trace, table, lambda name: bool(_BACKWARD.search(name))))
+    within = np.zeros(len(runtime), dtype=bool)
+    for thread in np.unique(table.thread):
+        own = table.where(table.thread == thread)
+        calls = np.flatnonzero(runtime.thread == thread)
+        within[calls] = union(own.start, own.end).contain(runtime.start[calls])
+    launch = launch_rows(trace)
+    if not within.any() or not len(launch):
+        return None
+    computes = (device["kind"] == KERNEL) & ~named_by(trace, device, is_communication)
+    rows = np.flatnonzero(computes & (launch >= 0) & within[launch])
+    index = steps.index(device.start[rows])
+    rows, index = rows[index >= 0], index[index >= 0]
+    first = np.full(len(steps), np.iinfo(np.int64).max)
+    last = np.zeros(len(steps), dtype=np.int64)
+    np.minimum.at(first, index, device.start[rows])
+    np.maximum.at(last, index, device.end[rows])
+    spans = (last - first)[last > 0]
+    return float(spans.sum()) / len(steps) / 1e9 if len(spans) else None
+
+
+def _collectives(trace: Trace, steps: Steps) -> _Collectives:
+    """The collective kernels; older ones are named, and have sizes, by the host's range alone."""
+    device = trace.device
+    rows = np.flatnonzero((device["kind"] == KERNEL) & named_by(trace, device, is_communication))
+    rows = rows[np.argsort(device.start[rows], kind="stable")]
+    index = steps.index(device.start[rows])
+    rows, index = rows[index >= 0], index[index >= 0]
+    ranges = trace.annotations.where(named_by(trace, trace.annotations, is_communication))
+    launch = launch_rows(trace)[rows] if len(rows) else rows
+    asked = np.maximum(launch, 0)
+    runtime = trace.runtime
+    around = np.full(len(rows), -1)
+    if len(runtime):
+        around = innermost(ranges, nest(ranges), runtime.thread[asked], runtime.start[asked])
+    around = np.where(launch >= 0, around, -1)
+    payload, kind = device["payload"][rows].copy(), []
+    for at, (row, call) in enumerate(zip(rows.tolist(), around.tolist(), strict=True)):
+        names = [trace.names[device.name[row]]]
+        if call >= 0:
+            names.insert(0, trace.names[ranges.name[call]])
+            if payload[at] < 0:
+                payload[at] = ranges["payload"][call]
+        kind.append(_kind(names))
+    lengths = device.end[rows] - device.start[rows]
+    return _Collectives(index, device.start[rows], lengths, kind, payload)
+
+
+def _kind(names: list[str]) -> str:
+    """By the host's range before the kernel, whose name may be that of another collective."""
+    for name in names:
+        for kind, pattern in _KINDS.items():
+            if pattern.search(name):
+                return kind
+        if name.startswith(("nccl:", "rccl:")):
+            break
+    return "other"
+
+
+def _bytes(found: _Collectives, rows: NDArray[np.bool_]) -> float:
+    return float(np.maximum(found.payload[rows], 0).sum())
+
+
+def _accumulated(trace: Trace, steps: Steps) -> float:
+    """Bytes of all gradients that the backward passes accumulate; 0: not known of nearly all."""
+    table = trace.operators
+    rows = np.flatnonzero(named_by(trace, table, lambda name: name == ACCUMULATED))
+    inside = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
+    payload = table["payload"][rows[inside.index(table.start[rows]) >= 0]]
+    if not len(payload) or (payload >= 0).mean() < _NEARLY_ALL:
+        return 0.0
+    return float(np.maximum(payload, 0).sum())
+
+
+def _last(found: _Collectives, rows: NDArray[np.bool_]) -> float | None:
+    """Mean bytes of the collective that begins last in its step."""
+    last = {int(found.step[row]): row for row in np.flatnonzero(rows)}
+    sizes = [int(found.payload[row]) for row in last.values()]
+    return sum(sizes) / len(sizes) if sizes and min(sizes) >= 0 else None
+
+
+def _bandwidths(
+    found: _Collectives, rows: NDArray[np.bool_], ranks: int, kind: str
+) -> tuple[float | None, float | None]:
+    """Bus bandwidth of all together, and of the fastest large one; None: not known."""
+    large = rows & (found.payload >= _LARGE_BYTES) & (found.length_ns > 0)
+    if ranks < 2 or not large.any():
+        return None, None
+    passes = (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
+    carried, lengths = passes * found.payload[large], found.length_ns[large] / 1e9
+    return float(carried.sum() / lengths.sum()), float((carried / lengths).max())

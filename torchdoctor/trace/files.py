@@ -1,0 +1,279 @@
+"""Bytes of a trace file -> runs of decoded events, a block at a time, so that memory stays flat.
+
+Reads .json, .json.gz (told by content, not by name) and any binary stream such as stdin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import zlib as standard_zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from torchdoctor.trace.events import (
+    EVENT_END,
+    MOST_DAMAGED,
+    Run,
+    Salvage,
+    Slice,
+    decode_run,
+    repair,
+    salvage,
+    whole_array_end,
+)
+from torchdoctor.words.errors import NoTrace, UsageError
+
+try:
+    zlib: Any = importlib.import_module("isal.isal_zlib")
+except ImportError:  # no wheel for this platform: the standard library reads the same, slower
+    zlib = standard_zlib
+
+BLOCK_BYTES = 2 << 20  # small enough that a block and its events stay in the caches
+_LARGEST_HEAD = 64 << 20  # of what stands before the events
+_BORDER_WINDOW = 1 << 16
+_PASS_A_TRACE = "pass a file that torch.profiler's export_chrome_trace wrote"
+GZIP_MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_LIST_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+_ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*[\[{]")
+_BEGINNING = re.compile(rb"\"ph\"\s*:\s*\"[Bb]\"")
+_EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
+
+
+def events_start(head: bytes | bytearray) -> int | None:
+    """Where the first event stands in what a trace begins with; None: further on, or no trace."""
+    match = _LIST_ROOT.match(head) or (_EVENTS_KEY.search(head) if _ROOT.match(head) else None)
+    return match.end() if match else None
+
+
+class TraceFile:
+    """One pass over a trace: iterate `slices()` or `runs()`, then read `metadata` and `doubts`.
+
+    What of the metadata stands before the events is known from the first block on.
+
+    Args:
+        stream: binary, at the start of the trace; only `read(n)` is used.
+        name: what messages call it.
+    """
+
+    def __init__(self, stream: BinaryIO, name: str, block_bytes: int = BLOCK_BYTES) -> None:
+        self.name = name
+        self.metadata: dict[str, Any] = {}  # deviceProperties, distributedInfo, baseTimeNanoseconds
+        self.doubts: list[str] = []
+        self.damaged = 0
+        self.halves = False  # there are events of two halves, a beginning and an end
+        self.is_list = False  # the root is a list of events, which has no metadata
+        self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
+
+    def slices(self) -> Iterator[list[Slice]]:
+        """The complete events, in blocks.
+
+        Raises:
+            NoTrace: the bytes are no Kineto trace.
+        """
+        for run in self.runs():
+            if not run.slices and not self.halves:
+                self.halves = _BEGINNING.search(run.text) is not None
+            yield run.slices
+
+    def runs(self) -> Iterator[Run]:
+        """All that can be read, in blocks: valid JSON, and the complete events in it.
+
+        Raises:
+            NoTrace: the bytes are no Kineto trace.
+        """
+        buffer = self._skip_head()
+        for chunk in self._chunks:
+            buffer += chunk
+            end = _last_event_end(buffer)
+            if end is None:
+                continue
+            text: bytes | memoryview = memoryview(buffer)[:end]
+            run = decode_run(text)
+            if run is None:
+                text = repair(buffer[:end])
+                run = decode_run(text)
+            if run is not None:
+                rest = _after_comma(buffer, end)
+                yield Run(text, run)
+                buffer = rest
+                continue
+            mended = bytes(text)
+            found = salvage(mended, more_follows=True)
+            self.damaged += found.damaged
+            yield from found.runs
+            rest = bytearray(mended[found.read :]) + buffer[end:]
+            if found.array_ended:
+                self._read_tail(rest)
+                return
+            if self.damaged >= MOST_DAMAGED:
+                self.doubts.append(f"{self.name} is too damaged: reading it was given up.")
+                return
+            buffer = _after_comma(rest, 0) if found.read == len(mended) else rest
+        yield from self._last_runs(bytes(buffer))
+
+    def _skip_head(self) -> bytearray:
+        """Reads up to the first event, keeps the metadata, returns what was read beyond it."""
+        buffer = bytearray()
+        for chunk in self._chunks:
+            buffer += chunk
+            if buffer.startswith(_BYTE_ORDER_MARK):
+                del buffer[: len(_BYTE_ORDER_MARK)]
+            end = events_start(buffer)
+            if end is not None:
+                self.is_list = _LIST_ROOT.match(buffer) is not None
+                if not self.is_list:
+                    self._keep_metadata(bytes(buffer[:end]) + b"]}")
+                return buffer[end:]
+            started = _ROOT.match(buffer) or _BYTE_ORDER_MARK.startswith(buffer.strip())
+            if not started or len(buffer) > _LARGEST_HEAD:
+                break
+        if not buffer.strip():
+            damaged = self.doubts[0].rstrip(".") if self.doubts else f"{self.name} is empty"
+            raise NoTrace(damaged, _PASS_A_TRACE)
+        kind = "not a PyTorch profiler trace (JSON with traceEvents, or a list of events)"
+        raise NoTrace(f"{self.name} is {kind}", _PASS_A_TRACE)
+
+    def _last_runs(self, rest: bytes) -> list[Run]:
+        """The events of what is left when the file has ended."""
+        if not rest.strip():
+            self.doubts.append(f"{self.name} ends before its last event: it was cut off.")
+            return []
+        if rest.lstrip().startswith(b"]"):  # an empty array
+            self._read_tail(rest)
+            return []
+        rest = repair(rest)
+        found = salvage(rest, more_follows=False)
+        if not found.array_ended and (end := whole_array_end(rest)) is not None:
+            whole = Run(rest[:end], decode_run(rest[:end]) or [])
+            found = Salvage([whole], read=end, array_ended=True)
+        self.damaged += found.damaged
+        if found.array_ended:
+            self._read_tail(rest[found.read :])
+        else:
+            self.doubts.append(
+                f"{self.name} is cut off in the middle of an event: what follows is missing."
+            )
+        return found.runs
+
+    def _read_tail(self, rest: bytes | bytearray) -> None:
+        """Keeps the metadata that some versions write after the events."""
+        tail = bytearray(rest)
+        for chunk in self._chunks:
+            tail += chunk
+            if len(tail) > _LARGEST_HEAD:
+                return
+        text = bytes(tail).lstrip().removeprefix(b"]").lstrip().removeprefix(b",")
+        if text.strip():
+            self._keep_metadata(b"{" + text)
+
+    def _keep_metadata(self, document: bytes) -> None:
+        for text in (document, repair(document)):
+            try:
+                decoded = msgspec.json.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            if isinstance(decoded, dict):
+                decoded.pop("traceEvents", None)
+                self.metadata.update(decoded)
+            return
+
+
+def plain_chunks(
+    stream: BinaryIO, name: str, doubts: list[str], block_bytes: int = BLOCK_BYTES
+) -> Iterator[bytes]:
+    """A trace's bytes in blocks, decompressed where they are gzip, as far as that goes.
+
+    Args:
+        stream: binary, at its start; only `read(n)` is used.
+        name: what doubts call it.
+        doubts: gets a sentence where the compression is damaged or cut off.
+    """
+    first = stream.read(block_bytes)
+    if first[:2] == GZIP_MAGIC:
+        yield from _unzipped_chunks(stream, first, name, doubts, block_bytes)
+        return
+    while first:
+        yield first
+        first = stream.read(block_bytes)
+
+
+def _unzipped_chunks(
+    stream: BinaryIO, data: bytes, name: str, doubts: list[str], block_bytes: int
+) -> Iterator[bytes]:
+    unzip = zlib.decompressobj(wbits=31)
+    while data:
+        try:
+            text = unzip.decompress(data, block_bytes)
+        except (zlib.error, OSError) as error:
+            doubts.append(f"{name} is damaged inside its compression ({error}).")
+            return
+        if text:
+            yield text
+        data = unzip.unconsumed_tail
+        if unzip.eof:
+            data = unzip.unused_data + stream.read(block_bytes >> 3)
+            if data[:2] != GZIP_MAGIC:  # no further member: the end, or padding
+                return
+            unzip = zlib.decompressobj(wbits=31)
+        elif not data:
+            data = stream.read(block_bytes >> 3)
+    doubts.append(f"{name} ends inside its compression: it was cut off.")
+
+
+def trace_paths(path: Path) -> list[Path]:
+    """The files that may be meant by a path: itself, or of a folder those in order of name.
+
+    In a folder, what is no file (a pipe has no end) is left out, and so is a link to a file beside
+    it, as "latest.json" is one.
+
+    Raises:
+        UsageError: it does not exist or cannot be looked at, or the folder holds no file of a
+            trace's name.
+    """
+    try:
+        if not path.exists():
+            raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")
+        found = _files_in(path) if path.is_dir() else [path]
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror or error}): pass a file that you may read."
+        ) from error
+    if not found:
+        raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
+    return found
+
+
+def _files_in(folder: Path) -> list[Path]:
+    found = sorted(
+        file
+        for file in folder.iterdir()
+        if file.name.endswith((".json", ".json.gz"))
+        and (file.is_file() or not file.exists())  # a link into nowhere is a rank that is missing
+    )
+    by_place: dict[str, Path] = {}
+    for file in sorted(found, key=Path.is_symlink):  # the file's own name, where it has one here
+        by_place.setdefault(os.path.realpath(file), file)
+    return sorted(by_place.values())
+
+
+def _after_comma(buffer: bytearray, end: int) -> bytearray:
+    return buffer[buffer.index(b",", end) + 1 :]
+
+
+def _last_event_end(buffer: bytearray) -> int | None:
+    """Where the last event ends that another one follows; None: the buffer shows no such place."""
+    window = _BORDER_WINDOW
+    while True:
+        start = max(0, len(buffer) - window)
+        ends = [match.end() for match in EVENT_END.finditer(buffer, start)]
+        if ends:
+            return ends[-1]
+        if start == 0:
+            return None
+        window *= 8

@@ -1,0 +1,215 @@
+"""The host's side of some steps: points in time on each thread, and what lies between them.
+
+Points are launches, waits, step borders, and the moments where one thread goes on for another
+(the main thread sleeps in backward() while the autograd thread works).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.device_order import COPY, CPU, FIXED, LOADER, RUNTIME, DeviceEvents
+from torchdoctor.trace.host_waits import COPY_CALL, HostWaits
+from torchdoctor.trace.threads import is_loader, is_step, named
+from torchdoctor.trace.timeline import Timeline
+from torchdoctor.words.intervals import Intervals, Ints, join, subtract, union
+
+CLASSES = FIXED + 1
+# Kinds of points, in the order in which those of one moment follow each other.
+WAIT_END, RESUME, STEP_END, STEP_START, WAIT_START, LAUNCH, HAND_OVER = range(7)
+
+
+@dataclass
+class HostPoints:
+    """Points in order of thread, then time. `chain` is the point before, -1: none.
+
+    `between` holds the nanoseconds from that point to this one by class: shape (points, classes).
+    """
+
+    time: Ints
+    thread: Ints
+    kind: Ints
+    ref: Ints  # row of the runtime call, or number of the step in the window
+    chain: Ints
+    between: NDArray[np.float64]
+    also_after: list[tuple[int, int, int]]  # point, further point before it, nanoseconds
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+
+def host_points(
+    trace: Trace,
+    timeline: Timeline,
+    window: tuple[int, int],
+    events: DeviceEvents,
+    waits: HostWaits,
+) -> HostPoints:
+    """All points of the steps `window` (first and last, both included)."""
+    steps, (first, last) = timeline.steps, window
+    main = main_thread(trace)
+    runtime = trace.runtime
+    launches, at = np.unique(events.call, return_index=True)
+    launches, at = launches[launches >= 0], at[launches >= 0]
+    waiting = np.unique(waits.call)
+    borders = np.arange(first, last + 1)
+    parts = [
+        (events.submitted[at], runtime.thread[launches], LAUNCH, launches),
+        (runtime.start[waiting], runtime.thread[waiting], WAIT_START, waiting),
+        (runtime.end[waiting], runtime.thread[waiting], WAIT_END, waiting),
+        (steps.host_start[borders], np.full(len(borders), main), STEP_START, borders - first),
+        (steps.host_end[borders], np.full(len(borders), main), STEP_END, borders - first),
+    ]
+    time = np.concatenate([part[0] for part in parts])
+    thread = np.concatenate([part[1] for part in parts]).astype(np.int64)
+    kind = np.concatenate([np.full(len(part[0]), part[2]) for part in parts])
+    ref = np.concatenate([part[3] for part in parts])
+    bursts = _bursts(trace, timeline, window, main, time, thread)
+    hands = np.concatenate([bursts.from_main, bursts.to_main])
+    is_from = np.arange(len(hands)) < len(bursts.from_main)
+    hands, keep = np.unique(hands * 2 + is_from, return_index=True)
+    time = np.concatenate([time, hands // 2])
+    thread = np.concatenate([thread, np.full(len(hands), main)])
+    kind = np.concatenate([kind, np.where(is_from[keep], HAND_OVER, RESUME)])
+    ref = np.concatenate([ref, np.full(len(hands), -1)])
+    order = np.lexsort((kind, time, thread))
+    points = _chained(trace, time[order], thread[order], kind[order], ref[order])
+    _hand_over(points, bursts, np.argsort(order), main)
+    return points
+
+
+def main_thread(trace: Trace) -> int:
+    """The thread with the step annotations, or else with most operators."""
+    steps = np.array([is_step(name) for name in trace.names], dtype=bool)
+    marked = [t.thread[named(trace, t, steps)] for t in (trace.annotations, trace.operators)]
+    for threads in (np.concatenate(marked), trace.operators.thread, trace.runtime.thread):
+        if len(threads):
+            return int(np.bincount(threads).argmax())
+    return 0
+
+
+def _of_thread(table: Table, rows: NDArray[np.bool_]) -> Intervals:
+    return union(table.start[rows], table.end[rows])
+
+
+def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> HostPoints:
+    count = len(time)
+    chain = np.arange(count) - 1
+    fresh = np.concatenate(([True], thread[1:] != thread[:-1])) if count else np.zeros(0, bool)
+    chain[fresh] = -1
+    between = np.zeros((count, CLASSES))
+    begin = np.where(chain >= 0, time[chain], time)
+    for number in np.unique(thread):
+        rows = np.flatnonzero(thread == number)
+        left = (time - begin)[rows]
+        for cost, spent in _spent(trace, int(number)).items():
+            between[rows, cost] = spent.covered(begin[rows], time[rows])
+            left = left - between[rows, cost]
+        between[rows, CPU] = left
+    between[kind == WAIT_END] = 0  # the wait's own node says how long that takes
+    return HostPoints(time, thread, kind, ref, chain, between, [])
+
+
+def _spent(trace: Trace, thread: int) -> dict[int, Intervals]:
+    """Time of a thread in the loader, in copy calls, and in calls that neither copy nor launch."""
+    loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
+    copies = np.array([COPY_CALL.match(name) is not None for name in trace.names], dtype=bool)
+    launches = np.array(["Launch" in name or "Memset" in name for name in trace.names], dtype=bool)
+    loading = join(
+        *(
+            _of_thread(table, (table.thread == thread) & named(trace, table, loads))
+            for table in (trace.operators, trace.annotations)
+        )
+    )
+    runtime = trace.runtime
+    own = runtime.thread == thread
+    copying = _of_thread(runtime, own & named(trace, runtime, copies))
+    other = _of_thread(runtime, own & ~named(trace, runtime, copies | launches))
+    copying = subtract(copying, loading)
+    return {LOADER: loading, COPY: copying, RUNTIME: subtract(subtract(other, loading), copying)}
+
+
+@dataclass(frozen=True)
+class _Bursts:
+    """What another thread does within one silence of the main thread; one entry per burst.
+
+    first, last: points (before ordering); begins: it does not go on with what it did before;
+    ends: it is idle when the main thread goes on; asleep: the main thread waits for it.
+    """
+
+    first: Ints
+    last: Ints
+    from_main: Ints  # when the main thread fell silent
+    to_main: Ints  # when it went on
+    begins: NDArray[np.bool_]
+    asleep: NDArray[np.bool_]
+
+
+def _bursts(
+    trace: Trace, timeline: Timeline, window: tuple[int, int], main: int, time: Ints, thread: Ints
+) -> _Bursts:
+    none = np.zeros(0, dtype=np.int64)
+    if (thread == main).all():
+        return _Bursts(none, none, none, none, none.astype(bool), none.astype(bool))
+    begin = timeline.steps.host_start[window[0]]
+    tables = (trace.operators, trace.annotations, trace.runtime)
+    rows = [t.where((t.thread == main) & (t.end >= begin)) for t in tables]
+    edges = np.unique(np.concatenate([part for t in rows for part in (t.start, t.end)]))
+    edges = edges[edges >= begin]
+    busy = join(
+        _of_thread(trace.runtime, trace.runtime.thread == main),
+        _spent(trace, main)[LOADER],
+    )
+    parts: list[tuple[Ints, Ints, Ints, Ints, NDArray[np.bool_], NDArray[np.bool_]]] = []
+    for number in np.unique(thread[thread != main]):
+        own = np.flatnonzero(thread == number)
+        own = own[np.argsort(time[own], kind="stable")]
+        gap = np.searchsorted(edges, time[own], side="right")
+        own, gap = own[(gap > 0) & (gap < len(edges))], gap[(gap > 0) & (gap < len(edges))]
+        is_first = np.concatenate(([True], gap[1:] != gap[:-1])) if len(gap) else none.astype(bool)
+        is_last = np.concatenate((is_first[1:], [True])) if len(gap) else is_first
+        silent, back = edges[gap[is_first] - 1], edges[gap[is_first]]
+        works = join(*(_of_thread(t, t.thread == number) for t in (trace.operators, trace.runtime)))
+        begins = ~works.contain(silent)
+        asleep = ~works.contain(back) & ~busy.contain(silent)
+        parts.append((own[is_first], own[is_last], silent, back, begins, asleep))
+    return _Bursts(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _hand_over(points: HostPoints, bursts: _Bursts, place: Ints, main: int) -> None:
+    """Puts bursts after the main thread's last point, and its next point after them."""
+    on_main = {
+        (int(points.time[i]), int(points.kind[i])): int(i)
+        for i in np.flatnonzero((points.thread == main) & (points.kind != LAUNCH))
+    }
+    resumed: dict[int, int] = {}
+    for first, last, silent, back, begins, asleep in zip(
+        place[bursts.first].tolist(),
+        place[bursts.last].tolist(),
+        bursts.from_main.tolist(),
+        bursts.to_main.tolist(),
+        bursts.begins.tolist(),
+        bursts.asleep.tolist(),
+        strict=True,
+    ):
+        if begins:
+            points.chain[first] = on_main[silent, HAND_OVER]
+            points.between[first] = 0
+            cost = CPU if asleep else FIXED
+            points.between[first, cost] = points.time[first] - silent
+        if asleep:
+            point = on_main[back, RESUME]
+            if point in resumed and points.time[resumed[point]] >= points.time[last]:
+                points.also_after.append((point, last, int(back - points.time[last])))
+                continue
+            if point in resumed:
+                earlier = resumed[point]
+                points.also_after.append((point, earlier, int(back - points.time[earlier])))
+            resumed[point] = last
+            points.chain[point] = last
+            points.between[point] = 0
+            points.between[point, CPU] = back - points.time[last]

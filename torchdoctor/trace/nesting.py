@@ -1,0 +1,96 @@
+"""Which operator runs inside which: depth, parent and self time, without a loop over events."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.trace.columns import Ints, Table, Trace, once
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """One entry per row of the table, in its order."""
+
+    parent: Ints  # row of the enclosing operator on the same thread, or -1
+    self_ns: Ints  # duration less that of the operators right inside
+    leaves: NDArray[np.bool_]  # encloses no operator
+    order: Ints  # rows sorted by thread, then start, the longer one first
+
+
+def nest(table: Table) -> Nesting:
+    """Nesting of operators by time on each thread.
+
+    An operator that overlaps another one's end is taken as nested up to that end.
+    """
+    order = np.lexsort((-table.end, table.start, table.thread))
+    count = len(order)
+    parent, depth = np.full(count, -1), _depths(table, order)
+    if not count:
+        return Nesting(parent, depth, np.zeros(0, dtype=bool), order)
+    # The parent is the last operator before, in order, that lies one level higher.
+    place = np.arange(count)
+    key = depth * count + place  # depth and place in one number
+    by_key = np.sort(key)
+    inside = depth > 0
+    above = np.searchsorted(by_key, (depth[inside] - 1) * count + place[inside]) - 1
+    parent_place = by_key[above] % count
+    parent[order[inside]] = order[parent_place]
+
+    self_ns = table.end - table.start
+    child, owner = order[inside], order[parent_place]
+    within = np.minimum(table.end[child], table.end[owner]) - table.start[child]
+    spent = np.bincount(owner, weights=np.maximum(within, 0), minlength=count)
+    self_ns = np.maximum(self_ns - np.rint(spent).astype(np.int64), 0)
+    leaves = np.ones(count, dtype=bool)
+    leaves[owner] = False
+    return Nesting(parent, self_ns, leaves, order)
+
+
+@once
+def operator_nesting(trace: Trace) -> Nesting:
+    """Nesting of all of a trace's operators."""
+    return nest(trace.operators)
+
+
+def _depths(table: Table, order: Ints) -> Ints:
+    """How many operators of its thread are open where each one starts, in `order`."""
+    depth = np.zeros(len(order), dtype=np.int64)
+    thread = table.thread[order]
+    bounds = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
+    for first, last in itertools.pairwise(bounds):
+        rows = order[first:last]
+        start = table.start[rows]
+        end = np.maximum(table.end[rows], start + 1)  # an instant must not end before it starts
+        ended = np.searchsorted(np.sort(end), start, side="right")
+        depth[first:last] = np.arange(last - first) - ended
+    return depth
+
+
+def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
+    """The innermost operator of a thread that is open at a time, or -1.
+
+    Args:
+        thread, time: one entry per question.
+    """
+    result = np.full(len(time), -1)
+    if not len(table):
+        return result
+    order = nesting.order
+    threads = table.thread[order]
+    for number in np.unique(thread):
+        first, last = np.searchsorted(threads, [number, number + 1])
+        asked = np.flatnonzero(thread == number)
+        rows = order[first:last]
+        place = np.searchsorted(table.start[rows], time[asked], side="right") - 1
+        found = np.where(place >= 0, rows[np.maximum(place, 0)], -1) if len(rows) else place
+        while True:  # climb until the operator is still open; as many rounds as levels
+            over = (found >= 0) & (table.end[found] <= time[asked])
+            if not over.any():
+                break
+            found = np.where(over, nesting.parent[found], found)
+        result[asked] = found
+    return result

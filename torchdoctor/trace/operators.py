@@ -1,0 +1,206 @@
+"""CPU operators of the steps: how many, how long, which ones, and the time outside all of them.
+
+Nearly every operator calls others, and a convolution allocates its output through `aten::empty`,
+so "has no child" says little. A *working* operator is one that spends at least half of its time
+itself; the outermost working operators are what the user's code asked for and what is counted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.device import device_time
+from torchdoctor.trace.nesting import Nesting, innermost, nest
+from torchdoctor.trace.threads import named, of_fetching_thread
+from torchdoctor.trace.timeline import Steps, Timeline, launch_rows
+from torchdoctor.trace.work import too_small
+from torchdoctor.words import Operator
+from torchdoctor.words.intervals import Intervals, join, subtract, union
+from torchdoctor.words.recording import LISTED_OPERATORS
+
+LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
+_WORKING_SHARE = 0.5
+_WHOLE_STEP_SHARE = 0.8  # a range around the user's whole step is no operator
+_INTERRUPTED = 5.0  # times its usual length: the operator lost its CPU, it did not compute
+_GATHERS = re.compile(
+    r"^aten::_?(embedding|index|gather|scatter|take)"
+)  # no arithmetic to speak of
+_LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take between two operators
+_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
+
+
+@dataclass(frozen=True)
+class OperatorSummary:
+    """Means per step; None where the trace has no operators."""
+
+    calls: float | None
+    median_us: float | None
+    compute_s: float | None
+    gather_s: float | None
+    small_s: float | None
+    python_s: float
+    outside_s: float
+    operators: list[Operator]
+
+
+def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
+    """Counts what ran on the host inside the steps."""
+    steps, count = timeline.steps, len(timeline.steps)
+    host = steps.host
+    table = _true_operators(trace)
+    table = table.where(host.index(table.start) >= 0)
+    idle, outside = (ns / count / 1e9 for ns in _python_time(trace, timeline, host, table))
+    if not len(table):
+        return OperatorSummary(None, None, None, None, None, idle, outside, [])
+    nesting = nest(table)
+    working = _outermost_working(table, nesting, steps)
+    working &= ~timeline.branches["data_loader"].contain(table.start)
+    lengths = (table.end - table.start)[working]
+    large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
+    large &= _usual_length(table, working) >= LARGE_OPERATOR_NS / _INTERRUPTED
+    large[large] &= ~too_small(trace, table.where(large))
+    in_large = union(table.start[large], table.end[large])
+    in_all = union(table.start[working], table.end[working])
+    device_ns = _device_time(trace, timeline, table, nesting)
+    gathers = np.array([bool(_GATHERS.match(name)) for name in trace.names], bool)
+    if device_ns is None:
+        rows = large & gathers[table.name]
+        gather_s = _inside(union(table.start[rows], table.end[rows]), host) / count / 1e9
+    else:
+        gather_s = float(device_ns[gathers].sum()) / count / 1e9
+    return OperatorSummary(
+        calls=len(lengths) / count,
+        median_us=float(np.median(lengths)) / 1000 if len(lengths) else None,
+        compute_s=_inside(in_large, host) / count / 1e9,
+        gather_s=gather_s,
+        small_s=(_inside(in_all, host) - _inside(in_large, host)) / count / 1e9,
+        python_s=idle,
+        outside_s=outside,
+        operators=_top_operators(trace, table, nesting, device_ns, count),
+    )
+
+
+def _true_operators(trace: Trace) -> Table:
+    """Operators of the steps, without those of a thread that only fetches batches for them."""
+    annotation = np.array([name.startswith(_ANNOTATION_PREFIXES) for name in trace.names], bool)
+    table = trace.operators
+    return table.where(~named(trace, table, annotation) & ~of_fetching_thread(trace, table))
+
+
+def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:
+    """Time of the steps' host spans in no operator, runtime call, loader or collective.
+
+    Returns:
+        All of it, and that of it in long stretches (ns).
+    """
+    known = [union(table.start, table.end), timeline.branches["runtime"]]
+    known.append(timeline.branches["data_loader"])
+    if not trace.has_device:
+        known.append(timeline.branches["communication"])
+    idle = subtract(union(host.start, host.end), join(*known))
+    length = idle.end - idle.start
+    return int(length.sum()), int(length[length >= _LONG_IDLE_NS].sum())
+
+
+def _inside(intervals: Intervals, steps: Steps) -> int:
+    return int(intervals.covered(steps.start, steps.end).sum())
+
+
+def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> NDArray[np.bool_]:
+    length = table.end - table.start
+    working = nesting.leaves | (nesting.self_ns >= _WORKING_SHARE * length)
+    working &= nesting.leaves | (length < _WHOLE_STEP_SHARE * steps.total / len(steps))
+    has_parent = nesting.parent >= 0
+    inner = np.zeros(len(table), dtype=bool)
+    while True:  # hands "inside a working operator" down, a level each round
+        handed = has_parent & (working | inner)[nesting.parent]
+        if (handed == inner).all():
+            return working & ~inner
+        inner = handed
+
+
+def _usual_length(table: Table, working: NDArray[np.bool_]) -> NDArray[Any]:
+    """For each row the median length (ns) of the working operators of its name and input sizes.
+
+    On a machine that others use too, a 2 us operator now and then takes a whole time slice.
+    """
+    rows = np.flatnonzero(working)
+    usual = np.zeros(len(table))
+    if not len(rows):
+        return usual
+    shapes = table["shapes"][rows].astype(np.int64)
+    kind = table.name[rows].astype(np.int64) * (int(shapes.max()) + 2) + shapes + 1
+    length = (table.end - table.start)[rows]
+    order = np.lexsort((length, kind))
+    _, first, group, count = np.unique(
+        kind[order], return_index=True, return_inverse=True, return_counts=True
+    )
+    medians = length[order][first + count // 2]
+    usual[rows[order]] = medians[group.reshape(-1)]
+    return usual
+
+
+def _top_operators(
+    trace: Trace,
+    table: Table,
+    nesting: Nesting,
+    device_ns: NDArray[Any] | None,
+    steps: int,
+) -> list[Operator]:
+    names = len(trace.names)
+    calls = np.bincount(table.name, minlength=names)
+    self_ns = np.bincount(table.name, weights=nesting.self_ns, minlength=names)
+    time = self_ns if device_ns is None else np.maximum(self_ns, device_ns)
+    ranking = np.argsort(-time, kind="stable")[:LISTED_OPERATORS]
+    return [
+        Operator(
+            name=trace.names[name],
+            calls_per_step=float(calls[name]) / steps,
+            self_s=float(self_ns[name]) / steps / 1e9,
+            device_s=None if device_ns is None else float(device_ns[name]) / steps / 1e9,
+            shapes=_costliest_shapes(trace, table, nesting, int(name)),
+        )
+        for name in ranking
+        if calls[name]
+    ]
+
+
+def _device_time(
+    trace: Trace, timeline: Timeline, table: Table, nesting: Nesting
+) -> NDArray[Any] | None:
+    """Device time by the name of the operator that launched it; overlaps count once."""
+    device = trace.device
+    if not trace.has_device:
+        return None
+    added = device_time(trace)
+    call = launch_rows(trace)
+    wanted = (call >= 0) & (timeline.steps.index(device.start) >= 0)
+    call = call[wanted]
+    runtime = trace.runtime
+    operator = innermost(table, nesting, runtime.thread[call], runtime.start[call])
+    inside = operator >= 0
+    weights = added[wanted][inside].astype(np.float64)
+    return np.bincount(table.name[operator[inside]], weights=weights, minlength=len(trace.names))
+
+
+def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -> str | None:
+    """The input sizes on which this operator spent most, as "[32, 3, 64, 64], [64, 3, 7, 7]"."""
+    rows = np.flatnonzero(table.name == name)
+    shapes: Ints = table["shapes"][rows]
+    known = shapes >= 0
+    if not known.any():
+        return None
+    spent = np.bincount(shapes[known], weights=nesting.self_ns[rows][known] + 1.0)
+    try:
+        sizes = msgspec.json.decode(trace.shapes[int(spent.argmax())])
+    except msgspec.DecodeError:
+        return None
+    written = [str(size) for size in sizes if size] if isinstance(sizes, list) else []
+    return ", ".join(written) or None

@@ -1,0 +1,143 @@
+"""Pointwise kernels that run one after the other: what a compiler would make one kernel of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.kernel_names import is_pointwise
+from torchdoctor.trace.nesting import innermost, operator_nesting
+from torchdoctor.trace.python import user_frame
+from torchdoctor.trace.threads import named, named_by
+from torchdoctor.trace.timeline import Timeline, launch_rows
+from torchdoctor.words import Location, PointwiseChain, PointwiseChains
+from torchdoctor.words.intervals import subtract, union
+
+_OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
+_LISTED, _OPERATORS = 3, 8
+_FACTOR = np.uint64(1_099_511_628_211)  # odd, so that its powers tell places apart
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Kernels of the chains in order of chain and time; one entry each."""
+
+    call: Ints  # row of the launching runtime call, or -1
+    exposed: Ints  # ns
+    chain: Ints  # number of its chain, from 0 on
+
+
+def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None:
+    """Runs of pointwise kernels on a stream with no other kernel, copy or memset between them.
+
+    What an optimizer launches is left out: fusing that is its own matter. None without a GPU.
+    """
+    if not trace.has_device or not timeline.steps.total:
+        return None
+    members = _members(trace, timeline)
+    steps = len(timeline.steps)
+    count = int(members.chain[-1]) + 1 if len(members.chain) else 0
+    longest = np.zeros(count, dtype=np.int64)
+    np.maximum.at(longest, members.chain, members.exposed)
+    total = int(members.exposed.sum())
+    return PointwiseChains(
+        chains=count / steps,
+        kernels=len(members.chain) / steps,
+        device_s=total / steps / 1e9,
+        saved_s=(total - int(longest.sum())) / steps / 1e9,
+        costliest=_costliest(trace, members, count, steps) if count else [],
+    )
+
+
+def _members(trace: Trace, timeline: Timeline) -> _Members:
+    device, call = trace.device, launch_rows(trace)
+    pointwise = named_by(trace, device, is_pointwise) & (timeline.steps.index(device.start) >= 0)
+    pointwise &= ~_by_an_optimizer(trace, call)
+    order = np.lexsort((device.start, device["stream"], device["device"]))
+    one_stream = np.ones(len(order), dtype=bool)
+    for column in ("stream", "device"):
+        one_stream[1:] &= device[column][order][1:] == device[column][order][:-1]
+    follows = pointwise[order].copy()
+    follows[1:] &= pointwise[order][:-1] & one_stream[1:]
+    follows[:1] = False
+    chain = np.cumsum(~follows)  # a new number wherever a kernel does not follow another one
+    sizes = np.bincount(chain)
+    inside = pointwise[order] & (sizes[chain] > 1)
+    rows = order[inside]
+    alone = subtract(
+        union(device.start[rows], device.end[rows]),
+        union(*(np.delete(column, rows) for column in (device.start, device.end))),
+    )
+    _, number = np.unique(chain[inside], return_inverse=True)
+    exposed = alone.covered(device.start[rows], device.end[rows])
+    return _Members(call[rows], exposed, number.reshape(-1))
+
+
+def _by_an_optimizer(trace: Trace, call: Ints) -> NDArray[np.bool_]:
+    """Which device events were launched in an optimizer's step."""
+    wanted = np.array([name.startswith(_OPTIMIZER) for name in trace.names], dtype=bool)
+    rows = [table.where(named(trace, table, wanted)) for table in _annotated(trace)]
+    spans = union(*(np.concatenate([getattr(t, side) for t in rows]) for side in ("start", "end")))
+    if not len(trace.runtime):
+        return np.zeros(len(call), dtype=bool)
+    return (call >= 0) & spans.contain(trace.runtime.start[call])
+
+
+def _annotated(trace: Trace) -> tuple[Table, Table]:
+    return trace.annotations, trace.operators
+
+
+def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[PointwiseChain]:
+    """The chains of equal operators that take most."""
+    names = _launching_operators(trace, members.call)
+    first = np.searchsorted(members.chain, np.arange(count))
+    place = (np.arange(len(names)) - first[members.chain]).astype(np.uint64)
+    with np.errstate(over="ignore"):
+        term = (names.astype(np.uint64) + np.uint64(2)) * np.power(_FACTOR, place + np.uint64(1))
+        key = np.add.reduceat(term, first)
+    _, example, kind = np.unique(key, return_index=True, return_inverse=True)
+    kind = kind.reshape(-1)
+    spent = np.bincount(kind[members.chain], weights=members.exposed)
+    times = np.bincount(kind)
+    last = np.append(first[1:], len(names))
+    found = []
+    for one in np.argsort(-spent, kind="stable")[:_LISTED]:
+        begin, end = first[example[one]], last[example[one]]
+        found.append(
+            PointwiseChain(
+                operators=[
+                    trace.names[name] if name >= 0 else "unknown"
+                    for name in names[begin:end][:_OPERATORS]
+                ],
+                kernels=int(end - begin),
+                times_per_step=float(times[one]) / steps,
+                device_s=float(spent[one]) / steps / 1e9,
+                location=_location(trace, int(members.call[begin])),
+            )
+        )
+    return found
+
+
+def _launching_operators(trace: Trace, call: Ints) -> Ints:
+    """The name of the innermost operator around each call, or -1."""
+    if not len(trace.runtime) or not len(trace.operators):
+        return np.full(len(call), -1)
+    operators = trace.operators
+    inside = innermost(
+        operators,
+        operator_nesting(trace),
+        trace.runtime.thread[call],
+        trace.runtime.start[call],
+    )
+    known = (call >= 0) & (inside >= 0)
+    return np.where(known, operators.name[np.maximum(inside, 0)].astype(np.int64), -1)
+
+
+def _location(trace: Trace, call: int) -> Location | None:
+    if call < 0:
+        return None
+    thread, start = int(trace.runtime.thread[call]), int(trace.runtime.start[call])
+    return user_frame(trace, thread, start, b"")

@@ -1,0 +1,209 @@
+"""Arithmetic of a trace's matrix products: FLOPs, MFU, roofline, and sizes that fit badly."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.facts.gpu_data_sheets import DataSheet, data_sheet
+from torchdoctor.trace.categories import KERNEL
+from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.device import device_time
+from torchdoctor.trace.gpus import gpus
+from torchdoctor.trace.kernel_names import is_matrix_work, uses_tensor_cores
+from torchdoctor.trace.nesting import Nesting, innermost, nest
+from torchdoctor.trace.product_sizes import ProductSizes, convolution_output, product_sizes
+from torchdoctor.trace.python import user_frame
+from torchdoctor.trace.roofline import compute_bound, precision_of, uneven_sizes
+from torchdoctor.trace.threads import named_by
+from torchdoctor.trace.timeline import Timeline, launch_rows
+from torchdoctor.words import Gpu, Location, MatrixProduct, MatrixWork
+from torchdoctor.words.products import KNOWN_ENOUGH
+
+_LISTED = 12
+_GRADIENTS = (
+    "aten::cudnn_convolution_backward_input",
+    "aten::cudnn_convolution_backward_weight",
+)
+_SAYS_ENOUGH = 0.95  # of the FLOPs must have a peak, or there is no MFU
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Calls of products, one entry a row; what they launched in the steps."""
+
+    table: Table
+    device_ns: NDArray[np.float64]
+    tensor_share: NDArray[np.float64]  # of their matrix kernels
+    sizes: list[ProductSizes | None]  # None: unknown, or nothing launched
+    known_share: float  # of the time of all matrix kernels
+
+
+def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
+    """The arithmetic of the steps; None without a GPU, recorded input sizes, or products."""
+    calls = _calls(trace, timeline) if trace.has_device and timeline.steps.total else None
+    if calls is None or not any(calls.sizes):
+        return None
+    named = gpus(trace)
+    sheet = _sheet(named)
+    products = _products(trace, calls, sheet, _capability(named), len(timeline.steps))
+    step_s = timeline.steps.total / len(timeline.steps) / 1e9
+    devices = len(np.unique(trace.device["device"][trace.device["kind"] == KERNEL]))
+    peak_s = _at_peak_s(products, sheet) if calls.known_share >= KNOWN_ENOUGH else None
+    device_s = sum(one.device_s for one in products)
+    return MatrixWork(
+        flops=sum(one.flops for one in products),
+        device_s=device_s,
+        known_share=calls.known_share,
+        gpu=sheet.name if sheet else None,
+        source=sheet.source if sheet else None,
+        mfu=None if peak_s is None else peak_s / step_s / devices,
+        peak_share=None if peak_s is None or not device_s else peak_s / device_s,
+        compute_bound_s=_bound_s(products, True),
+        memory_bound_s=_bound_s(products, False),
+        products=products[:_LISTED],
+    )
+
+
+def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
+    table = trace.operators.where(trace.operators["product"] >= 0)
+    table = table.where(nest(table).leaves)
+    if not len(table):
+        return None
+    nesting, runtime = nest(table), trace.runtime
+    is_kernel = trace.device["kind"] == KERNEL
+    kernels, call = trace.device.where(is_kernel), launch_rows(trace)[is_kernel]
+    in_steps = timeline.steps.index(kernels.start) >= 0
+    asked = np.flatnonzero(in_steps & (call >= 0))
+    inside = innermost(table, nesting, runtime.thread[call[asked]], runtime.start[call[asked]])
+    launched, row = asked[inside >= 0], inside[inside >= 0]
+    added = device_time(trace)[is_kernel].astype(np.float64)
+    tensor = named_by(trace, kernels, uses_tensor_cores)
+    matrix = named_by(trace, kernels, is_matrix_work)
+
+    def per_call(wanted: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        spent = added[launched]
+        if wanted is not None:
+            spent = spent * wanted[launched]
+        total: NDArray[np.float64] = np.bincount(row, spent, len(table)).astype(np.float64)
+        return total
+
+    count = np.bincount(row, minlength=len(table))
+    sizes = [
+        found if number else None
+        for found, number in zip(_sizes(trace, table, nesting), count.tolist(), strict=True)
+    ]
+    # Kernels that only prepare or finish a product count for it, but are no arithmetic of its own.
+    in_matrix = per_call(matrix)
+    known = np.array([found is not None for found in sizes], dtype=bool)
+    every = float(added[in_steps & matrix].sum())
+    return _Calls(
+        table=table,
+        device_ns=per_call(),
+        tensor_share=per_call(tensor) / np.maximum(in_matrix, 1.0),
+        sizes=sizes,
+        known_share=min(float(in_matrix[known].sum()) / every, 1.0) if every else 1.0,
+    )
+
+
+def _sizes(trace: Trace, table: Table, nesting: Nesting) -> list[ProductSizes | None]:
+    """Of every row of `table`; each kind of call is read once."""
+    wanted = np.array([name in _GRADIENTS for name in trace.names], dtype=bool)
+    parts = trace.operators.where(wanted[trace.operators.name])
+    inside = innermost(table, nesting, parts.thread, parts.start)
+    gradients = np.bincount(inside[inside >= 0], minlength=len(table))
+    outputs = dict(filter(None, map(convolution_output, trace.products)))
+    kinds: dict[tuple[int, int], ProductSizes | None] = {}
+    found = []
+    for kind in zip(table["product"].tolist(), gradients.tolist(), strict=True):
+        if kind not in kinds:
+            kinds[kind] = product_sizes(trace.products[kind[0]], kind[1], outputs)
+        found.append(kinds[kind])
+    return found
+
+
+def _products(
+    trace: Trace,
+    calls: _Calls,
+    sheet: DataSheet | None,
+    capability: tuple[int, int],
+    steps: int,
+) -> list[MatrixProduct]:
+    """Calls of one operator, sizes and precision together; the longest first."""
+    groups: dict[tuple[str, str, str | None, bool], list[int]] = defaultdict(list)
+    for row, sizes in enumerate(calls.sizes):
+        if sizes is not None:
+            inputs = trace.products[calls.table["product"][row]]
+            tensor = bool(calls.tensor_share[row] > 0.5)
+            precision = precision_of(sizes.dtype, tensor, sheet)
+            groups[inputs.operator, _written(inputs.dims), precision, tensor].append(row)
+    found = []
+    for (operator, written, precision, tensor), rows in groups.items():
+        every = [sizes for row in rows if (sizes := calls.sizes[row]) is not None]
+        device_s = float(calls.device_ns[rows].sum()) / 1e9 / steps
+        flops = sum(sizes.flops for sizes in every) / steps
+        peak = sheet.peak(precision) if sheet and precision else None
+        product = MatrixProduct(
+            operator=operator,
+            sizes=written,
+            precision=precision,
+            calls_per_step=len(rows) / steps,
+            flops=flops,
+            device_s=device_s,
+            peak_share=flops / peak / device_s if peak and device_s else None,
+            compute_bound=compute_bound(every[0], precision, sheet),
+            uneven=uneven_sizes(every[0], precision, capability) if tensor else [],
+        )
+        found.append((product, max(rows, key=lambda row: calls.device_ns[row])))
+    found.sort(key=lambda pair: -pair[0].device_s)
+    return [
+        replace(product, location=_location(trace, calls.table, row))
+        if place < _LISTED
+        else product
+        for place, (product, row) in enumerate(found)
+    ]
+
+
+def _location(trace: Trace, table: Table, row: int) -> Location | None:
+    stack = trace.products[table["product"][row]].stack
+    return user_frame(trace, int(table.thread[row]), int(table.start[row]), stack)
+
+
+def _at_peak_s(products: Sequence[MatrixProduct], sheet: DataSheet | None) -> float | None:
+    """Time that the products would take at the peak of their precision; None: not known."""
+    if sheet is None:
+        return None
+    peaks = [(one.flops, sheet.peak(one.precision or "")) for one in products]
+    known = sum(flops for flops, peak in peaks if peak)
+    if known < _SAYS_ENOUGH * sum(flops for flops, _ in peaks):
+        return None
+    return sum(flops / peak for flops, peak in peaks if peak)
+
+
+def _bound_s(products: Sequence[MatrixProduct], by_compute: bool) -> float | None:
+    if all(one.compute_bound is None for one in products):
+        return None
+    return sum(one.device_s for one in products if one.compute_bound is by_compute)
+
+
+def _sheet(found: Sequence[Gpu]) -> DataSheet | None:
+    """That of all GPUs; None where one is not listed, or they differ."""
+    sheets = [data_sheet(gpu.name) for gpu in found]
+    return sheets[0] if sheets and all(one == sheets[0] for one in sheets) else None
+
+
+def _capability(found: Sequence[Gpu]) -> tuple[int, int]:
+    versions = [(gpu.compute_capability or "0.0").split(".") for gpu in found]
+    return min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
+
+
+@functools.lru_cache(1024)
+def _written(dims: bytes) -> str:
+    """Sizes of the inputs that have any, as "[32, 64], [64, 10]"."""
+    return ", ".join(str(size) for size in msgspec.json.decode(dims) if size)

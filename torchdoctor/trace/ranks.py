@@ -1,0 +1,164 @@
+"""Trace files, one per rank, -> their figures and the machine that they name, in order of rank."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchdoctor.trace.clocks import Collectives, collectives
+from torchdoctor.trace.columns import Trace
+from torchdoctor.trace.files import trace_paths
+from torchdoctor.trace.gpus import dictionary, gpus, text, whole_number
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.summary import summarise
+from torchdoctor.trace.timeline import Timeline, build_timeline
+from torchdoctor.words import Environment, TraceStatistics
+from torchdoctor.words.errors import NoTrace, UsageError
+
+STDIN = "-"
+_IN_PARALLEL_BYTES = 4 << 20  # less is read before another process has started
+_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTrace:
+    """One trace: its figures, and what it says of where it was recorded."""
+
+    statistics: TraceStatistics
+    environment: Environment
+    rank: int | None = None
+    world_size: int | None = None
+    start_us: float = 0.0  # where the timeline's times begin, as the trace counts
+    collectives: Collectives
+    annotated: bool = False  # a copy with tracks of torchdoctor's own
+    timeline: Timeline | None = None  # where it was asked for
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The traces that were read, those that name a rank in its order, and what was not read."""
+
+    traces: list[RankTrace]
+    doubts: list[str]
+
+
+def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
+    """Read traces, several at once where there are cores.
+
+    Beside a trace at least, what is none is passed over, and named in a doubt.
+
+    Args:
+        sources: files, folders of traces, or "-" for the standard input.
+        timelines: keep each one's timeline, to draw it.
+
+    Raises:
+        UsageError: one of them does not exist or is given twice, or none is a trace.
+    """
+    if not sources:
+        raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")
+    if list(sources).count(STDIN) > 1:
+        raise UsageError("The standard input (-) can be read once only.")
+    if STDIN in sources and sys.stdin is None:
+        raise UsageError("The standard input is closed: pipe a trace into it, or name a file.")
+    paths = _paths([source for source in sources if source != STDIN])
+    tried = [_read(STDIN, timelines)] if STDIN in sources else []
+    tried += _in_parallel(paths, timelines)
+    found = [one for one in tried if isinstance(one, RankTrace)]
+    unread = [one for one in tried if isinstance(one, NoTrace)]
+    if not found:
+        if len(unread) == 1:
+            raise unread[0]
+        raise UsageError(f"None of {len(unread)} files is a trace that can be read: {unread[0]}")
+    doubts = [f"{one.what}; it was passed over." for one in unread]
+    copies = [one for one in found if _is_copy(one, found)]
+    doubts += [
+        f"{one.statistics.path} is an annotated copy of another of the traces; it was passed over."
+        for one in copies
+    ]
+    found = [one for one in found if not any(one is copy for copy in copies)]
+    return Ranks(sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), doubts)
+
+
+def _paths(sources: Sequence[str]) -> list[Path]:
+    """The files of all sources; UsageError where one is not there, or is meant twice."""
+    by_place: dict[str, Path] = {}
+    for source in sources:
+        if not source:
+            raise UsageError("The name of a trace is empty: name a file or a folder.")
+        for path in trace_paths(Path(source)):
+            first = by_place.setdefault(os.path.realpath(path), path)
+            if first is not path:
+                again = "" if path == first else f", also as {path}"
+                raise UsageError(f"{first} is named twice{again}: name each trace once.")
+    return list(by_place.values())
+
+
+def _is_copy(one: RankTrace, found: Sequence[RankTrace]) -> bool:
+    """Whether it is `diagnose --annotate`'s copy of a trace that is there as well."""
+
+    def same(other: RankTrace) -> tuple[object, ...]:
+        figures = other.statistics
+        return figures.steps, figures.step_times_s, figures.operator_calls_per_step
+
+    return one.annotated and any(
+        not other.annotated
+        and one.rank in (None, other.rank)  # it may stand in the other's name alone
+        and same(other) == same(one)
+        for other in found
+    )
+
+
+def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace | NoTrace]:
+    size = sum(path.stat().st_size for path in paths if path.is_file())
+    workers = min(len(paths), len(os.sched_getaffinity(0)) if _HAS_AFFINITY else 1)
+    if workers < 2 or size < _IN_PARALLEL_BYTES:
+        return [_read(path, timelines) for path in paths]
+    # Spawned, not forked: forking a process that has threads (numpy's) may hang the child.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        return list(pool.map(_read, paths, [timelines] * len(paths)))
+
+
+_HAS_AFFINITY = hasattr(os, "sched_getaffinity")
+
+
+def _read(source: Path | str, timelines: bool) -> RankTrace | NoTrace:
+    try:
+        trace = read_trace(source if isinstance(source, Path) else sys.stdin.buffer)
+    except NoTrace as error:
+        return error
+    return _summary(trace, timelines)
+
+
+def _summary(trace: Trace, timelines: bool) -> RankTrace:
+    timeline = build_timeline(trace)
+    distributed = dictionary(trace.metadata.get("distributedInfo"))
+    rank = whole_number(distributed.get("rank"))
+    if rank is None and (match := _RANK_IN_NAME.search(Path(trace.path).name)):
+        rank = int(match[1])
+    return RankTrace(
+        statistics=summarise(trace, timeline),
+        environment=_environment(trace),
+        rank=rank,
+        world_size=whole_number(distributed.get("world_size")),
+        start_us=trace.base_us,
+        collectives=collectives(trace, timeline),
+        annotated=trace.annotated,
+        timeline=timeline if timelines else None,
+    )
+
+
+def _environment(trace: Trace) -> Environment:
+    """What the trace itself says; nothing of the machine that reads it."""
+    metadata = trace.metadata
+    return Environment(
+        torch=text(metadata.get("torch_version")),
+        cuda=text(metadata.get("cuda_version")),
+        gpus=gpus(trace),
+    )

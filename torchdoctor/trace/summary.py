@@ -1,0 +1,136 @@
+"""A trace in figures: columns -> `records.TraceStatistics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.trace.backend import backend_of
+from torchdoctor.trace.calls import allocation, runtime_calls
+from torchdoctor.trace.columns import Trace
+from torchdoctor.trace.compiled import traced_compilation
+from torchdoctor.trace.copies import summarise_copies
+from torchdoctor.trace.device import summarise_device
+from torchdoctor.trace.doubts import doubts_about
+from torchdoctor.trace.exchange import gradient_exchange
+from torchdoctor.trace.files import trace_paths
+from torchdoctor.trace.launches import device_missing
+from torchdoctor.trace.operators import summarise_operators
+from torchdoctor.trace.pointwise import pointwise_chains
+from torchdoctor.trace.products import matrix_work
+from torchdoctor.trace.python import python_places
+from torchdoctor.trace.reader import read_trace
+from torchdoctor.trace.timeline import BRANCHES, Timeline, build_timeline
+from torchdoctor.trace.what_if import what_if
+from torchdoctor.words import Shares, TraceStatistics
+
+
+def read_and_summarise(paths: Iterable[Path]) -> list[TraceStatistics]:
+    """Reads traces one after the other; a folder stands for the traces in it (one per rank).
+
+    Raises:
+        UsageError: a path does not exist, or is no trace.
+    """
+    return [summarise(read_trace(file)) for path in paths for file in trace_paths(path)]
+
+
+def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
+    """All figures of one trace; times are means per step.
+
+    Args:
+        timeline: the trace's own, where it was built before.
+
+    Without step annotations the whole trace counts as one span, `steps` is 0, and a doubt says so.
+    """
+    timeline = timeline or build_timeline(trace)
+    steps = timeline.steps
+    host = summarise_operators(trace, timeline)
+    device: dict[str, Any] = {}
+    missing = device_missing(trace, steps)
+    about = doubts_about(trace, missing)
+    allocated = allocation(trace, timeline)
+    if trace.has_device:
+        device = asdict(summarise_device(trace, timeline)) | asdict(
+            summarise_copies(trace, timeline)
+        )
+    return TraceStatistics(
+        path=trace.path,
+        steps=len(steps) if steps.known else 0,
+        step_s=steps.total / len(steps) / 1e9,
+        step_times_s=[float(x) / 1e9 for x in (steps.end - steps.start)] if steps.known else [],
+        shares=device_shares(timeline)
+        if trace.has_device
+        else host_shares(timeline, host.outside_s, device_unknown=missing is not None),
+        has_device=trace.has_device,
+        device_missing=missing,
+        operator_calls_per_step=host.calls,
+        operator_median_us=host.median_us,
+        compute_s=host.compute_s,
+        gather_s=host.gather_s,
+        small_operator_s=host.small_s,
+        python_s=host.python_s,
+        outside_s=host.outside_s,
+        operators=host.operators,
+        runtime_calls=runtime_calls(trace, timeline),
+        allocations_per_step=allocated.calls if allocated else None,
+        allocation_s=allocated.host_s if allocated else None,
+        allocator_retries_per_step=allocated.retries if allocated else None,
+        releases_per_step=allocated.released if allocated else None,
+        matrix_work=matrix_work(trace, timeline),
+        pointwise=pointwise_chains(trace, timeline),
+        compilation=traced_compilation(trace, timeline),
+        python_places=python_places(trace, timeline),
+        exchange=gradient_exchange(trace, timeline),
+        what_if=what_if(trace, timeline, [*trace.doubts, *(about if trace.has_device else [])]),
+        doubts=[*trace.doubts, *steps.doubts, *about],
+        **_communication(trace, timeline),
+        **backend_of(trace, timeline),
+        **device,
+    )
+
+
+def device_shares(timeline: Timeline) -> Shares:
+    """The eight shares of a trace with device events; None where the steps have no length."""
+    return Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
+
+
+def host_shares(timeline: Timeline, outside_s: float, device_unknown: bool = False) -> Shares:
+    """The shares of a trace without a GPU: what is not loader or collective runs on the CPU.
+
+    Args:
+        timeline: of the trace.
+        outside_s: per step, in long stretches without any operator: whether the program computed or
+            slept there is not known, so they are "other". The short ones link operators: "cpu".
+        device_unknown: there was a device, and what it hid of the host's time is not in the trace:
+            neither "cpu" nor "other" is known then.
+    """
+    total = timeline.steps.total
+    if not total:
+        return Shares()
+    loading, waiting = timeline.share("data_loader") or 0.0, timeline.share("communication") or 0.0
+    if device_unknown:
+        return Shares(data_loader=loading)
+    rest = max(0.0, 1.0 - loading - waiting)
+    outside = min(rest, outside_s * 1e9 * len(timeline.steps) / total)
+    return Shares(
+        communication=waiting if len(timeline.collectives) else None,
+        data_loader=loading,
+        cpu=rest - outside,
+        other=outside,
+    )
+
+
+def _communication(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Total and exposed time of collectives per step; exposed: under no computing kernel."""
+    steps = timeline.steps
+    if not trace.has_device and not len(timeline.collectives):
+        return {}
+    total = timeline.collectives.covered(steps.start, steps.end).sum()
+    return {
+        "communication_s": float(total) / len(steps) / 1e9,
+        "communication_exposed_s": float(timeline.exposed["communication"].sum())
+        / len(steps)
+        / 1e9,
+    }

@@ -1,0 +1,324 @@
+"""Columns -> steps and the exposed time of each branch in them.
+
+A moment belongs to the first of kernel, memcpy, memset, runtime, data loader and CPU operators
+that covers it, else to "other": a wait hidden under a kernel counts as kernel. What only
+collective kernels cover is the branch "communication". docs/decisions/trace-attribution.md
+gives the reasons.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchdoctor.facts.counts import counted
+from torchdoctor.trace.categories import KERNEL, MEMCPY, MEMSET
+from torchdoctor.trace.columns import Ints, Table, Trace, once
+from torchdoctor.trace.kernel_names import is_communication
+from torchdoctor.trace.nesting import operator_nesting
+from torchdoctor.trace.threads import is_loader, is_step, named, named_by, of_fetching_thread
+from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract, union
+
+# The order in which branches claim time. Collective kernels come right after the others, so that
+# gpu + communication is the time under any kernel, whatever the collective's operator is called.
+BRANCHES = ("gpu", "communication", "memcpy", "memset", "runtime", "data_loader", "cpu")
+_LONG_CALL, _LONG_CALL_NS = 0.05, 50_000_000  # of the trace; and in any case
+_OVERLAP = 0.1  # of a step mark's length, from where on it is said that the next one begins in it
+_MOSTLY_GAP, _STRAY, _FEWEST_TO_STRAY = 0.9, 0.01, 5  # of the trace; of its events; events
+_DAY_S = 86_400.0
+_SHORT_LAST_STEP = 0.8  # of the device events of the step before it
+HOST_COMMUNICATION = ("gloo:", "mpi:", "ucc:", "xccl:")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Step spans in order, in nanoseconds. `host_*` is the annotation's own span."""
+
+    start: Ints
+    end: Ints
+    host_start: Ints
+    host_end: Ints
+    known: bool  # False: no annotation; one span stands for the whole trace
+    doubts: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def host(self) -> Steps:
+        """The annotations' own spans as steps: what the host did in each."""
+        return Steps(self.host_start, self.host_end, self.host_start, self.host_end, self.known)
+
+    @property
+    def total(self) -> int:
+        """Length of all steps together."""
+        return int((self.end - self.start).sum())
+
+    def index(self, times: Ints) -> Ints:
+        """The step that each moment lies in, or -1."""
+        index = np.searchsorted(self.start, times, side="right") - 1
+        inside = (index >= 0) & (times < self.end[np.maximum(index, 0)])
+        return np.where(inside, index, -1)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Merged intervals of every branch, and what of each is exposed in every step."""
+
+    steps: Steps
+    branches: dict[str, Intervals]
+    exposed: dict[str, Ints]  # branch or "other" -> nanoseconds per step
+    collectives: Intervals  # all communication, also where something else hides it
+
+    @functools.cached_property
+    def exposed_intervals(self) -> dict[str, Intervals]:
+        """Branch or "other" -> its exposed time: disjoint, and together the steps."""
+        steps = Intervals(self.steps.start, self.steps.end)
+        found, covered = {}, EMPTY
+        for branch in BRANCHES:
+            own = self.branches[branch]
+            found[branch] = intersect(subtract(own, covered), steps)
+            covered = join(covered, own)
+        found["other"] = subtract(steps, covered)
+        return found
+
+    def share(self, branch: str) -> float | None:
+        """Exposed share of the average step, 0 to 1; None: the steps have no length."""
+        total = self.steps.total
+        return float(self.exposed[branch].sum()) / total if total else None
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Steps by the profiler's annotations, ended by the last device event launched in them."""
+    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
+    marks = [t.where(named(trace, t, step_name)) for t in (trace.annotations, trace.operators)]
+    start = np.concatenate([mark.start for mark in marks])
+    end = np.concatenate([mark.end for mark in marks])
+    name = np.concatenate([mark.name for mark in marks])
+    order = np.lexsort((-end, start))
+    kept: list[int] = []
+    ended: dict[int, int] = {}  # by name: a step that two threads mark counts once
+    for row in order[end[order] > start[order]].tolist():
+        if start[row] >= ended.get(int(name[row]), start[row]):
+            kept.append(row)
+            ended[int(name[row])] = int(end[row])
+    if not kept:
+        return _whole_trace(trace, step_name)
+    host_start, host_end, doubts = _one_after_the_other(start[kept], end[kept])
+    steps = _with_device_work(trace, host_start, host_end)
+    return replace(steps, doubts=[*doubts, *steps.doubts])
+
+
+def _one_after_the_other(start: Ints, end: Ints) -> tuple[Ints, Ints, list[str]]:
+    """Marks, by their start, without those around several others, each ended by the next."""
+    marks = len(start)
+    beyond = np.append(end, [np.iinfo(np.int64).max] * 2)
+    covering = (beyond[1:-1] <= end) & (beyond[2:] <= end)
+    start, end = start[~covering], end[~covering]
+    inside = np.append(False, end[1:] <= np.maximum.accumulate(end)[:-1])
+    start, end = start[~inside], end[~inside]
+    over = end - np.append(start[1:], end[-1])
+    late = over > _OVERLAP * (end - start)
+    odd = marks - len(start) + int(late.sum())
+    if not odd:
+        return start, end, []
+    doubt = (
+        f"{odd} of {marks} step marks overlap others (several profilers, or a range named like a "
+        "step): a mark around several others is no step, and each other ends where the next begins."
+    )
+    return start, end - np.where(late, over, 0), [doubt]
+
+
+def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
+    host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
+    tables = host or [table for table in (trace.device, trace.spans) if len(table)]
+    start = np.array([min((int(table.start.min()) for table in tables), default=0)])
+    end = np.array([max((int(table.end.max()) for table in tables), default=0)])
+    if len(trace.device):
+        end = np.maximum(end, trace.device.end.max())
+    doubt = (
+        "The trace has no step annotation (torch.profiler writes one where it has a `schedule` and "
+        "profiler.step() is called): steps are unknown. Wherever a step is named, the whole trace "
+        "is meant."
+    )
+    doubts = [doubt, *_stray(tables), *_start_up(trace, int((end - start)[0]))]
+    return Steps(start, end, start, end, known=False, doubts=doubts)
+
+
+def _stray(tables: list[Table]) -> list[str]:
+    """A few events so far from all others that the span is mostly the gap between."""
+    start = np.concatenate([table.start for table in tables] or [EMPTY.start])
+    end = np.concatenate([table.end for table in tables] or [EMPTY.end])
+    if len(start) < _FEWEST_TO_STRAY:
+        return []
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    gap = start[1:] - reach[:-1]
+    widest = int(gap.argmax())
+    few = min(widest + 1, len(start) - widest - 1)
+    span_ns = int(reach[-1] - start[0])
+    if gap[widest] < _MOSTLY_GAP * span_ns or few > max(1, _STRAY * len(start)):
+        return []
+    verb = "lie" if few > 1 else "lies"
+    apart_s = float(gap[widest]) / 1e9
+    apart = f"{apart_s:.3g} s" if apart_s < _DAY_S else f"{apart_s / _DAY_S:.0f} days"
+    return [
+        f"{few} of {len(start)} events of the host {verb} {apart} from all others: "
+        f"{gap[widest] / span_ns:.0%} of the trace is the gap between, so no share of it says "
+        "anything of the program."
+    ]
+
+
+def _start_up(trace: Trace, length_ns: int) -> list[str]:
+    """Single driver calls so long that they load modules and libraries, which no step repeats."""
+    runtime = trace.runtime
+    lasting = runtime.end - runtime.start
+    long = np.flatnonzero((lasting >= _LONG_CALL * length_ns) & (lasting >= _LONG_CALL_NS))
+    if not len(long):
+        return []
+    names = sorted({trace.names[name] for name in runtime.name[long]})
+    held = union(runtime.start[long], runtime.end[long])
+    total_ns = int((held.end - held.start).sum())
+    holds = "holds" if len(long) == 1 else "hold"
+    return [
+        f"{counted(len(long), 'call')} ({', '.join(names)}) {holds} the host for "
+        f"{total_ns / 1e6:.0f} ms, "
+        f"{total_ns / length_ns:.0%} of the trace, as start-up does: where it is no part of "
+        "training, record after a few steps (`schedule=` with wait and warmup)."
+    ]
+
+
+def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
+    step_of = _launching_step(trace, host_start, host_end)
+    launched = step_of >= 0
+    if not launched.any():
+        return Steps(host_start, host_end, host_start, host_end, known=True)
+    count = np.bincount(step_of[launched], minlength=len(host_start))
+    last = np.full(len(host_start), np.iinfo(np.int64).min)
+    np.maximum.at(last, step_of[launched], trace.device.end[launched])
+    # A step ends with its last device event, and the next begins there: a running maximum. Work
+    # launched before the first step and done before its first device event delays its start.
+    begin = host_start[0]
+    in_first = trace.device.start[step_of == 0]
+    if len(in_first):
+        earlier = trace.device.end[~launched & (trace.device.end < in_first.min())]
+        begin = max(begin, earlier.max()) if len(earlier) else begin
+    end = np.maximum.accumulate(np.maximum(np.maximum(host_end, last), begin))
+    start = np.maximum(host_start, np.concatenate(([begin], end[:-1])))
+    keep = int(np.flatnonzero(count)[-1]) + 1
+    if keep > 1 and count[keep - 1] < _SHORT_LAST_STEP * count[keep - 2]:
+        keep -= 1
+    doubts = []
+    if keep < len(count):
+        left = len(count) - keep
+        which, have, they = ("last", "has", "it") if left == 1 else (f"last {left}", "have", "they")
+        doubts.append(
+            f"The {which} of {len(count)} steps {have} no or too few device events (the recording "
+            f"ended before {they} did); left out."
+        )
+    return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
+
+
+@once
+def launch_rows(trace: Trace) -> Ints:
+    """For every device event the row of the runtime call that launched it, or -1."""
+    calls, device = trace.runtime["correlation"], trace.device["correlation"]
+    order = np.argsort(calls, kind="stable")
+    if not len(order):
+        return np.full(len(device), -1)
+    if (np.diff(calls[order]) == 0).any():
+        order = _first_of_each_use(trace.runtime, calls)
+    place = np.minimum(np.searchsorted(calls[order], device), len(order) - 1)
+    if (np.diff(calls[order]) == 0).any():
+        place = _latest_before(trace, order, place)
+    row = order[place]
+    return np.where((calls[row] == device) & (device >= 0), row, -1)
+
+
+def _first_of_each_use(runtime: Table, calls: Ints) -> Ints:
+    """Rows of calls by id and time; of calls within each other (runtime and driver) the outer."""
+    order = np.lexsort((-runtime.end, runtime.start, calls))
+    same = (np.diff(calls[order]) == 0) & (runtime.start[order][1:] < runtime.end[order][:-1])
+    return order[np.concatenate(([True], ~same))]
+
+
+def _latest_before(trace: Trace, order: Ints, place: Ints) -> Ints:
+    """Where ids are given again (by another process, in another window): the call just before."""
+    calls, start = trace.runtime["correlation"][order], trace.runtime.start[order]
+    moments = np.sort(start)
+    group = np.cumsum(np.concatenate(([0], np.diff(calls) != 0)))
+    size = len(moments) + 1
+    key = group * size + np.searchsorted(moments, start)
+    wanted = group[place] * size + np.searchsorted(moments, trace.device.start, side="right") - 1
+    return np.maximum(np.searchsorted(key, wanted, side="right") - 1, place)
+
+
+def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:
+    """For every device event the step whose host span holds its launch, or -1."""
+    row = launch_rows(trace)
+    if not len(trace.runtime):
+        return row
+    start, end = trace.runtime.start[row], trace.runtime.end[row]
+    step = np.searchsorted(host_start, start, side="right") - 1
+    inside = (row >= 0) & (step >= 0) & (end <= host_end[np.maximum(step, 0)])
+    return np.where(inside, step, -1)
+
+
+def build_timeline(trace: Trace) -> Timeline:
+    """The steps of a trace and the exposed time of every branch in them."""
+    steps = find_steps(trace)
+    device = trace.device
+    kind = device["kind"]
+    communication = (kind == KERNEL) & named_by(trace, device, is_communication)
+    branches = {
+        "gpu": _rows(device, (kind == KERNEL) & ~communication),
+        "memcpy": _rows(device, kind == MEMCPY),
+        "memset": _rows(device, kind == MEMSET),
+        "communication": _rows(device, communication),
+        "runtime": _rows(trace.runtime, ~of_fetching_thread(trace, trace.runtime)),
+        **_host_branches(trace),
+    }
+    collectives = branches["communication"]
+    if not trace.has_device:
+        collectives = host_collectives(trace)
+        branches["communication"] = _not_hidden(trace, collectives, branches["data_loader"])
+    exposed, below, covered = {}, np.zeros(len(steps), dtype=np.int64), EMPTY
+    for branch in BRANCHES:
+        covered = join(covered, branches[branch])
+        reached = covered.covered(steps.start, steps.end)
+        exposed[branch] = reached - below
+        below = reached
+    exposed["other"] = (steps.end - steps.start) - below
+    return Timeline(steps, branches, exposed, collectives)
+
+
+def _host_branches(trace: Trace) -> dict[str, Intervals]:
+    loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
+    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
+    loader, work = [], []
+    for table in (trace.operators, trace.annotations):
+        loading, elsewhere = named(trace, table, loads), of_fetching_thread(trace, table)
+        loader.append(_rows(table, loading & ~elsewhere))
+        work.append(_rows(table, ~loading & ~elsewhere & ~named(trace, table, step_name)))
+    return {"data_loader": join(*loader), "cpu": join(*work)}
+
+
+def host_collectives(trace: Trace) -> Intervals:
+    """Collectives that run on the host (gloo); in a trace without a GPU they are all there are."""
+    wanted = np.array([name.startswith(HOST_COMMUNICATION) for name in trace.names], dtype=bool)
+    return _rows(trace.annotations, named(trace, trace.annotations, wanted))
+
+
+def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Intervals:
+    """Collectives where no operator computes and no loader waits."""
+    if not len(collectives):
+        return collectives
+    leaves = operator_nesting(trace).leaves
+    return subtract(collectives, join(loading, _rows(trace.operators, leaves)))
+
+
+def _rows(table: Table, mask: NDArray[np.bool_]) -> Intervals:
+    return union(table.start[mask], table.end[mask])

@@ -1,0 +1,154 @@
+"""How long a step of a trace would take without each of its costs, by replaying the trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.dependencies import Dependencies, dependencies
+from torchdoctor.trace.device_order import COMMUNICATION, COPY, CPU, GPU, LOADER, RUNTIME
+from torchdoctor.trace.replay import Delays, replay
+from torchdoctor.trace.timeline import Steps, Timeline
+from torchdoctor.words.intervals import Ints
+from torchdoctor.words.what_if import BranchReplay, WhatIf
+
+COSTS = {
+    "data_loader": LOADER,
+    "memcpy": COPY,
+    "communication": COMMUNICATION,
+    "gpu": GPU,
+    "cpu": CPU,
+    "runtime": RUNTIME,
+}
+# A replay takes well under a second up to here: device events, and host events by a tenth.
+_EVENTS = 25_000
+_EVENTS_OF_ONE_STEP = 250_000  # a single step with more is not replayed
+_HOST_EVENT = 0.1
+_USUAL_DELAYS_WITHIN = 0.015  # off by more: device events are replayed with their own delays
+_UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
+
+
+def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> WhatIf | None:
+    """Replays typical steps as they are and without each cost.
+
+    Args:
+        doubts: about the trace; they hold for its replay as well.
+
+    Returns:
+        None where there is nothing to replay: steps without length, or one too large.
+    """
+    steps = timeline.steps
+    if not steps.total:
+        return None
+    window = _typical_steps(trace, timeline)
+    if window is None:
+        return None
+    first, last = window
+    graph = dependencies(trace, timeline, first, last)
+    measured = _seconds(steps.end[first : last + 1] - steps.start[first : last + 1])
+    delays = Delays.UNEXPLAINED
+    replayed = _seconds(replay(graph))
+    if abs(replayed - measured) > _USUAL_DELAYS_WITHIN * measured:
+        delays = Delays.MEASURED
+        replayed = _seconds(replay(graph, delays=delays))
+    explained = min(replayed, _seconds(replay(graph, delays=Delays.NONE)))
+    found = WhatIf(
+        steps=last - first + 1 if steps.known else 0,
+        of_steps=len(steps) if steps.known else 0,
+        measured_s=measured,
+        replayed_s=replayed,
+        explained_s=explained,
+        own_delays=delays is Delays.MEASURED,
+        branches={
+            branch: _without(graph, cost, delays, replayed)
+            if _can_say(trace, timeline, branch)
+            else None
+            for branch, cost in COSTS.items()
+        },
+    )
+    found.doubts.extend([*_doubts(timeline, found, graph), *doubts])
+    return found
+
+
+def _seconds(lengths: np.ndarray) -> float:
+    return float(lengths.mean()) / 1e9
+
+
+def _typical_steps(trace: Trace, timeline: Timeline) -> tuple[int, int] | None:
+    """As many steps in a row as can be replayed fast, with a mean close to that of all."""
+    steps = timeline.steps
+    events = _begun_in(trace.device, steps) + _HOST_EVENT * (
+        _begun_in(trace.operators, steps) + _begun_in(trace.runtime, steps)
+    )
+    count = len(steps)
+    if events.sum() <= _EVENTS:
+        return 0, count - 1
+    run = min(count, max(1, int(_EVENTS / max(float(events.mean()), 1.0))))
+    before = np.concatenate(([0], np.cumsum(steps.end - steps.start)))
+    lengths = (before[run:] - before[:-run]) / run
+    size = np.concatenate(([0.0], np.cumsum(events)))
+    affordable = size[run:] - size[:-run] <= (_EVENTS_OF_ONE_STEP if run == 1 else 2 * _EVENTS)
+    if not affordable.any():
+        return None
+    distance = np.where(affordable, np.abs(lengths - steps.total / count), np.inf)
+    first = int(distance.argmin())
+    return first, first + run - 1
+
+
+def _begun_in(table: Table, steps: Steps) -> Ints:
+    step = np.searchsorted(steps.host_start, table.start, side="right")
+    return np.bincount(step, minlength=len(steps) + 1)[1:]
+
+
+def _can_say(trace: Trace, timeline: Timeline, branch: str) -> bool:
+    if branch == "communication":
+        return trace.has_device and len(timeline.collectives) > 0
+    # Without a GPU all but the loader is the CPU's, and nothing would be left.
+    return trace.has_device or branch == "data_loader"
+
+
+def _without(graph: Dependencies, cost: int, delays: Delays, replayed: float) -> BranchReplay:
+    if not graph.costs(cost):
+        return BranchReplay(step_s=replayed, lowest_s=replayed)
+    # Without the work that delays its start the first step may count from earlier, and be longer.
+    step = min(replayed, _seconds(replay(graph, {cost: 0.0}, delays)))
+    return BranchReplay(
+        step_s=step, lowest_s=min(step, _seconds(replay(graph, {cost: 0.0}, Delays.NONE)))
+    )
+
+
+def _doubts(timeline: Timeline, found: WhatIf, graph: Dependencies) -> list[str]:
+    doubts = []
+    whole = "step" if timeline.steps.known else "trace"
+    if not timeline.steps.known:
+        doubts.append("Steps are unknown, so the whole trace was replayed, start-up included.")
+    if not found.reproduced:
+        off = abs(found.replayed_s / found.measured_s - 1)
+        doubts.append(
+            f"The replay is {off:.0%} off the measured {whole}: what-ifs are not believed."
+        )
+    elif found.own_delays:
+        doubts.append(
+            f"Usual launch delays do not reproduce the {whole}, so every device event was replayed "
+            "with the delay that it had."
+        )
+    unexplained = 1 - found.explained_s / found.replayed_s if found.replayed_s else 0.0
+    if unexplained > _UNEXPLAINED_SHARE:
+        doubts.append(
+            f"{unexplained:.0%} of the {whole} are waits of the device for something that the "
+            "trace does not show (other ranks, other processes, lost events); what-ifs keep them."
+        )
+    stuck = graph.stuck_ns / (found.measured_s * 1e9 * max(found.steps, 1))
+    if stuck > _UNEXPLAINED_SHARE:
+        doubts.append(
+            f"For {stuck:.0%} of the {whole} the host is held by synchronisation or copies "
+            "although the trace shows nothing to wait for (lost events, or clocks of "
+            "host and device that disagree); what-ifs keep it."
+        )
+    if graph.broken:
+        doubts.append(
+            f"{graph.broken} dependencies contradict the measured times and were left out."
+        )
+    return doubts

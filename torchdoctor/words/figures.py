@@ -1,0 +1,230 @@
+"""Numbers, paths and settings as text, with no more digits than they deserve."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from torchdoctor.words import Interval, Location
+
+MISSING = "-"
+SHARE_LABELS = {
+    "data_loader": "waiting for data",
+    "memcpy": "device copies",
+    "memset": "device memset",
+    "communication": "communication",
+    "gpu": "GPU kernels",
+    "runtime": "GPU driver calls",
+    "cpu": "CPU operators, Python",
+    "other": "other",
+}
+PHASE_LABELS = {
+    "data_wait": "waiting for data",
+    "h2d_copy": "copies to device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+_ONE_PAIR = 1e6  # whose interval is written from nothing to infinity, as numbers that JSON has
+_SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth its digits
+
+
+def percent(share: float | None, against: float | None = None) -> str:
+    """A share as "78 %".
+
+    Args:
+        share: 0 to 1; None or NaN: not measured.
+        against: a share that it is compared with; digits are added until the two look different.
+    """
+    if share is None or not math.isfinite(share):
+        return "not measured"
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    digits = 0 if abs(share) >= 0.0995 or share == 0 else 1
+    text = f"{100 * share:.{digits}f}"
+    if against is not None and share != against:
+        while digits < 3 and float(text) == round(100 * against, digits):
+            digits += 1
+            text = f"{100 * share:.{digits}f}"
+    return f"{text.removesuffix('.0')} %"
+
+
+def quantity(value: float | None, unit: str, against: float | None = None) -> str:
+    """A figure with its unit; the unit "share" is shown in percent."""
+    if value is None or not math.isfinite(value):
+        return "not measured"
+    if unit == "share":
+        return percent(value, against)
+    text = f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+    return f"{text} {unit}".strip()
+
+
+def ratio(value: float | None) -> str:
+    """A speed-up without its x: two decimals, three close to 1, so that 1.004 is not 1."""
+    if value is None or not math.isfinite(value):
+        return "?"
+    if value >= 99.95:
+        return f"{value:.0f}"
+    if value >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.3f}" if 0 < abs(value - 1) < 0.005 else f"{value:.2f}"
+
+
+def says_something(interval: Interval) -> bool:
+    """Whether an interval bounds anything: two launches give one of hundreds of times."""
+    return interval.low > 0 and interval.high / interval.low <= _SAYS_NOTHING
+
+
+def speedup(interval: Interval | None, pairs: int = 0) -> str:
+    """A speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs".
+
+    Args:
+        interval: None: not measured.
+        pairs: of launches that it rests on; 0: not known.
+    """
+    if interval is None:
+        return MISSING
+    estimate, high = f"{ratio(interval.estimate)}x", ratio(interval.high)
+    if interval.low <= 0 or interval.high / interval.low >= _ONE_PAIR:
+        return f"{estimate} (1 pair, no interval)"
+    said = f"{estimate} ({ratio(interval.low)}-{high})"
+    counted = f", {pairs} pair{'s' * (pairs != 1)}" if pairs else ""
+    return said if says_something(interval) else f"{said}{counted}"
+
+
+def speedup_words(interval: Interval) -> tuple[str, str]:
+    """A speed-up for a sentence: ("3.1x", "95 % interval 2.9 to 3.3")."""
+    figures = (interval.estimate, interval.low, interval.high)
+    # One decimal is enough where the interval is wide, and where it cannot round a bound to 1.
+    if interval.high - interval.low >= 0.2 and min(abs(f - 1) for f in figures) >= 0.1:
+        texts = [ratio(f) if f >= 9.95 else f"{f:.1f}" for f in figures]
+    else:
+        texts = [ratio(f) for f in figures]
+    return f"{texts[0]}x", f"95 % interval {texts[1]} to {texts[2]}"
+
+
+def seconds(value: float | None) -> str:
+    """A step's time: "93 us", "41.2 ms", "1.28 s"; from two minutes on "2 min 5 s"."""
+    if value is None or not math.isfinite(value):
+        return "not measured"
+    if value >= 120:
+        return duration(value)
+    for unit, scale in (("s", 1.0), ("ms", 1e3)):
+        if round(value * scale, 2) >= 1:
+            return f"{_three_digits(value * scale)} {unit}"
+    return f"{_three_digits(value * 1e6)} us"
+
+
+def duration(value: float) -> str:
+    """A time that a person waits: "38 s", "4 min 51 s", "1 h 5 min"."""
+    total = max(round(value), 0)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s" if total % 60 else f"{total // 60} min"
+    return f"{total // 3600} h {total % 3600 // 60} min"
+
+
+def _three_digits(value: float) -> str:
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{digits}f}"
+
+
+def memory(value: float | None) -> str:
+    """Bytes as "420 MB" or "2.1 GB" (decimal)."""
+    if value is None:
+        return MISSING
+    amount = abs(value)
+    if amount >= 999.5e6:
+        return f"{value / 1e9:.1f} GB" if amount < 99.5e9 else f"{value / 1e9:.0f} GB"
+    return f"{value / 1e6:.0f} MB"
+
+
+def memory_change(value: float | None) -> str:
+    """A difference of bytes with its sign: "+420 MB", "-1.2 GB", "0 MB"."""
+    if value is None:
+        return MISSING
+    if abs(value) < 0.5e6:
+        return "0 MB"
+    return memory(value) if value < 0 else f"+{memory(value)}"
+
+
+def settings(values: Mapping[str, Any]) -> str:
+    """Settings as "num_workers=4, prefetch_factor=2"; of several fixes one after the other.
+
+    The first loader needs no number; bytes are said as a size.
+    """
+    parts = []
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            parts += [said] if (said := settings(value)) else []
+        elif (name, value) == ("loader", 0):
+            continue
+        elif name.endswith("_bytes") and isinstance(value, int):
+            parts.append(f"{name.removesuffix('_bytes')}={memory(value)}")
+        else:
+            parts.append(f"{name}={clean(str(value))}")
+    return ", ".join(parts)
+
+
+def fix_with_settings(fix: str, values: Mapping[str, Any]) -> str:
+    """A fix as "loader-workers (num_workers=4)"."""
+    said = settings(values)
+    return f"{clean(fix)} ({said})" if said else clean(fix)
+
+
+def place(location: Location | None, cwd: str = "", width: int | None = None) -> str:
+    """A place as "train.py:41": relative to `cwd` where it lies in it, shortened from the left."""
+    if location is None:
+        return ""
+    return shorten_left(f"{relative(clean(location.file), cwd)}:{location.line}", width)
+
+
+def relative(path: str, cwd: str) -> str:
+    """The path without `cwd` in front, where it lies below it."""
+    prefix = cwd.rstrip("/") + "/"
+    return path[len(prefix) :] if cwd and path.startswith(prefix) else path
+
+
+def shorten_left(path: str, width: int | None) -> str:
+    """At most `width` characters of a path, its end kept: ".../models/train.py:41"."""
+    if width is None or len(path) <= width:
+        return path
+    tail = path[-(width - 3) :] if width > 3 else ""
+    slash = tail.find("/")
+    if 0 <= slash < len(tail) // 2:  # cut at a folder where that costs little
+        tail = tail[slash:]
+    return f"...{tail}"
+
+
+def clean(text: str) -> str:
+    """Text of the user's program without control characters: none of it may steer a terminal."""
+    return "".join(
+        character if character == "\n" or unicodedata.category(character)[0] != "C" else " "
+        for character in text.expandtabs(4)
+    )
+
+
+def shell_lines(command: str, width: int) -> list[str]:
+    """A shell command on several lines that still work when pasted: broken outside quotes only."""
+    words, word, quote = [], "", ""
+    for character in command:
+        if character in "'\"" and quote in ("", character):
+            quote = "" if quote else character
+        if character == " " and not quote:
+            words.append(word)
+            word = ""
+        else:
+            word += character
+    words.append(word)
+    lines = [words[0]]
+    for word in words[1:]:
+        if len(lines[-1]) + 1 + len(word) <= width - 2:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"  {word}")
+    return lines

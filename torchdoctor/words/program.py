@@ -1,0 +1,340 @@
+"""What the probe saw inside one process of the user's program.
+
+Everything here is plain data that the probe writes as JSON (`process-<pid>.json` in a launch's
+channel folder), so every field has a default and unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchdoctor.words.compilation import Compilation
+from torchdoctor.words.location import Location as Location
+from torchdoctor.words.padded_product import PaddedProduct
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetWrite:
+    """A line that changes the data set while it prepares a sample, by its source.
+
+    cache: it keeps, under a key, what was not kept there yet.
+    """
+
+    name: str  # "self.seen"
+    location: Location
+    text: str = ""  # the source line
+    cache: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderFacts:
+    """One `torch.utils.data.DataLoader`, numbered by its order of construction (`ident`)."""
+
+    ident: int
+    location: Location | None = None  # where the user's code constructed it
+    cls: str = "torch.utils.data.dataloader.DataLoader"
+    num_workers: int = 0
+    batch_size: int | None = None  # None: a batch sampler, or no automatic batching
+    pin_memory: bool = False
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    in_order: bool = True
+    drop_last: bool = False
+    iterable: bool = False  # IterableDataset
+    shards_by_worker: bool | None = None  # IterableDataset: calls get_worker_info; None: unknown
+    dataset_cls: str = ""  # within torch's Subset and the like
+    dataset_length: int | None = None
+    sampler_cls: str = ""
+    multiprocessing_context: str | None = None
+    iterators_before: int | None = None  # of all loaders, started before this one was made
+    iterators: int = 0  # how many times it was iterated (epochs)
+    batches: int = 0
+    samples: int = 0
+    overtaken: int = 0  # batches that were waited for while a later one lay ready
+    overtaken_s: float = 0.0  # of all these waits, from when the first later one lay ready
+    looks: int = 0  # into the workers' queue, without each epoch's first ones
+    taken_over_s: float = 0.0  # of waits for workers, those that began with a batch in the queue
+    awaited_s: float = 0.0  # the others
+    # Distinct, at most 8, e.g. "32x3x64x64 float32":
+    batch_shapes: list[str] = field(default_factory=list)
+    sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
+    # Of the fetch's wall time (num_workers=0): the thread computed, or stood in the queue for a CPU;
+    sample_cpu_share: float | None = None
+    sample_queue_share: float | None = None  # of that the queue; None: the system does not count it
+    sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order
+    draws_random: bool | None = None  # while the first ones were prepared; None: not seen (workers)
+    dataset_writes: list[DatasetWrite] = field(default_factory=list)  # one for each attribute
+    no_second: str | None = None  # why no second loader over its data can run beside it
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerFacts:
+    """One `torch.optim.Optimizer`, numbered by its order of construction."""
+
+    ident: int
+    location: Location | None = None
+    cls: str = ""  # e.g. "torch.optim.adam.Adam"
+    parameters: int = 0  # tensors
+    elements: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    fused: bool | None = None
+    foreach: bool | None = None
+    supports_fused: bool = False
+    first_lr: float | None = None  # when it was made
+    lr: float | None = None
+    distinct_lrs: int = 1  # of its parameter groups; `lr` is that of the first
+    weight_decay: float | None = None
+    steps: int = 0
+    inside_backwards: int = 0  # backward calls inside step(closure)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Binding:
+    """A line of the user's code, and the expression that an object goes by there."""
+
+    location: Location
+    name: str  # "model", "self.net"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPass:
+    """From a training forward to the backward that ends it: lines of the user's code.
+
+    Each list begins with the innermost line and goes up to the script.
+    """
+
+    model: int = 0  # ident of the module that was called first
+    name: str | None = None  # what it is called there: "model", "self.net"
+    forward: list[Location] = field(default_factory=list)
+    backward: list[Location] = field(default_factory=list)
+    library: str | None = None  # that the user's code called, where one makes the backward pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """One root module (a module that is no other module's child and owns parameters)."""
+
+    ident: int
+    cls: str = ""
+    location: Location | None = None  # where its forward is defined
+    parameters: int = 0
+    elements: int = 0
+    device: str = "cpu"
+    dtypes: list[str] = field(default_factory=list)
+    float64_elements: int = 0  # of `elements`
+    modules: int = 0
+    conv2d: int = 0
+    conv_bias_before_norm: int = 0  # convolutions with a bias right before a batch norm
+    conv_channels_last: bool = False
+    linear: int = 0
+    attention: int = 0
+    recurrent: int = 0
+    norms: int = 0  # normalization layers of any kind
+    repeated_blocks: int = 0  # children of one class that one container repeats
+    repeated_block: str = ""  # their class
+    odd_sizes: list[str] = field(default_factory=list)  # large layers, not multiples of 8
+    compiled: bool = False
+    data_parallel: str | None = None  # "DataParallel", "DistributedDataParallel", "FSDP"
+    exchange_backend: str | None = None  # of the wrapper's group; None: not known
+    input_shapes: list[str] = field(default_factory=list)  # distinct, at most 8
+    forwards: int = 0
+    eval_forwards: int = 0  # self.training is False
+    eval_forwards_with_grad: int = 0
+    eval_with_grad_location: Location | None = None
+    autocast_forwards: int = 0
+    call: Binding | None = None  # the user's line of its first training forward
+    holder: Binding | None = None  # the outermost line above that has a name for it
+    holder_depth: int | None = None  # the user's frames above the holder's; 0: none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Global switches of torch as they were after the last measured step; None: not seen."""
+
+    anomaly_enabled: bool | None = None
+    anomaly_location: Location | None = None
+    deterministic: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    matmul_tf32: bool | None = None
+    cudnn_tf32: bool | None = None
+    num_threads: int | None = None
+    num_threads_location: Location | None = None  # where set_num_threads was called
+    interop_threads: int | None = None
+    grad_scaler: bool | None = None
+    profiler_on: bool | None = None  # the user's own torch.profiler / autograd profiler
+    profiler_location: Location | None = None
+    zero_grad_to_zero: int = 0  # calls of zero_grad(set_to_none=False)
+    zero_grad_location: Location | None = None
+    backward_location: Location | None = None  # the first backward pass
+    gradient_location: Location | None = None  # the first torch.autograd.grad that ends a pass
+    retain_graph: int = 0  # backward(retain_graph=True) calls
+    gradcheck_calls: int = 0
+    schedulers: int = 0  # learning-rate schedulers made
+    clip_calls: int = 0  # of torch.nn.utils.clip_grad_norm_ and clip_grad_value_
+    averaged_by_loop: int = 0  # AveragedModels with an avg_fn, which go tensor by tensor
+    averaged_location: Location | None = None
+    environment: dict[str, str] = field(default_factory=dict)  # CUDA_LAUNCH_BLOCKING, OMP_*, ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackSample:
+    """How often a line of the user's code was on top of the main thread's stack.
+
+    `phase` is what the sample fell into or after: "loader", "forward", "backward", "optimizer",
+    "before_forward" (after a fetch), "after_step" (after an optimizer step), "after_backward",
+    "other". `records_graph`: between the last event and the sample, operations were recorded for
+    autograd, so a forward or a loss is being computed that no call of a root module shows.
+    """
+
+    location: Location  # the innermost frame of the user's own code
+    phase: str
+    count: int
+    leaf: str = ""  # the innermost frame of all, e.g. "numpy/core/... fromfile"
+    text: str = ""  # the source line at `location`
+    records_graph: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorCall:
+    """Calls of one line that copy, move or wait, per step of the analysed window.
+
+    kind: "array-copy" (`torch.tensor` of an array), "arrays-copy" (of a list of arrays),
+    "made-then-moved" (made on the host, then moved to a device), "moved-again" (the same unchanged
+    tensor as in the step before), "wait" (the host waits for a device tensor's value), "element"
+    (a few elements at one place are read or written, again and again; `host_s` holds the rest of
+    the loop's turns as well, where they are short).
+    """
+
+    kind: str
+    name: str  # of the function: "tensor", "zeros", "item"
+    location: Location
+    text: str = ""  # the source line
+    calls_per_step: float = 0.0
+    bytes_per_step: float = 0.0
+    host_s: float = 0.0  # per step
+    # "array-copy": nobody else held the array; "made-then-moved": its values are the same on any
+    # device; "moved-again", "wait": the line itself makes the call, not a library that it calls.
+    sure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoubleCall:
+    """A line of the user's code that asks for float64, before the first backward pass has ended.
+
+    kind: "model" (`Module.double`, `Module.to`), "default" (`set_default_dtype`), "data" (a tensor
+    of an array, or one that is converted).
+    """
+
+    kind: str
+    name: str  # of the function: "double", "to", "from_numpy"
+    location: Location
+    # The line itself makes the call, and all that it gave there was float64.
+    sure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptGraph:
+    """Autograd graphs of steps long over that a name still leads to.
+
+    kind: "sum" (one tensor that each step adds to), "collection" (a list or dictionary), "unknown".
+    """
+
+    kind: str
+    name: str | None = None  # in the training loop
+    location: Location | None = None  # the line that keeps them
+    text: str = ""
+    nodes_per_step: float = 0.0  # nodes of the graph that stay
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleCheck:
+    """Whether a data set gave the same samples, byte by byte, when it was asked for them again."""
+
+    loader: int
+    samples: int = 0  # that were asked for twice
+    same: bool = False
+    reason: str | None = None  # why not
+    sample_s: float | None = None  # median time of making one, in the training process
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppliedFix:
+    """What became of one fix in one process."""
+
+    fix: str
+    state: str  # "applied" | "refused" | "failed" | "pending" (nothing to apply it to yet)
+    reason: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)  # e.g. {"compile_s": 12.3}
+
+
+# Fields of ProcessFacts that only the launch with the profiler window fills in.
+ANALYSED = (
+    "analysed_steps",
+    "tensor_calls",
+    "kept_graphs",
+    "gradient_norms",
+    "gradient_products",
+    "sample_check",
+    "input_mean",
+    "input_std",
+    "input_channels",
+    "padded_products",
+    "memory_snapshot",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFacts:
+    """One process of the program, as its probe saw it."""
+
+    pid: int
+    parent_pid: int | None = None
+    argv: list[str] = field(default_factory=list)
+    python: str = ""
+    torch: str = ""
+    cuda: str | None = None
+    devices: list[str] = field(default_factory=list)
+    rank: int | None = None
+    world_size: int | None = None
+    is_loader_worker: bool = False
+    multiprocessing_child: bool = False
+    start_unix_s: float = 0.0
+    torch_imported_s: float | None = None  # seconds from process start
+    first_step_s: float | None = None
+    peak_memory_bytes: int | None = None  # RSS high-water mark of the process
+    peak_gpu_memory_bytes: int | None = None
+    explicit_steps: bool = False
+    loaders: list[LoaderFacts] = field(default_factory=list)
+    optimizers: list[OptimizerFacts] = field(default_factory=list)
+    models: list[ModelFacts] = field(default_factory=list)
+    passes: list[TrainingPass] = field(default_factory=list)  # distinct ones of the first steps
+    flags: Flags = field(default_factory=Flags)
+    stacks: list[StackSample] = field(default_factory=list)
+    double_calls: list[DoubleCall] = field(default_factory=list)  # at most 16
+    analysed_steps: int = 0  # that the two below were seen in; 0: they were not looked for
+    tensor_calls: list[TensorCall] = field(default_factory=list)
+    kept_graphs: list[KeptGraph] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)  # at the analysed optimizer steps
+    sample_check: SampleCheck | None = None  # None: not looked at
+    # Inner products of the gradients of some successive optimizer steps, each with each.
+    gradient_products: list[list[float]] = field(default_factory=list)
+    input_mean: float | None = None  # of the model's first input there; None: token numbers
+    input_std: float | None = None
+    input_channels: list[tuple[float, float]] = field(default_factory=list)  # the same of each
+    # Those that take most and have uneven sizes, timed after the analysed steps.
+    padded_products: list[PaddedProduct] = field(default_factory=list)
+    memory_snapshot: str | None = None  # file of torch.cuda.memory._dump_snapshot
+    fixes: list[AppliedFix] = field(default_factory=list)
+    backend: str | None = None  # torch.distributed backend
+    backend_location: Location | None = None  # of its process group
+    compilation: Compilation | None = None  # None: it compiled nothing
+    seeded_by_program: bool = False  # the program itself called torch.manual_seed
+    frameworks: list[str] = field(default_factory=list)  # "transformers", "lightning", ...
+    # Loaded ones outside the interpreter's folders, and each installed package's first.
+    sources: list[str] = field(default_factory=list)
+    trackers: list[str] = field(default_factory=list)  # "wandb", ... that were switched offline
+    probe_errors: list[str] = field(default_factory=list)
+    probe_cost_us_per_step: float | None = None  # its logging timed in place, times a factor

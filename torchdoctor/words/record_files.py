@@ -1,0 +1,286 @@
+"""Records <-> JSON files: reports and recordings, atomic writing, tolerant reading."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import typing
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
+
+from torchdoctor.words import BRANCHES, SCHEMA_VERSION, Recording, Report
+from torchdoctor.words.comparison import Comparison
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.gate import GateReport
+
+REPORT_NAME = "report.json"
+RECORDING_NAME = "recording.json"
+
+_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
+_STREAMS = {"stdout": 1, "stderr": 2}
+_Record = TypeVar("_Record", Report, Recording)
+
+
+def encode_report(report: Report) -> bytes:
+    """The report as the bytes of a report.json: UTF-8, indented, ending in a newline.
+
+    NaN and infinity never appear: a figure that is not a number becomes null, an interval or a
+    group that cannot be without it becomes null as a whole.
+    """
+    ceilings = {**dict.fromkeys(BRANCHES), **report.ceilings}
+    return _encode(_finite(dataclasses.replace(report, ceilings=ceilings)))
+
+
+def decode_report(data: bytes | str, name: str = "the file") -> Report:
+    """The inverse of `encode_report`. Fields of later 1.x versions are passed over.
+
+    Args:
+        data: the JSON.
+        name: what to call it in an error.
+
+    Raises:
+        UsageError: not a report, damaged, or of a newer major version.
+    """
+    outline = _outline(data, name)
+    if outline.get("kind") == "recording":
+        raise UsageError(
+            f"{name} holds a recording, not a report; give the {REPORT_NAME} beside it."
+        )
+    if "traceEvents" in outline:
+        raise UsageError(f"{name} is a trace, not a report; read it with `torchdoctor diagnose`.")
+    if "schema_version" not in outline or "diagnosis" not in outline:
+        raise UsageError(f"{name} is not a torchdoctor report.")
+    _check_version(outline["schema_version"], name)
+    return _convert(outline, Report, name)
+
+
+def write_report(report: Report, path: str | Path) -> None:
+    """Write a report.json, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    write_atomically(path, encode_report(report))
+
+
+def encode_comparison(comparison: Comparison) -> bytes:
+    """A comparison as JSON: UTF-8, indented, ending in a newline, no NaN."""
+    return _encode(_finite(comparison))
+
+
+def write_gate_report(report: GateReport, path: str | Path) -> None:
+    """Write a gate's result as JSON, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    write_atomically(path, _encode(_finite(report)))
+
+
+def read_report(path: str | Path) -> Report:
+    """Read a report.json, or the one in a run folder.
+
+    Raises:
+        UsageError: missing, unreadable, not a report, damaged, or of a newer major version.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / REPORT_NAME
+    return decode_report(_read(path), str(path))
+
+
+def write_recording(recording: Recording, path: str | Path) -> None:
+    """Write a recording as JSON, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    whole = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "recording",
+        "recording": _finite(recording),
+    }
+    write_atomically(path, _encode(whole))
+
+
+def read_recording(path: str | Path) -> Recording:
+    """Read what `write_recording` wrote.
+
+    Raises:
+        UsageError: missing, unreadable, not a recording, damaged, or of a newer major version.
+    """
+    outline = _outline(_read(Path(path)), str(path))
+    if outline.get("kind") != "recording" or "recording" not in outline:
+        raise UsageError(f"{path} is not a torchdoctor recording.")
+    _check_version(outline.get("schema_version"), str(path))
+    return _convert(outline["recording"], Recording, str(path))
+
+
+def write_text(text: str, path: str | Path) -> None:
+    """Write a rendered report as UTF-8, whole or not at all.
+
+    Raises:
+        UsageError: the place cannot be written to.
+    """
+    write_atomically(path, text.encode("utf-8", "replace"))
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old one or the whole new one, also after a crash.
+
+    Missing folders are made. A path that is no regular file (a pipe), or is an open descriptor
+    (/dev/stdout), is written to directly.
+
+    Raises:
+        UsageError: the place cannot be written to, or the disk is full.
+    """
+    path = Path(path)
+    try:
+        Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(data)
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise UsageError(f"Cannot write {path}: {problem}. Choose another place.") from error
+
+
+def open_descriptor(path: Path) -> int | None:
+    """The descriptor that a path such as /dev/stdout names; what it is open on is not replaced."""
+    found = _DESCRIPTOR.fullmatch(str(path))
+    return (_STREAMS.get(found[1]) if found[1] else int(found[2])) if found else None
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the place of `path` once the block has ended well.
+
+    As `write_atomically`, for what is written piece by piece. Raises OSError.
+    """
+    descriptor = open_descriptor(path)
+    if descriptor is not None:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            yield file
+        return
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as file:
+            yield file
+        return
+    target = Path(os.path.realpath(path))  # a link stays a link
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    mode = target.stat().st_mode & 0o777 if target.exists() else 0o666  # less the umask
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _read(path: Path) -> bytes:
+    if path.is_char_device() or path.is_block_device():
+        raise UsageError(f"{path} is a device, not a file.")
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(f"There is no file {path}.") from error
+    except OSError as error:
+        raise UsageError(f"Cannot read {path}: {error.strerror or error}.") from error
+
+
+def _outline(data: bytes | str, name: str) -> dict[str, Any]:
+    if not data.strip():
+        raise UsageError(f"{name} is empty.")
+    try:
+        outline = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise UsageError(f"{name} is damaged, or not JSON: {error}.") from error
+    if not isinstance(outline, dict):
+        raise UsageError(f"{name} is not a file that torchdoctor wrote.")
+    return outline
+
+
+def _check_version(version: object, name: str) -> None:
+    ours = int(SCHEMA_VERSION.split(".")[0])
+    major = str(version).split(".")[0]
+    if not major.isdigit():
+        raise UsageError(f"{name} has no schema version that torchdoctor knows: {version!r}.")
+    if int(major) > ours:
+        raise UsageError(
+            f"{name} was written by a newer torchdoctor (schema {version}); this one reads "
+            f"{ours}.x. Update it with `pip install --upgrade torchdoctor`."
+        )
+    if int(major) < ours:
+        raise UsageError(
+            f"{name} was written by an older torchdoctor (schema {version}); this one reads "
+            f"{ours}.x. Make a new report with `torchdoctor run`."
+        )
+
+
+def _convert(data: Any, kind: type[_Record], name: str) -> _Record:
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{name} is damaged: {error}.") from error
+
+
+def _encode(record: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=2) + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    """Settings and details may hold numpy scalars and arrays, paths or anything else."""
+    for method in ("item", "tolist"):
+        convert: Callable[[], Any] | None = getattr(value, method, None)
+        if convert is not None:
+            with contextlib.suppress(ValueError, TypeError):
+                return _finite(convert())
+    return str(value)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _finite(value: Any) -> Any:
+    """The same without what JSON cannot hold; see `encode_report`."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str) and not value.isascii():
+        # A path that is no UTF-8 holds lone surrogates, which JSON has no place for.
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _finite_record(value)
+    if isinstance(value, dict):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        cleaned = [(entry, _finite(entry)) for entry in value]
+        return [new for old, new in cleaned if new is not None or old is None]
+    return value
+
+
+def _finite_record(record: Any) -> Any:
+    """The record, or None where a figure is lost that it cannot be without."""
+    changes: dict[str, Any] = {}
+    for spec in dataclasses.fields(record):
+        old = getattr(record, spec.name)
+        new = _finite(old)
+        lost = new is None and old is not None
+        if lost and type(None) not in typing.get_args(_hints(record.__class__)[spec.name]):
+            if spec.default is dataclasses.MISSING:
+                return None
+            new = spec.default
+        changes[spec.name] = new
+    return dataclasses.replace(record, **changes)
