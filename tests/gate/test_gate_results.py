@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 # What the measuring does instead, by the variable OUTCOME.
 FRONT = """
 import os
-from torchdoctor.errors import Inconclusive, NoStepFound, ProgramFailed
+from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed
 from torchdoctor.gate import gate_run
 from torchdoctor.words import Environment, WorkloadRecord
 from torchdoctor.words.gate import GateReport
@@ -45,7 +45,7 @@ def run(self):
     )
 
 gate_run.GateRun.run = run
-from torchdoctor.cli import main
+from torchdoctor.cli.front import main
 main()
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchdoctor.gate.unloaded import unloaded_doubts
 
-PROBE = Path(__file__).parent.parent.parent / "torchdoctor" / "probe"
+PROBE = Path(__file__).parent.parent.parent / "torchdoctor" / "probe" / "measure"
 
 
 def doubts(root: Path, differing: list[str], *loaded: Path) -> list[str]:

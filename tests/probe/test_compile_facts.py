@@ -16,7 +16,6 @@ from probed import run_probed
 
 from torchdoctor.checks import graph_breaks, recompilations
 from torchdoctor.probe.measure.compile_facts import CompileFacts
-from torchdoctor.probe.session import STARTED_UNIX_S
 from torchdoctor.trace.summary import read_and_summarise
 from torchdoctor.words import ProcessFacts, Recording
 
@@ -85,7 +84,7 @@ def test_sizes_that_vary_are_seen_as_recompilations_with_their_line(tmp_path: Pa
 def test_only_further_versions_are_counted_and_torchs_own_wrapper_is_no_line(monkeypatch) -> None:
     """A model is compiled as torch's wrapper; evaluation compiles another model late, once."""
     wrapper = "/venv/lib/site-packages/torch/_dynamo/external_utils.py"
-    begun = STARTED_UNIX_S + 10.0
+    begun = time.time() + 10.0
 
     def version(number: int, name: str | None, cache_size: int | None, at: float) -> object:
         return SimpleNamespace(
@@ -118,7 +117,9 @@ def test_only_further_versions_are_counted_and_torchs_own_wrapper_is_no_line(mon
     torch = SimpleNamespace(__file__="/venv/lib/site-packages/torch/__init__.py", _dynamo=dynamo)
     monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
     monkeypatch.setattr(time, "time", lambda: begun + 20.0)
-    session = SimpleNamespace(torch=torch, first_step_s=10.0, fail=_fail)
+    session = SimpleNamespace(
+        torch=torch, started_unix_s=begun - 10.0, first_step_s=10.0, fail=_fail
+    )
     facts = CompileFacts(session).facts()["compilation"]
     assert (facts["later_recompiles"], facts["later_most"]) == (3, 2)
     assert facts["later_s"] == 4.0, "three versions and a backward graph"
