@@ -30,6 +30,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/size.py
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m torchdoctor.advice.catalogue docs

@@ -1,8 +1,7 @@
-"""Data flows one way: what each room may import, how large it may be, and what may stand where."""
+"""Data flows one way: what each room may import, and what may stand where."""
 
 import ast
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +19,6 @@ ONLY_IN = {
     "tensorboard": {"reports/tensorboard"},
     "matplotlib": {"reports/tensorboard/drawing.py"},
 }
-ONE_FILE_EACH = ("checks", "fixes")  # rooms that grow by a file for each check or fix
-MOST_FILES, MOST_LINES, MOST_ROOMS = 45, 600, 18
 
 
 def _place(path: Path) -> str:
@@ -154,18 +151,9 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
         yield from _at_import(child)
 
 
-def test_nothing_lies_loose_and_no_room_is_crowded() -> None:
+def test_nothing_lies_loose() -> None:
     loose = {p.name for p in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert not loose
-    files = Counter(p.parent.relative_to(PACKAGE).as_posix() for p in FILES)
-    crowded = {r: n for r, n in files.items() if n > MOST_FILES and r not in ONE_FILE_EACH}
-    assert not crowded
-    assert len(_may_import()) <= MOST_ROOMS
-
-
-def test_files_stay_readable() -> None:
-    lines = {_place(p): len(p.read_text(encoding="utf-8").splitlines()) for p in FILES}
-    assert not {place: n for place, n in lines.items() if n > MOST_LINES}
 
 
 @pytest.mark.parametrize(
