@@ -186,3 +186,11 @@ def test_json_is_rendered_without_torch_rich_or_numpy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+def test_a_stored_interval_that_bounds_nothing_reads_as_none() -> None:
+    """Older reports stored one pair's interval as 1.9e-22 to 5.2e21, and showed that."""
+    outline = json.loads(encode_report(loader_bound()))
+    outline["trials"][0]["speedup"] = {"estimate": 1.2, "low": 1.9e-22, "high": 5.2e21}
+    trial = decode_report(json.dumps(outline)).trials[0]
+    assert trial.speedup is None

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
+from torchdoctor.trials.claims import claim_interval
 from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 from torchdoctor.words.report import TWO_MODES
 
@@ -156,9 +157,10 @@ def interval(
 
 
 def estimate(differences: Sequence[float], looked: Sequence[float] = ()) -> Interval | None:
-    """As `interval`; of one pair an interval that bounds nothing, of none None."""
+    """As `interval`; of one pair by what other machines' pairs vary, of none None."""
     if len(differences) == 1:
-        return as_interval(differences[0], math.inf)
+        claim = claim_interval(differences)
+        return as_interval(claim.estimate, claim.half_width)
     return interval(differences, looked=looked)
 
 

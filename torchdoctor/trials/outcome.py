@@ -205,7 +205,7 @@ def reason(
         parts.append(f"not tried: {ended or (others if others_tried else nobody)}")
     elif pairs == 1:
         when = "confirmed once only" if one.phase == "confirm" else "screened only: 1 pair"
-        parts.append(f"{when}, which has no interval")
+        parts.append(when)
     elif one.phase == "screen":
         parts.append(f"screened only: {pairs} pairs")
     elif one.phase == "switch":

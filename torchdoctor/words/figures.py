@@ -28,7 +28,6 @@ PHASE_LABELS = {
     "optimizer": "optimizer",
     "other": "other",
 }
-_ONE_PAIR = 1e6  # whose interval is written from nothing to infinity, as numbers that JSON has
 _SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth its digits
 
 
@@ -88,8 +87,6 @@ def speedup(interval: Interval | None, pairs: int = 0) -> str:
     if interval is None:
         return MISSING
     estimate, high = f"{ratio(interval.estimate)}x", ratio(interval.high)
-    if interval.low <= 0 or interval.high / interval.low >= _ONE_PAIR:
-        return f"{estimate} (1 pair, no interval)"
     said = f"{estimate} ({ratio(interval.low)}-{high})"
     counted = f", {pairs} pair{'s' * (pairs != 1)}" if pairs else ""
     return said if says_something(interval) else f"{said}{counted}"

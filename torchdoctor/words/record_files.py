@@ -25,6 +25,7 @@ RECORDING_NAME = "recording.json"
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|(?:/dev|/proc/self)/fd/(\d+)")
 _STREAMS = {"stdout": 1, "stderr": 2}
+_OPEN = 1e6  # times the lower bound: an upper one beyond that bounds nothing
 _Record = TypeVar("_Record", Report, Recording)
 
 
@@ -58,7 +59,7 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
     if "schema_version" not in outline or "diagnosis" not in outline:
         raise UsageError(f"{name} is not a torchdoctor report.")
     _check_version(outline["schema_version"], name)
-    return _convert(outline, Report, name)
+    return _convert(_without_open_intervals(outline), Report, name)
 
 
 def write_report(report: Report, path: str | Path) -> None:
@@ -226,6 +227,18 @@ def _check_version(version: object, name: str) -> None:
             f"{name} was written by an older torchdoctor (schema {version}); this one reads "
             f"{ours}.x. Make a new report with `torchdoctor run`."
         )
+
+
+def _without_open_intervals(value: Any) -> Any:
+    """Return the same with null for intervals of one pair, which older versions stored as bounds like 1e-22."""
+    if isinstance(value, list):
+        return [_without_open_intervals(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    low, high = value.get("low"), value.get("high")
+    if "estimate" in value and isinstance(low, (int, float)) and isinstance(high, (int, float)):
+        return None if low <= 0 or high / low >= _OPEN else value
+    return {key: _without_open_intervals(entry) for key, entry in value.items()}
 
 
 def _convert(data: Any, kind: type[_Record], name: str) -> _Record:

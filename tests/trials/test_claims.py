@@ -1,0 +1,36 @@
+"""Intervals of a set's own pairs: finite from the first, and true as often as they say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from torchdoctor.trials import compare
+from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, claim_interval
+
+
+def test_one_pair_has_a_finite_interval() -> None:
+    claim = claim_interval([math.log(5.7)])
+    assert math.log(2.5) < claim.low < claim.estimate < claim.high < math.log(14)
+    interval = compare.estimate([math.log(5.7)])
+    assert interval is not None and 2.5 < interval.low < 5.7 < interval.high < 14
+
+
+def test_more_pairs_narrow_it_and_a_far_one_does_not_pull_the_estimate_along() -> None:
+    even = [0.30, 0.28, 0.31, 0.29]
+    widths = [claim_interval(even[:pairs]).half_width for pairs in (1, 2, 4)]
+    assert widths[0] > 2 * widths[1] > 2 * widths[2]
+    assert claim_interval([*even, 1.2]).estimate == pytest.approx(0.30, abs=0.05)
+
+
+@pytest.mark.parametrize(("sigma", "pairs"), [(0.016, 2), (0.06, 3), (0.14, 2)])
+def test_intervals_hold_on_quiet_and_on_bad_machines(sigma: float, pairs: int) -> None:
+    random = np.random.default_rng(4)
+    held = 0
+    for _ in range(200):
+        far = np.where(random.random(pairs) < TAIL_SHARE, TAIL_WIDTH, 1.0)
+        claim = claim_interval(list(0.2 + sigma * far * random.normal(size=pairs)))
+        held += claim.low <= 0.2 <= claim.high
+    assert held >= 180
