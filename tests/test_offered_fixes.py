@@ -301,3 +301,14 @@ def test_a_fix_that_fails_to_name_its_edits_keeps_its_instruction(tmp_path: Path
     patch = source_patch([("broken", {}), ("loader-workers", WORKERS)], seen, modules)
     assert patch is not None
     assert (patch.fixes, patch.left_out) == (["loader-workers"], ["broken"])
+
+
+def test_a_fix_without_a_setting_worth_trying_is_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, fixes = recording(tmp_path), catalogue.fixes()
+    diagnosis = replace(DIAGNOSIS, findings=[Finding(check="gc-pauses", fixes=["gc-freeze"])])
+    monkeypatch.setattr(fixes["gc-freeze"], "refuses", lambda recording: None)
+    assert [x.fix for x in offered_fixes(diagnosis, [], [], seen, fixes)] == ["gc-freeze"]
+    monkeypatch.setattr(fixes["gc-freeze"], "settings", lambda recording: [])
+    assert offered_fixes(diagnosis, [], [], seen, fixes) == []

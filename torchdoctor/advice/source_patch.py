@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import edited_files, folder_of, unified_diff
 from torchdoctor.words import Recording
@@ -33,17 +34,6 @@ class SourcePatch:
         return {path: text.encode("utf-8") for path, text in self.texts.items()}
 
 
-def edits_of(module: Any, settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """What a fix asks to change in the source; [] where it has no edits, or fails to name them.
-
-    A fix that fails here still has its instruction, and the report all the rest.
-    """
-    try:
-        return module.edits(settings, recording) if hasattr(module, "edits") else []
-    except Exception:
-        return []
-
-
 def source_patch(
     fixes: Fixes, recording: Recording, modules: Mapping[str, Any]
 ) -> SourcePatch | None:
@@ -57,8 +47,7 @@ def source_patch(
     edits: list[Edit] = []
     made, left_out = [], []
     for ident, settings in fixes:
-        module = modules[ident]
-        more = edits_of(module, settings, recording)
+        more = wording(ident, modules[ident], settings, recording).edits
         # Two fixes may change one call: each edit starts from what those before it left.
         if more and edited_files([*edits, *more]) is not None:
             edits += more

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchdoctor.advice.candidates import advises_training
-from torchdoctor.advice.source_patch import edits_of
+from torchdoctor.advice.candidates import advises_training, is_by_hand
+from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.facts.lookup import place
@@ -188,9 +188,9 @@ def as_code(one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any])
     module = fixes.get(one.fix)
     if module is None:
         return one
-    text = module.instruction(one.settings, recording)
-    edits: Sequence[Any] = edits_of(module, one.settings, recording)
-    location = module.location(recording) if hasattr(module, "location") else None
+    words = wording(one.fix, module, one.settings, recording)
+    text, location = words.instruction or "", words.location
+    edits: Sequence[Any] = words.edits
     if location is None:
         location = next(
             (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
@@ -243,7 +243,10 @@ def _neither_measured_nor_refused(
             seen.add(ident)
             if hasattr(module, "includes") and slower.intersection(module.includes(recording)):
                 continue
-            settings: dict[str, Any] = next(iter(module.settings(recording)), {})
+            values = module.settings(recording)
+            if not values and not is_by_hand(module, recording):
+                continue  # no setting is worth trying, so there is none to write down
+            settings: dict[str, Any] = next(iter(values), {})
             offered.append(
                 as_code(
                     RecommendedFix(fix=ident, settings=settings, standing="offered"),

@@ -13,7 +13,7 @@ from torchdoctor import __version__
 from torchdoctor.advice.catalogue import RISKS
 from torchdoctor.advice.source_patch import SourcePatch
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
-from torchdoctor.checkup.report_doubts import all_doubts, doubts_of_fixes
+from torchdoctor.checkup.report_doubts import all_doubts, doubts_of_fixes, doubts_of_wording
 from torchdoctor.facts.ceilings import replay_ceilings, with_measured
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.facts.scaling import scaling
@@ -98,6 +98,7 @@ def assemble(
         sensors=recording.sensors,
         doubts=[
             *doubts_of_fixes(told, recording, fixes),
+            *doubts_of_wording([*chosen, *offered], recording, fixes),
             *all_doubts(recording, trials, patch),
         ],
         failure=recording.failure,

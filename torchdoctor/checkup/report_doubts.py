@@ -7,13 +7,14 @@ from statistics import fmean
 from typing import Any
 
 from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.advice.wording import wording
 from torchdoctor.facts.fetch_time import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, is_first_look, long_steps_share
 from torchdoctor.facts.other_load import load_of
 from torchdoctor.facts.slow_reads import cold_mounts
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement
-from torchdoctor.words import Recording
+from torchdoctor.words import RecommendedFix, Recording
 from torchdoctor.words.figures import ratio, seconds, speedup
 
 _MUCH_OF_IT = 0.3  # of the step
@@ -43,6 +44,18 @@ def doubts_of_fixes(
     modules = [fixes[ident] for ident in idents if ident in fixes]
     said = [module.doubt(recording) for module in modules if hasattr(module, "doubt")]
     return list(dict.fromkeys(one for one in said if one is not None))
+
+
+def doubts_of_wording(
+    shown: Iterable[RecommendedFix], recording: Recording, fixes: Mapping[str, Any]
+) -> list[str]:
+    """Return a sentence for each part of a shown fix that the fix failed to word."""
+    return [
+        sentence
+        for fix in shown
+        if fix.fix in fixes
+        for sentence in wording(fix.fix, fixes[fix.fix], fix.settings, recording).failures
+    ]
 
 
 def _of_changed_times(recording: Recording, trials: TrialResults | None) -> list[str]:

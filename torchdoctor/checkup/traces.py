@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-import re
 import shlex
-import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
+from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import as_far_as_recorded, with_replay, with_waits
 from torchdoctor.facts.ceilings import replay_ceilings
 from torchdoctor.facts.hardware import compute_capability
@@ -47,7 +45,6 @@ _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
 _OTHER_TRAINING = "changes training"
-_PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 
 
 def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Report:
@@ -80,6 +77,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
     diagnosis = diagnose(recording, catalogue.checks(), fixes)
     diagnosis = with_waits(as_far_as_recorded(diagnosis, trace), trace, recording.ranks)
     diagnosis = with_replay(diagnosis, trace)
+    offered, unworded = _offered(diagnosis, recording, trace, fixes)
     if annotated is not None and chosen.timeline is not None:
         source = Path(trace.path)
         annotate(source, annotated, chosen.timeline, chosen.start_us, diagnosis.findings)
@@ -92,11 +90,11 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         diagnosis=diagnosis,
         ceilings=replay_ceilings(trace.what_if),
         no_trials_reason=NOT_MEASURED,
-        recommendation=Recommendation(also_offered=_offered(diagnosis, recording, trace, fixes)),
+        recommendation=Recommendation(also_offered=offered),
         trace=trace,
         ranks=recording.ranks,
         scaling=scaling(recording),
-        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned)],
+        doubts=[*read.doubts, *_doubts(ranks, chosen, aligned), *unworded],
         reproduce=[shlex.join(command)],
     )
 
@@ -162,8 +160,8 @@ def _step_time(trace: TraceStatistics) -> StepTime | None:
 
 def _offered(
     diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, Any]
-) -> list[RecommendedFix]:
-    """Fixes for what was found; none was tried.
+) -> tuple[list[RecommendedFix], list[str]]:
+    """Return fixes for the findings, none of them tried, and doubts about how they are worded.
 
     In the order of what they could save by the what-if replay; where there is none that is
     believed, those first that treat most of the bottleneck.
@@ -176,22 +174,22 @@ def _offered(
         for ident in finding.fixes:
             shares = treated.setdefault(ident, {})
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
-    offered = []
+    offered: list[RecommendedFix] = []
+    doubts: list[str] = []
     capability = compute_capability(recording)
     worth = {ident: _worth(shares, diagnosis, trace) for ident, shares in treated.items()}
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
         module = fixes[ident]
-        if hasattr(module, "advice"):
-            instruction = module.advice(recording)
-        elif capability is not None and capability < getattr(module, "CAPABILITY", (0, 0)):
+        words = wording_for_trace(ident, module, recording)
+        instruction = words.instruction
+        if capability is not None and capability < getattr(module, "CAPABILITY", (0, 0)):
             instruction = None
-        else:
-            instruction = _permanent(module)
         if instruction and module.KEEPS_RESULTS == _OTHER_TRAINING:
             instruction = _said_to_change(instruction)
         if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
-    return offered
+            doubts += words.failures
+    return offered, doubts
 
 
 def _worth(
@@ -220,12 +218,6 @@ def _said_to_change(instruction: str) -> str:
     """The code with the remark that what was not tried here makes it another training."""
     told = "changes training" in instruction
     return instruction if told else f"# It changes training.\n{instruction}"
-
-
-def _permanent(module: Any) -> str:
-    """The page's "Make it permanent": without the program, the general form has to do."""
-    match = _PERMANENT.search(inspect.getdoc(module) or "")
-    return textwrap.dedent(match[1]).strip("\n") if match else ""
 
 
 def _doubts(

@@ -1,0 +1,94 @@
+"""A fix as code: whatever settings it is given, it costs no report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_patches
+from partial_recordings import recording
+
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.wording import wording, wording_for_trace
+from torchdoctor.words import Recording
+
+LOADER = {
+    "ident": 0,
+    "batch_size": 4,
+    "num_workers": 1,
+    "dataset_cls": "Images",
+    "location": {"file": "/w/train.py", "line": 9},
+    "batch_shapes": ["float32 (4, 3, 8, 8) cpu"],
+}
+MODEL = {
+    "cls": "Net",
+    "device": "cuda:0",
+    "ident": 0,
+    "parameters": 100,
+    "forwards": 9,
+}
+PROGRAMS: list[dict[str, Any]] = [
+    {},
+    {"processes": [{"pid": 1, "loaders": [LOADER]}]},
+    {"processes": [{"pid": 1, "loaders": [{**LOADER, "iterable": True}], "models": [MODEL]}]},
+    {
+        "environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]},
+        "processes": [{"pid": 1, "loaders": [LOADER], "models": [MODEL]}],
+        "trace": {"path": "t.json", "steps": 3, "step_s": 0.01},
+    },
+]
+
+
+def programs(folder: Path) -> list[Recording]:
+    return [*map(recording, PROGRAMS), test_patches.recording(folder)]
+
+
+@pytest.mark.parametrize("ident", catalogue.fixes())
+def test_every_fix_can_be_written_with_its_own_settings(ident: str, tmp_path: Path) -> None:
+    fix = catalogue.fixes()[ident]
+    for program in programs(tmp_path):
+        assert not wording_for_trace(ident, fix, program).failures
+        if fix.refuses(program) is None:
+            for settings in fix.settings(program):
+                words = wording(ident, fix, settings, program)
+                assert words.instruction and not words.failures
+
+
+@pytest.mark.parametrize("ident", catalogue.fixes())
+def test_no_settings_and_no_reason_to_apply_cost_no_report(ident: str, tmp_path: Path) -> None:
+    """A setting that was missing ended a run of --no-fixes with exit code 70."""
+    fix = catalogue.fixes()[ident]
+    for program in programs(tmp_path):
+        for settings in [{}, getattr(fix, "EXAMPLE_SETTINGS", {})]:
+            words = wording(ident, fix, settings, program)
+            assert all(ident in sentence for sentence in words.failures)
+
+
+def test_a_fix_that_fails_to_word_itself_shows_its_page_and_says_so() -> None:
+    class Broken:
+        """Set it.
+
+        Make it permanent
+        -----------------
+            set(it)
+
+        Sources
+        -------
+        """
+
+        @staticmethod
+        def instruction(settings: dict, recording: Recording) -> str:
+            return str(settings["number"])
+
+        @staticmethod
+        def location(recording: Recording) -> None:
+            raise IndexError("no line")
+
+    words = wording("broken", Broken, {}, recording())
+    assert words.instruction == "set(it)"
+    assert [sentence.split(" could")[0] for sentence in words.failures] == [
+        "The location of the fix broken",
+        "The instruction of the fix broken",
+    ]
+    assert "KeyError: 'number'" in words.failures[1] and "explain broken" in words.failures[1]
