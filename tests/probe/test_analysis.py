@@ -331,3 +331,53 @@ def test_a_data_set_that_waits_for_ever_is_left_alone(tmp_path: Path) -> None:
     hangs = "if index == 500: time.sleep(1000)\n        return torch.tensor([1.0])"
     facts, _ = analysed("", tmp_path, EPOCH.replace("SAMPLE", hangs).replace("400", "4000"))
     assert facts["sample_check"] is None
+
+
+BROKEN = """
+import sys
+def start(self): raise RuntimeError("no history with this allocator")
+def facts(self): raise ValueError("nothing to tell")
+sys.modules["_torchdoctor_probe.hooks.memory_snapshot"].MemorySnapshot.start = start
+sys.modules["_torchdoctor_probe.fixkit.padded_products"].PaddedProducts.facts = facts
+for x, in loader:
+    total = learn(x) if "total" not in globals() else total + learn(x)
+"""
+
+
+def test_a_part_that_fails_is_said_and_costs_no_other(tmp_path: Path) -> None:
+    """A memory history that could not be recorded left a report without any of the analysis."""
+    (tmp_path / "train.py").write_text(SETUP + BROKEN)
+    run = run_probed(
+        ["train.py"],
+        tmp_path,
+        tmp_path,
+        forked=True,
+        purpose="profile",
+        boundary={"kind": "loader", "ident": 0, "every": 1},
+        profile=PROFILE,
+    )
+    assert run.stopped_by == "done", run.stderr
+    assert run.said() == [
+        "memory_snapshot: RuntimeError: no history with this allocator",
+        "PaddedProducts: ValueError: nothing to tell",
+    ]
+    assert run.main["analysed_steps"] == 6 and run.main["kept_graphs"]
+    assert run.main["gradient_norms"] and run.main["sample_check"]["same"]
+
+
+OWN_WAITS = """
+class OnDevice(torch.Tensor):
+    device = property(lambda self: torch.device("cuda"))
+    is_cpu = property(lambda self: False)
+for x, in loader:
+    loss = learn(x.as_subclass(OnDevice))
+    loss.item()  # users
+"""
+
+
+def test_what_the_analysis_itself_reads_is_no_wait_of_the_program(tmp_path: Path) -> None:
+    """The scale of the inputs is read by `float()`: it was told as lines of the user's."""
+    main, at = analysed(OWN_WAITS, tmp_path)
+    assert main["input_mean"] is not None and main["gradient_norms"]
+    waits = [(row["name"], row["location"]["line"]) for row in main["tensor_calls"]]
+    assert waits == [("item", at["users"])]

@@ -45,7 +45,7 @@ WHEN = "launch"
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to release."""
-    from torchdoctor.probe.window import ANALYSED_STEPS
+    from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
 
     main = recording.main
     if main.analysed_steps < ANALYSED_STEPS:  # kept graphs are looked for at the last one

@@ -46,6 +46,9 @@ class Session:
         self.gradient_location = None  # of the first gradient without a backward
         self.forget = []  # called in a forked child
         self.when_learning = []  # called once the first backward or optimizer step has ended
+        self.when_device_rests = []  # called where the device has been waited for anyway
+        # As it is before a fix or a ceiling replaces it: the end of a block waits all the same.
+        self._wait = torch.cuda.synchronize
         self.log = self._new_log()
         self._start()
         if self.phases:
@@ -113,9 +116,19 @@ class Session:
 
         return guarded
 
-    def window_over(self):
-        """Whether nothing is being timed any more, so that the device may be read."""
-        return self.window is not None and self.window.over
+    def synchronise(self):
+        """Wait for the device, where the program has used one."""
+        if self.torch.cuda.is_initialized():
+            self._wait()
+
+    def device_rests(self):
+        """Read what was kept on the device: it has been waited for, and nothing is timed now.
+
+        Called at the end of a turn, a block, the window and the program, and nowhere else: reading
+        anything from a device waits for it.
+        """
+        for function in self.when_device_rests:
+            self._write(function)
 
     def hide_frames(self, error):
         """An exception passes through a wrapper of ours, which goes on with a bare `raise`.
@@ -223,6 +236,7 @@ class Session:
                 self.window.at_exit()
                 for program in self.all_programs():
                     program.close()
+                self.device_rests()
                 self.flush()
             except Exception as error:
                 self.fail("at_exit", error)

@@ -32,6 +32,7 @@ _PHASES = {
     step_log.GRADIENT_END: "after_backward",
     step_log.FORWARD_END: "other",
     step_log.BOUNDARY: "before_forward",
+    step_log.LEARNED: "before_forward",
 }
 # In these a forward may run that no event shows. Not after a forward: what is drawn from its output
 # is recorded, and the environment of reinforcement learning that runs next is no model.

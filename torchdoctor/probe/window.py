@@ -10,14 +10,11 @@ import threading
 import time
 
 from . import step_log
-from .fixkit import padded_products
 from .fixkit.switching import Switching
 from .fixkit.turns import Turns
-from .hooks import kept_graphs, memory_snapshot, tensor_calls
-from .measure import sample_check, training_facts
+from .hooks.analysis import Analysis
 
 _FEWEST_STEPS = 10  # a window cut short by time has at least these
-ANALYSED_STEPS = 6
 
 
 class Window:
@@ -38,10 +35,8 @@ class Window:
         self._steps = int(plan.get("measure_steps") or 0)
         self._most_s = plan.get("max_window_s")
         self._profile = plan.get("profile")
-        # As it is before a fix or a ceiling replaces it: the end of a window waits all the same.
-        self._wait = session.torch.cuda.synchronize
-        self._switching = Switching(session, self.synchronise) if plan.get("switch") else None
-        self._turns = Turns(session, self.synchronise) if plan.get("turns") else None
+        self._switching = Switching(session) if plan.get("switch") else None
+        self._turns = Turns(session) if plan.get("turns") else None
         session.forget.append(self._forget)
         self._forget()
 
@@ -52,10 +47,8 @@ class Window:
         self._began_s = None
         self._profiler = None
         self._analysis = None
-        self._alone = None  # what is done once the analysed steps are over
         self._device_events = []
         self.device_step_s = None
-        self.over = False
         # Before this iteration and this time a boundary is nothing but a mark.
         self._plain_until, self._plain_ns = 0, 0
 
@@ -96,12 +89,12 @@ class Window:
             self._turns.boundary(number)
             return
         if number == self._first:
-            self.synchronise()
+            session.synchronise()
             self._began_s = time.perf_counter()
             session.log.add(step_log.WINDOW_BEGIN)
         done = number - self._first
         if self._began_s is not None and self._is_over(done):
-            self.synchronise()
+            session.synchronise()
             session.log.add(step_log.BOUNDARY, 0, number)
             session.log.add(step_log.WINDOW_END, 0, done)
             self._finish("window")
@@ -139,11 +132,6 @@ class Window:
         spent = time.perf_counter() - self._began_s
         return self._most_s is not None and spent >= self._most_s and done >= _FEWEST_STEPS
 
-    def synchronise(self):
-        """Wait for the device, where the program has used one."""
-        if self._session.torch.cuda.is_initialized():
-            self._wait()
-
     def _mark_device(self):
         cuda = self._session.torch.cuda
         if not cuda.is_initialized():
@@ -155,11 +143,11 @@ class Window:
 
     def _finish(self, reason):
         session = self._session
-        self.over = True
         events = self._device_events
         if len(events) > 1:
             pairs = zip(events, events[1:])  # noqa: B905 (Python 3.9 has no strict)
             self.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in pairs]
+        session.device_rests()
         session.flush()
         path = os.path.join(session.channel, "done-%d.json" % session.pid)
         with open(path + ".part", "w", encoding="utf-8") as file:
@@ -178,14 +166,15 @@ class Window:
     def _profile_step(self, number):
         wanted = self._profile
         if self._analysis is not None:
-            self._analyse_step()
+            if self._analysis.step():
+                self._finish("profile")
         elif number == self._first:
             self._start_profiler(wanted)
         elif self._profiler is not None:
             self._profiler.step()
             steps = wanted["wait"] + wanted["warmup"] + wanted["active"]
             if number - self._first >= steps:
-                self.synchronise()
+                self._session.synchronise()
                 self._export()
 
     def _start_profiler(self, wanted):
@@ -227,68 +216,10 @@ class Window:
         profiler, self._profiler = self._profiler, None
         self._keep(profiler)
         if self._profile.get("analyse"):
-            self._alone = padded_products.PaddedProducts(self._session)
-            try:
-                self._alone.note(profiler, self._profile["active"])
-            except Exception as error:
-                self._session.fail("padded_products", error)
-            self._start_analysis()
+            self._analysis = Analysis(self._session, self.ident if self.kind == "loader" else None)
+            self._analysis.start(profiler, self._profile["active"])
         else:
             self._finish("profile")
-
-    def _start_analysis(self):
-        """After the profiler window: hooks too slow for any timing, for a few steps."""
-        session = self._session
-        self._analysis = (
-            tensor_calls.TensorCalls(session),
-            kept_graphs.KeptGraphs(session),
-            training_facts.TrainingFacts(session),
-            memory_snapshot.MemorySnapshot(session),
-        )
-        session.registries.append(self._alone)
-        try:
-            for part in self._analysis:
-                session.registries.append(part)
-                part.start()
-        except Exception as error:
-            session.fail("analysis", error)
-            self._finish("profile")
-
-    def _analyse_step(self):
-        calls, graphs, training, memory = self._analysis
-        if calls.on:
-            calls.steps += 1
-            graphs.step += 1
-        if calls.steps < ANALYSED_STEPS:
-            return
-        if calls.on:
-            calls.stop()
-            graphs.on = False
-            self._last_look("memory", memory.stop)
-            self._last_look("kept_graphs", graphs.look)
-        if training.wants_more():
-            return
-        training.on = False
-        self._last_look("sample_check", self._look_at_samples)
-        self._last_look("padded", self._alone.measure)
-        # Whatever failed: a launch that is not ended here would run until it times out.
-        self._finish("profile")
-
-    def _last_look(self, name, look):
-        try:
-            look()
-        except Exception as error:
-            self._session.fail(name, error)
-
-    def _look_at_samples(self):
-        session = self._session
-        check = sample_check.SampleCheck(session)
-        used = [known.batches for known in session.loaders.known]
-        if not any(used):
-            return
-        ident = self.ident if self.kind == "loader" else used.index(max(used))
-        session.registries.append(check)
-        check.look(ident)
 
     def _keep(self, profiler):
         session = self._session

@@ -25,11 +25,10 @@ class Switching:
 
     Args:
         session: the process's session.
-        synchronise: waits for the device.
     """
 
-    def __init__(self, session, synchronise):
-        self._session, self._synchronise = session, synchronise
+    def __init__(self, session):
+        self._session = session
         wanted = session.plan["switch"]
         self._rounds = int(wanted["rounds"])
         self._steps = int(wanted["block_steps"])
@@ -74,16 +73,17 @@ class Switching:
             log.add(step_log.BOUNDARY, 0, number)
             return self._is_over()
         if not self._in_block and self._is_settled():
-            self._synchronise()
+            self._session.synchronise()
             log.add(step_log.BLOCK_BEGIN, self._now, self._round)
             self._in_block, self._count = True, 0
             self._block_began_s = self._step_began_s = time.perf_counter()
             self._longest_s = 0.0
         elif self._in_block and self._is_block_over():
-            self._synchronise()
+            self._session.synchronise()
             log.add(step_log.BOUNDARY, 0, number)
             log.add(step_log.BLOCK_END, self._now, self._round)
             self._in_block = False
+            self._session.device_rests()
             return self._is_over()
         log.add(step_log.BOUNDARY, 0, number)
         return False

@@ -25,11 +25,10 @@ class Turns:
 
     Args:
         session: the process's session.
-        synchronise: waits for the device.
     """
 
-    def __init__(self, session, synchronise):
-        self._session, self._synchronise = session, synchronise
+    def __init__(self, session):
+        self._session = session
         wanted = session.plan["turns"]
         self._warmup = int(wanted["warmup_steps"])
         self._steps = int(wanted["block_steps"])
@@ -56,7 +55,7 @@ class Turns:
                 self._end_block(number)
                 return
         elif self._count >= self._discard:
-            self._synchronise()
+            self._session.synchronise()
             log.add(step_log.BLOCK_BEGIN, 0, self._turn)
             self._in_block, self._count = True, 0
             self._block_began_s = time.perf_counter()
@@ -70,7 +69,7 @@ class Turns:
 
     def _end_block(self, number):
         log = self._session.log
-        self._synchronise()
+        self._session.synchronise()
         log.add(step_log.BOUNDARY, 0, number)
         log.add(step_log.BLOCK_END, 0, self._turn)
         self._in_block = False
@@ -80,9 +79,10 @@ class Turns:
     def _wait_for_turn(self):
         """Stand still until the next turn."""
         session = self._session
-        self._synchronise()
+        session.synchronise()
         _stop_children()
         began_s = time.perf_counter()
+        session.device_rests()
         session.flush()
         self._turn += 1
         path = os.path.join(session.channel, "turn.json")

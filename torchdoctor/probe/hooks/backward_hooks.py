@@ -14,16 +14,21 @@ _SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
 
 
 class Losses:
-    """The loss at every backward: read at once on the CPU, kept on the device elsewhere."""
+    """The loss at every backward: read at once on the CPU, kept on the device elsewhere.
+
+    Losses on a device are read where the device has been waited for anyway. A launch without a
+    boundary has no such moment and nobody reads its losses, so it keeps none of them.
+    """
 
     def __init__(self, session):
-        self._session = session
+        self._keeps_on_device = session.window.kind is not None
         session.forget.append(self._forget)
+        session.when_device_rests.append(self.read_device)
         self._forget()
 
     def _forget(self):
         self._values = array("d")
-        self._device = []  # (index, detached tensor), read after the window
+        self._device = []  # (index, detached tensor)
         self._written = 0
 
     def keep(self, tensors):
@@ -46,22 +51,24 @@ class Losses:
         if tensor.device.type == "cpu":
             values.append(tensor.detach().item())
         else:
-            self._device.append((len(values), tensor.detach()))
+            if self._keeps_on_device:
+                self._device.append((len(values), tensor.detach()))
             values.append(float("inf"))
         return len(values) - 1
 
+    def read_device(self):
+        """Read the losses that lie on the device, which waits for it."""
+        kept, self._device = self._device, []
+        for index, tensor in kept:
+            self._values[index] = float(tensor.float().item())
+
     def write(self, channel, pid):
-        """Append to `losses-<pid>.bin` what is known; device values only after the window."""
-        if self._device:
-            if not self._session.window_over():
-                return
-            for index, tensor in self._device:
-                self._values[index] = float(tensor.float().item())
-            self._device = []
-        new = self._values[self._written :]
+        """Append to `losses-<pid>.bin` what is known: the losses before the first unread one."""
+        known = self._device[0][0] if self._device else len(self._values)
+        new = self._values[self._written : known]
         if not new:
             return
-        self._written = len(self._values)
+        self._written = known
         path = os.path.join(channel, "losses-%d.bin" % pid)
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:

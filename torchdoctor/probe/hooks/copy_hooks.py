@@ -16,16 +16,15 @@ def install(session):
 
 def _wrap(session, cls, name):
     old = getattr(cls, name)
-    log_add = step_log.EventLog.add_at
 
-    def copied(tensor, began, result, non_blocking):
-        pinned = bool(non_blocking) and tensor.is_pinned()
-        ident = int(pinned) | (int(bool(non_blocking)) << 1)
+    @session.guarded
+    def copied(tensor, began, args, kwargs):
+        non_blocking = bool(kwargs.get("non_blocking") or _first_flag(args))
+        ident = int(tensor.is_pinned()) | (int(non_blocking) << 1)
         size = tensor.numel() * tensor.element_size()
-        log_add(session.log, step_log.COPY_BEGIN, ident, began, size)
-        session.log.add(step_log.COPY_END, ident, size)
-
-    copied = session.guarded(copied)
+        # Not `add`: what the copy is a part of (preparing a batch, a forward) goes on as that.
+        session.log.add_at(step_log.COPY_BEGIN, ident, began, size)
+        session.log.add_at(step_log.COPY_END, ident, step_log.perf_counter_ns(), size)
 
     @functools.wraps(old)
     def method(self, *args, **kwargs):
@@ -34,7 +33,12 @@ def _wrap(session, cls, name):
         began = step_log.perf_counter_ns()
         result = old(self, *args, **kwargs)
         if result.device.type == "cuda":
-            copied(self, began, result, kwargs.get("non_blocking"))
+            copied(self, began, args, kwargs)
         return result
 
     setattr(cls, name, method)
+
+
+def _first_flag(args):
+    """Return `non_blocking` given by position: the first flag in every signature of both."""
+    return next((value for value in args if type(value) is bool), False)

@@ -70,14 +70,17 @@ def collect(session):
         "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
         "sources": loaded_sources(),
         "trackers": list(getattr(session, "trackers", [])),
-        "probe_errors": list(session.errors),
         "probe_cost_us_per_step": _cost(session),
     }
     for registry in session.registries:
         collected = getattr(registry, "facts", None)
-        if collected is not None:
+        if collected is None:
+            continue
+        try:
             data.update(collected())
-    return data
+        except Exception as error:  # one part that cannot tell costs no other its facts
+            session.fail(type(registry).__name__, error)
+    return {**data, "probe_errors": list(session.errors)}
 
 
 def _to_first_step_s(session):

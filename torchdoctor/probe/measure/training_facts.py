@@ -15,10 +15,16 @@ _MOST_S = 3.0  # of more steps, for gradients alone
 
 
 class TrainingFacts:
-    """Gradient norms at each optimizer step, mean and deviation of the first model's input."""
+    """Gradient norms at each optimizer step, mean and deviation of the first model's input.
 
-    def __init__(self, session):
+    Args:
+        session: the process's session.
+        quietly: a context in which what is read is not told as the program's.
+    """
+
+    def __init__(self, session, quietly):
         self._session = session
+        self._quietly = quietly
         self._torch = session.torch
         self._norms = []
         self._inputs = []
@@ -44,9 +50,12 @@ class TrainingFacts:
         return time.perf_counter() - self._began_s < _MOST_S
 
     def _look_at_input(self, module, args, kwargs):
+        if self.on and len(self._inputs) < _MOST_INPUTS and module.training:
+            with self._quietly():
+                self._note_input(args, kwargs)
+
+    def _note_input(self, args, kwargs):
         torch = self._torch
-        if not self.on or len(self._inputs) >= _MOST_INPUTS or not module.training:
-            return
         for value in (*args, *kwargs.values()):
             if (
                 isinstance(value, torch.Tensor)
@@ -61,7 +70,6 @@ class TrainingFacts:
                 self._inputs.append((float(numbers.mean()), float(numbers.std())))
                 self._look_at_channels(numbers)
                 return
-        return
 
     def _look_at_channels(self, numbers):
         """Mean and deviation by channel, of images or tables: (N, C, H, W), (N, C) and the like."""
@@ -73,8 +81,11 @@ class TrainingFacts:
         self._channels.append((by_channel.mean(1).tolist(), by_channel.std(1).tolist()))
 
     def _look_at_gradients(self):
-        if not self.on:
-            return
+        if self.on:
+            with self._quietly():
+                self._note_gradients()
+
+    def _note_gradients(self):
         torch = self._torch
         gradients = {}
         for optimizer in self._session.optimizers.alive():

@@ -1,0 +1,80 @@
+"""The steps after the profiler window: hooks too slow for any timing, for a few steps.
+
+Each part stands for itself: one that fails is reported by its name, and the others go on.
+"""
+
+from ..fixkit.padded_products import PaddedProducts
+from ..measure.sample_check import SampleCheck
+from ..measure.training_facts import TrainingFacts
+from .kept_graphs import KeptGraphs
+from .memory_snapshot import MemorySnapshot
+from .tensor_calls import TensorCalls
+
+ANALYSED_STEPS = 6
+
+
+class Analysis:
+    """The analysed steps of one process.
+
+    Args:
+        session: the process's session.
+        loader: the number of the loader whose fetches separate iterations; None: others do.
+    """
+
+    def __init__(self, session, loader):
+        self._session = session
+        self._loader = loader
+        self._steps = 0
+        self._calls = TensorCalls(session)
+        self._graphs = KeptGraphs(session)
+        self._training = TrainingFacts(session, self._calls.quietly)
+        self._memory = MemorySnapshot(session)
+        self._products = PaddedProducts(session)
+        self._samples = SampleCheck(session)
+
+    def start(self, profiler, steps):
+        """Install the hooks, and read the profiler window, which had so many steps."""
+        self._attempt("padded_products", lambda: self._products.note(profiler, steps))
+        for name, part in (
+            ("tensor_calls", self._calls),
+            ("kept_graphs", self._graphs),
+            ("training_facts", self._training),
+            ("memory_snapshot", self._memory),
+        ):
+            self._session.registries.append(part)
+            self._attempt(name, part.start)
+        self._session.registries += [self._products, self._samples]
+
+    def step(self):
+        """Note that a step ended; return True once nothing more is to be looked at."""
+        if self._steps < ANALYSED_STEPS:
+            self._steps += 1
+            self._calls.steps = self._graphs.step = self._steps
+            if self._steps < ANALYSED_STEPS:
+                return False
+            self._stop_hooks()
+        if self._training.wants_more():
+            return False
+        self._training.on = False
+        self._attempt("sample_check", self._check_samples)
+        self._attempt("padded_products", self._products.measure)
+        return True
+
+    def _stop_hooks(self):
+        if self._calls.on:
+            self._attempt("tensor_calls", self._calls.stop)
+        self._attempt("memory_snapshot", self._memory.stop)
+        if self._graphs.on:
+            self._graphs.on = False
+            self._attempt("kept_graphs", self._graphs.look)
+
+    def _check_samples(self):
+        used = [known.batches for known in self._session.loaders.known]
+        if any(used):
+            self._samples.look(used.index(max(used)) if self._loader is None else self._loader)
+
+    def _attempt(self, name, function):
+        try:
+            function()
+        except Exception as error:
+            self._session.fail(name, error)
