@@ -10,7 +10,7 @@ from partial_recordings import recording
 from torchdoctor.compare import compare
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.reports.comparison import terminal
-from torchdoctor.words.setting import Setting
+from torchdoctor.words.report import Setting
 
 
 def of(**over) -> dict[str, str]:

@@ -6,7 +6,7 @@ import pytest
 
 from torchdoctor.checkup.trace_verdict import with_replay
 from torchdoctor.words import Diagnosis, TraceStatistics
-from torchdoctor.words.what_if import BranchReplay, WhatIf
+from torchdoctor.words.traced import BranchReplay, WhatIf
 
 
 def said(bottleneck: str, replayed_s: float = 0.1, **without_s: float) -> str:

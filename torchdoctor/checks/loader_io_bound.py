@@ -89,7 +89,7 @@ def look(recording: Recording) -> list[Finding]:
 def _reads_nothing(recording: Recording) -> bool:
     """Whether what is waited for is no storage; reads of network file systems go by no disk."""
     from torchdoctor.facts.slow_reads import read_mounts_of
-    from torchdoctor.words.storage import SLOW_KINDS
+    from torchdoctor.words.environment import SLOW_KINDS
 
     reads = recording.sensors.read_bytes_per_s
     slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))

@@ -99,7 +99,7 @@ def _where(recording: Recording, one: object) -> str:
 
 def _advice(reasons: list[str]) -> list[str]:
     """What to do about guards that fail, by what they guard."""
-    from torchdoctor.words.compilation import on_sizes
+    from torchdoctor.words.program import on_sizes
 
     said = []
     if any(on_sizes(reason) for reason in reasons):

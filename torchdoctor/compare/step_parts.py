@@ -7,7 +7,7 @@ from dataclasses import asdict
 from torchdoctor.compare.step_times import parts_s
 from torchdoctor.words import Operator, Report, Shares, StepStatistics, TraceStatistics
 from torchdoctor.words.comparison import ComparedFigure, ComparedSide, OperatorChange, PartChange
-from torchdoctor.words.recording import LISTED_OPERATORS
+from torchdoctor.words.traced import LISTED_OPERATORS
 
 SHARE_NAMES = ("data_loader", "memcpy", "memset", "communication", "gpu", "runtime", "cpu", "other")
 PHASES = ("data_wait", "h2d_copy", "forward", "backward", "optimizer", "other")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from torchdoctor.words.report import BRANCHES, Ceiling, Interval, TriedCeiling
-from torchdoctor.words.what_if import WhatIf
+from torchdoctor.words import BRANCHES, Ceiling, Interval, TriedCeiling
+from torchdoctor.words.traced import WhatIf
 
 
 def with_measured(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from torchdoctor.words import Recording, Shares, StepStatistics, TraceStatistics
 from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
-from torchdoctor.words.recording import Recording, Shares, StepStatistics, TraceStatistics
 
 _FEW_STEPS = 12
 MOSTLY_READY = 0.5  # of the waits for workers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchdoctor.facts.lookup import training_loaders, training_models
 from torchdoctor.words.program import Flags, LoaderFacts, ModelFacts, OptimizerFacts
 from torchdoctor.words.recording import Recording
-from torchdoctor.words.setting import Setting
+from torchdoctor.words.report import Setting
 
 _FLAGS = {
     "anomaly_enabled": "anomaly detection",

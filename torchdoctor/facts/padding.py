@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from torchdoctor.words.padded_product import PaddedProduct
-from torchdoctor.words.recording import Recording
-from torchdoctor.words.report import Interval
+from torchdoctor.words import Interval, Recording
+from torchdoctor.words.program import PaddedProduct
 
 _WORTH = 1.05  # lower end of the interval
 _WORTH_OF_STEP = 0.01

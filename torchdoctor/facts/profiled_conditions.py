@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchdoctor.words.recording import StepStatistics, TraceStatistics
+from torchdoctor.words import StepStatistics, TraceStatistics
 
 _LONGER = 1.5  # the mean profiled step against the real one, either way
 _OTHER_WAIT = 0.10  # between the shares that wait for data

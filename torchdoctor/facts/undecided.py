@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchdoctor.words.report import Trial
+from torchdoctor.words import Trial
 
 _A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 

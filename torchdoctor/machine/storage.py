@@ -21,15 +21,15 @@ import psutil
 from torchdoctor.machine.mounts import Mount, kind_of, mount_of, read_mounts
 from torchdoctor.machine.read_speed import ReadSpeed, measure
 from torchdoctor.probe.hooks import file_reads, library_reads
-from torchdoctor.words.program import Location
-from torchdoctor.words.recording import StepStatistics
-from torchdoctor.words.storage import (
+from torchdoctor.words.environment import (
     MountReads,
     RemoteReads,
     StagingPlace,
     StorageFacts,
     TableReads,
 )
+from torchdoctor.words.program import Location
+from torchdoctor.words.recording import StepStatistics
 
 _WAITS = 0.01  # share of the step spent on its input, from which on storage is looked at
 _STAT_S = 2.0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchdoctor.words import Trial
-from torchdoctor.words.compilation import on_sizes
+from torchdoctor.words.program import on_sizes
 
 _NAMED = 3
 

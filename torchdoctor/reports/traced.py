@@ -13,7 +13,7 @@ from torchdoctor.words import (
     StepTime,
 )
 from torchdoctor.words.figures import clean, percent, seconds
-from torchdoctor.words.products import KNOWN_ENOUGH
+from torchdoctor.words.traced import KNOWN_ENOUGH
 
 _RANKS = "The ranks"
 _OPERATORS = "The most expensive operators"

@@ -16,8 +16,8 @@ from torchdoctor.trace.nesting import innermost, nest
 from torchdoctor.trace.payloads import ACCUMULATED
 from torchdoctor.trace.threads import named_by
 from torchdoctor.trace.timeline import Steps, Timeline, launch_rows
-from torchdoctor.words.exchange import GradientExchange
 from torchdoctor.words.intervals import union
+from torchdoctor.words.traced import GradientExchange
 
 _KINDS = {
     "all-reduce": re.compile(r"all_?reduce", re.IGNORECASE),

@@ -23,7 +23,7 @@ from torchdoctor.trace.timeline import Steps, Timeline, launch_rows
 from torchdoctor.trace.work import too_small
 from torchdoctor.words import Operator
 from torchdoctor.words.intervals import Intervals, join, subtract, union
-from torchdoctor.words.recording import LISTED_OPERATORS
+from torchdoctor.words.traced import LISTED_OPERATORS
 
 LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work
 _WORKING_SHARE = 0.5

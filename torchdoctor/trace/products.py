@@ -24,7 +24,7 @@ from torchdoctor.trace.roofline import compute_bound, precision_of, uneven_sizes
 from torchdoctor.trace.threads import named_by
 from torchdoctor.trace.timeline import Timeline, launch_rows
 from torchdoctor.words import Gpu, Location, MatrixProduct, MatrixWork
-from torchdoctor.words.products import KNOWN_ENOUGH
+from torchdoctor.words.traced import KNOWN_ENOUGH
 
 _LISTED = 12
 _GRADIENTS = (

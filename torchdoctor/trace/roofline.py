@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchdoctor.facts.gpu_data_sheets import DataSheet
 from torchdoctor.trace.product_sizes import ProductSizes
-from torchdoctor.words.products import UnevenSize
+from torchdoctor.words.traced import UnevenSize
 
 _PRECISION = {"double": "float64", "float": "float32", "half": "float16", "bfloat16": "bfloat16"}
 _BYTES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}

@@ -12,7 +12,7 @@ from torchdoctor.trace.device_order import COMMUNICATION, COPY, CPU, GPU, LOADER
 from torchdoctor.trace.replay import Delays, replay
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words.intervals import Ints
-from torchdoctor.words.what_if import BranchReplay, WhatIf
+from torchdoctor.words.traced import BranchReplay, WhatIf
 
 COSTS = {
     "data_loader": LOADER,

@@ -1,168 +1,17 @@
 """The words that everybody speaks: all data types, as frozen keyword-only dataclasses.
 
 Units stand in the field's name (`_s`, `_bytes`, `_share` 0 to 1). `None` means *not measured*,
-never zero. Per-step data are columns in files; these types hold summaries and fit in JSON.
+never zero. A comment `#:` says what a field means, in the JSON Schema and on the page of the report
+as well. Per-step data are columns in files; these types hold summaries and fit in JSON.
 
 May import: no other room.
 """
+# ruff: noqa: F403
 
-from torchdoctor.words.compilation import Compilation, CompileReason, GaveUp, TracedCompilation
-from torchdoctor.words.environment import ContainerLimits, Environment, Gpu
-from torchdoctor.words.exchange import GradientExchange
-from torchdoctor.words.interval import Interval
-from torchdoctor.words.launches import (
-    Block,
-    LaunchTiming,
-    ProgramFailure,
-    SwitchedLaunch,
-    TurnsTaken,
-)
-from torchdoctor.words.padded_product import PaddedProduct
-from torchdoctor.words.pointwise import PointwiseChain, PointwiseChains
-from torchdoctor.words.products import MatrixProduct, MatrixWork, UnevenSize
-from torchdoctor.words.program import (
-    AppliedFix,
-    Binding,
-    DatasetWrite,
-    DoubleCall,
-    Flags,
-    KeptGraph,
-    LoaderFacts,
-    Location,
-    ModelFacts,
-    OptimizerFacts,
-    ProcessFacts,
-    SampleCheck,
-    StackSample,
-    TensorCall,
-    TrainingPass,
-)
-from torchdoctor.words.recording import (
-    Boundary,
-    Operator,
-    PythonPlace,
-    RankTime,
-    Recording,
-    RuntimeCall,
-    SensorStatistics,
-    Shares,
-    StepStatistics,
-    TraceStatistics,
-    Workload,
-)
-from torchdoctor.words.report import (
-    BRANCHES,
-    SCHEMA_VERSION,
-    Baseline,
-    Candidate,
-    Ceiling,
-    Diagnosis,
-    Finding,
-    Overhead,
-    PatchTrial,
-    ProgressEvent,
-    Question,
-    Recommendation,
-    RecommendedFix,
-    Refused,
-    Report,
-    StepTime,
-    Trial,
-    TriedCeiling,
-    WorkloadRecord,
-)
-from torchdoctor.words.scaling import PredictedSpeedup, Scaling, ScalingRow
-from torchdoctor.words.setting import Setting
-from torchdoctor.words.storage import (
-    SLOW_KINDS,
-    MountReads,
-    RemoteReads,
-    StagingPlace,
-    StorageFacts,
-    TableReads,
-)
-from torchdoctor.words.training_trials import LossComparison, RangeTest, TrainingTrial
-from torchdoctor.words.what_if import BranchReplay, WhatIf
-
-__all__ = [
-    "BRANCHES",
-    "SCHEMA_VERSION",
-    "SLOW_KINDS",
-    "AppliedFix",
-    "Baseline",
-    "Binding",
-    "Block",
-    "Boundary",
-    "BranchReplay",
-    "Candidate",
-    "Ceiling",
-    "Compilation",
-    "CompileReason",
-    "ContainerLimits",
-    "DatasetWrite",
-    "Diagnosis",
-    "DoubleCall",
-    "Environment",
-    "Finding",
-    "Flags",
-    "GaveUp",
-    "Gpu",
-    "GradientExchange",
-    "Interval",
-    "KeptGraph",
-    "LaunchTiming",
-    "LoaderFacts",
-    "Location",
-    "LossComparison",
-    "MatrixProduct",
-    "MatrixWork",
-    "ModelFacts",
-    "MountReads",
-    "Operator",
-    "OptimizerFacts",
-    "Overhead",
-    "PaddedProduct",
-    "PatchTrial",
-    "PointwiseChain",
-    "PointwiseChains",
-    "PredictedSpeedup",
-    "ProcessFacts",
-    "ProgramFailure",
-    "ProgressEvent",
-    "PythonPlace",
-    "Question",
-    "RangeTest",
-    "RankTime",
-    "Recommendation",
-    "RecommendedFix",
-    "Recording",
-    "Refused",
-    "RemoteReads",
-    "Report",
-    "RuntimeCall",
-    "SampleCheck",
-    "Scaling",
-    "ScalingRow",
-    "SensorStatistics",
-    "Setting",
-    "Shares",
-    "StackSample",
-    "StagingPlace",
-    "StepStatistics",
-    "StepTime",
-    "StorageFacts",
-    "SwitchedLaunch",
-    "TableReads",
-    "TensorCall",
-    "TraceStatistics",
-    "TracedCompilation",
-    "TrainingPass",
-    "TrainingTrial",
-    "Trial",
-    "TriedCeiling",
-    "TurnsTaken",
-    "UnevenSize",
-    "WhatIf",
-    "Workload",
-    "WorkloadRecord",
-]
+from torchdoctor.words.environment import *
+from torchdoctor.words.launches import *
+from torchdoctor.words.program import *
+from torchdoctor.words.recording import *
+from torchdoctor.words.report import *
+from torchdoctor.words.traced import *
+from torchdoctor.words.trials import *

@@ -5,111 +5,119 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchdoctor.words.program import Location
-from torchdoctor.words.report import Interval
+from torchdoctor.words.trials import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedSide:
-    """One of the two, and where its step time comes from."""
+    """One of the two reports, and where its step time comes from."""
 
-    name: str  # the file
-    kind: str  # "run" | "trace"
-    step_s: float  # the step time that is compared
-    low_s: float | None = None  # its spread: 10 % to 90 % of the steps, or of the launches all
-    high_s: float | None = None
-    basis: str = ""  # what step_s and the spread are of, in words
-    parts_s: float | None = None  # mean step of the launch that the parts and findings are of
-    samples_per_step: float | None = None
+    name: str  #: The file.
+    kind: str  #: run or trace.
+    step_s: float  #: The step time that is compared.
+    low_s: float | None = None  #: Where its spread begins.
+    high_s: float | None = None  #: Where its spread ends.
+    basis: str = ""  #: What step time and spread are of, in words.
+    #: Mean step of the launch that was observed: the seconds of parts and findings are of this
+    #: one.
+    parts_s: float | None = None
+    samples_per_step: float | None = None  #: Samples that one step trains on.
+    #: What was run; of a trace, what diagnosed it.
     command: list[str] = field(default_factory=list)
-    created: str = ""
+    created: str = ""  #: When its report was made, ISO 8601 in UTC.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigure:
     """One figure of both, per step where it is a count; None: not measured."""
 
-    name: str
-    a: float | None
-    b: float | None
-    unit: str = ""  # "s" | "bytes" | "share" | what stands behind the figure
+    name: str  #: What it is.
+    a: float | None  #: Of A.
+    b: float | None  #: Of B.
+    unit: str = ""  #: s, bytes, share, or what stands behind the figure.
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartChange:
     """One branch of the tree, or one phase of the step: seconds per step."""
 
-    name: str
-    a_s: float | None
-    b_s: float | None
-    change_s: float | None  # b - a; None: not measured in one of them
+    name: str  #: The branch or phase.
+    a_s: float | None  #: Seconds per step of A.
+    b_s: float | None  #: Seconds per step of B.
+    change_s: float | None  #: B - A; null: not measured in one of them.
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorChange:
-    """One operator, per step.
+    """One operator, per step."""
 
-    change: "new", "gone", "changed", or where the other's list of the most expensive is full
-    "newly listed" and "no longer listed": it may be in both.
-    """
-
-    name: str
+    name: str  #: The operator.
+    #: new, gone, changed; newly listed or no longer listed if the other's list is full, so that it
+    #: may be in both.
     change: str
-    change_s: float  # of the device's time or the host's own, whichever changed more
-    a_calls: float | None = None
-    b_calls: float | None = None
-    a_self_s: float | None = None
-    b_self_s: float | None = None
-    a_device_s: float | None = None
-    b_device_s: float | None = None
+    change_s: float  #: B - A of the device's time or the host's own, whichever changed more.
+    a_calls: float | None = None  #: Calls per step of A.
+    b_calls: float | None = None  #: Calls per step of B.
+    a_self_s: float | None = None  #: Host time of its own per step of A.
+    b_self_s: float | None = None  #: Host time of its own per step of B.
+    a_device_s: float | None = None  #: Device time per step of A.
+    b_device_s: float | None = None  #: Device time per step of B.
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindingChange:
     """A finding of one of them only, or of both with another cost."""
 
-    check: str
-    change: str  # "new" | "gone" | "changed"
-    branch: str  # of the tree, under which the check stands
-    a_s: float | None = None  # what it costs per step
+    check: str  #: The check that found it.
+    change: str  #: new, gone or changed.
+    branch: str  #: The branch of the tree that it belongs to.
+    #: What it costs per step of A; of a new one what was below the threshold there.
+    a_s: float | None = None
+    #: What it costs per step of B; of a gone one what is below the threshold there.
     b_s: float | None = None
-    a_location: Location | None = None
-    b_location: Location | None = None
-    a_place: str = ""  # the location in words, relative to where the program ran
-    b_place: str = ""
-    evidence: list[str] = field(default_factory=list)  # of the one that has it; of B where both
+    a_location: Location | None = None  #: Where, in A.
+    b_location: Location | None = None  #: Where, in B.
+    a_place: str = ""  #: The same relative to where the program ran.
+    b_place: str = ""  #: The same relative to where the program ran.
+    #: Sentences with figures, of the side that has it; of B where both have.
+    evidence: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """Something that is not a measurement and differs: a version, a device, a command."""
 
-    name: str
-    a: str
-    b: str
+    name: str  #: What differs.
+    a: str  #: Of A.
+    b: str  #: Of B.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What changed from A to B.
+    """What changed from A to B."""
 
-    verdict: "slower", "faster", "same" or "unclear", of B, or "not comparable" where the two are not
-    the same workload; speedup: A's time / B's, above 1 means that B is faster, with its interval
-    where both have several launches.
-    """
-
-    schema_version: str = "1.0"
-    torchdoctor_version: str = ""
-    a: ComparedSide
-    b: ComparedSide
+    schema_version: str = "1.0"  #: Version of these names, "1.x".
+    torchdoctor_version: str = ""  #: The version that wrote the file.
+    a: ComparedSide  #: What is compared with.
+    b: ComparedSide  #: What is compared.
+    #: Of B: slower, faster, same, unclear where launches vary too much, or not comparable where
+    #: the two are not the same workload.
     verdict: str
-    sentence: str
-    ratio: float  # B's step time / A's
+    sentence: str  #: The same in words, with where it lies.
+    ratio: float  #: B's step time / A's.
+    #: A's time / B's with Welch's interval; null: not both hold launches, or not comparable.
     speedup: Interval | None = None
+    #: Throughput, memory and what traces count, of both.
     figures: list[ComparedFigure] = field(default_factory=list)
-    parts_are: str = "branches"  # "branches" | "phases" | "none"
-    parts: list[PartChange] = field(default_factory=list)  # the largest change first
+    #: Whether parts are branches of the tree or phases; none: not known.
+    parts_are: str = "branches"
+    #: Seconds per step of each part, the largest change first.
+    parts: list[PartChange] = field(default_factory=list)
+    #: Operators that changed most, at most ten, the largest change first.
     operators: list[OperatorChange] = field(default_factory=list)
+    #: New findings, then gone ones, then those that cost something else.
     findings: list[FindingChange] = field(default_factory=list)
+    #: Versions and devices that differ.
     environment: list[Difference] = field(default_factory=list)
-    workload: list[Difference] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)
+    workload: list[Difference] = field(default_factory=list)  #: What differs in what was run.
+    doubts: list[str] = field(default_factory=list)  #: Everything that weakens the comparison.

@@ -1,61 +1,184 @@
-"""The machine and the software that a program ran on."""
+"""The machine and the software that a program ran on, its sensors and its storage."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from torchdoctor.words.program import Location, choices
+
+SLOW_KINDS = ("network", "FUSE", "rotating disk")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
     """One GPU as NVML reports it; None: not measured."""
 
-    index: int
-    name: str
-    memory_bytes: int | None = None
-    compute_capability: str | None = None  # "9.0"
-    pcie_generation: int | None = None
-    pcie_width: int | None = None
-    power_limit_w: float | None = None
+    index: int  #: Number of the device, from 0.
+    name: str  #: Its product name.
+    memory_bytes: int | None = None  #: Its memory.
+    compute_capability: str | None = None  #: E.g. "9.0".
+    pcie_generation: int | None = None  #: PCIe generation in use.
+    pcie_width: int | None = None  #: PCIe lanes in use.
+    power_limit_w: float | None = None  #: Power limit in force.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerLimits:
     """cgroup and affinity limits; None: no limit found."""
 
-    cpu_quota: float | None = None  # in CPUs
-    memory_bytes: int | None = None
+    cpu_quota: float | None = None  #: CPUs that the cgroup allows; null: no limit.
+    memory_bytes: int | None = None  #: Memory that the cgroup allows; null: no limit.
+    #: Size of /dev/shm, through which loader workers hand over batches.
     shm_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """The machine and the software; None: not known, as a trace that somebody gave names little.
+    """The machine and the software; a trace that the user gave names little of them."""
 
-    `usable_cpus` heeds affinity and the cgroup quota.
-    """
-
-    torch: str | None = None
-    python: str | None = None
-    platform: str | None = None
-    cpu: str | None = None
-    cpu_cores: int | None = None  # physical, all of the machine
+    torch: str | None = None  #: Version of torch in the program.
+    python: str | None = None  #: Version of Python in the program; null: not known.
+    platform: str | None = None  #: Operating system; null: not known.
+    cpu: str | None = None  #: The processor's name; null: not known.
+    cpu_cores: int | None = None  #: Physical cores of the whole machine; null: not known.
+    #: CPUs that the program may use: affinity and the container's quota heeded; null: not known.
     usable_cpus: float | None = None
-    cpu_features: list[str] = field(default_factory=list)  # "avx512f", "amx_bf16", ...
-    memory_bytes: int | None = None
-    gpus: list[Gpu] = field(default_factory=list)
-    driver: str | None = None
-    cuda: str | None = None
-    container: ContainerLimits = field(default_factory=ContainerLimits)
-    numa_nodes: int | None = None
-    sandbox: str = "none"  # "overlay" | "redirect" | "none"
+    cpu_features: list[str] = field(default_factory=list)  #: Vector extensions.
+    memory_bytes: int | None = None  #: Memory of the machine.
+    gpus: list[Gpu] = field(default_factory=list)  #: The GPUs that the driver reports.
+    driver: str | None = None  #: Version of the GPU driver.
+    cuda: str | None = None  #: CUDA version that torch was built with.
+    container: ContainerLimits = field(default_factory=ContainerLimits)  #: Limits of the container.
+    numa_nodes: int | None = None  #: Memory nodes of the machine.
+    #: How the program's writes were kept from its files: overlay, redirect or none.
+    sandbox: Annotated[str, choices("overlay", "redirect", "none")] = "none"
 
     @property
     def cpus(self) -> float:
-        """`usable_cpus`, or 1 where it is not known."""
+        """Return `usable_cpus`, or 1 if it is not known."""
         return self.usable_cpus or 1.0
 
     @property
     def whole_cpus(self) -> int:
-        """CPUs that a process or thread each can have; at least 1."""
+        """Return how many processes can have a CPU of their own; at least 1."""
         return max(math.floor(self.cpus), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorStatistics:
+    """psutil and NVML samples over the measured window; None: not measured."""
+
+    samples: int = 0  #: How often the sensors were read.
+    window_s: float = 0.0  #: Time that they cover.
+    cpu_share: float | None = None  #: CPU in use, as a share of the usable CPUs.
+    cpu_per_core: list[float] = field(default_factory=list)  #: CPU in use of each core.
+    program_cpus: float | None = None  #: CPUs kept busy by the program and its children.
+    main_process_cpus: float | None = None  #: CPUs kept busy by the training process.
+    workers_cpus: float | None = None  #: CPUs kept busy by all of its children.
+    #: CPUs more that its children were ready to use, and others held.
+    workers_queued_cpus: float | None = None
+    other_load_cpus: float | None = None  #: CPUs kept busy by everybody else.
+    iowait_share: float | None = None  #: CPU time that waited for disks.
+    rss_peak_bytes: int | None = None  #: Resident memory of the process tree at its highest.
+    #: The same, but what its processes share counts once (or so).
+    memory_peak_bytes: int | None = None
+    #: Slope of the resident memory; not above 0 where it did not rise throughout.
+    rss_growth_bytes_per_s: float | None = None
+    swap_used_bytes: int | None = None  #: Swap in use.
+    context_switches_per_s: float | None = None  #: All context switches.
+    involuntary_switches_per_s: float | None = None  #: Those forced by the scheduler.
+    threads: int | None = None  #: Threads of the process tree.
+    read_bytes_per_s: float | None = None  #: Read from disks.
+    write_bytes_per_s: float | None = None  #: Written to disks.
+    read_ops_per_s: float | None = None  #: Read operations.
+    gpu_utilization: float | None = None  #: Mean GPU utilization as the driver reports it.
+    gpu_utilization_p5: float | None = None  #: 5th percentile.
+    gpu_utilization_p95: float | None = None  #: 95th percentile.
+    gpu_memory_peak_bytes: int | None = None  #: GPU memory at its highest.
+    gpu_power_w: float | None = None  #: Mean power.
+    gpu_sm_clock_mhz: float | None = None  #: Mean clock of the GPU.
+    #: Reasons for which the GPU slowed itself down.
+    gpu_throttle: list[str] = field(default_factory=list)
+    pcie_rx_bytes_per_s: float | None = None  #: PCIe traffic to the GPU.
+    pcie_tx_bytes_per_s: float | None = None  #: PCIe traffic from the GPU.
+    gpu_other_processes: int | None = None  #: Other processes on the GPU.
+
+
+@dataclass(frozen=True, kw_only=True)
+class MountReads:
+    """The files that the loop read from one mounted file system; None: not measured.
+
+    Speeds are those of torchdoctor's own reads of some of these files after the launch, whole
+    files up to 8 MiB, first with their pages dropped from the page cache (cold), then again (warm).
+    """
+
+    path: str
+    file_system: str  # as the kernel names it: "ext4", "nfs4", "fuse.sshfs"
+    source: str = ""
+    device: str = ""  # of the disk, such as "sda"; "" where there is none
+    kind: str = "unknown"  # "network" | "FUSE" | "rotating disk" | "solid state" |
+    # "virtual disk" | "memory" | "overlay" | "unknown"
+    files: int = 0
+    file_bytes: int = 0  # all of them together
+    opens: int = 0  # in the loader and its workers, or in the loop where there is none
+    held: int = 0  # files kept open or mapped while training (memory maps, archives, databases)
+    opened_in_c: int = 0  # of the held: a C library opened them
+    folders: list[str] = field(default_factory=list)  # with most of the files, at most 4
+    endings: list[str] = field(default_factory=list)  # ".jpg", ".csv": most frequent, at most 4
+    cold_bytes_per_s: float | None = None
+    warm_bytes_per_s: float | None = None
+    cold_file_s: float | None = None  # to open and read a file of the mean size
+    warm_file_s: float | None = None
+    latency_s: float | None = None  # median: open, and the first 4 KiB
+    cached_share: float | None = None  # of the pages, as the launch left them
+    looked_at: int = 0  # files whose pages were looked at before training first read of them
+    cached_at_first: float | None = None  # share of their bytes that was in the page cache then
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagingPlace:
+    """Local storage that files could be copied to."""
+
+    place: str  # "memory" (/dev/shm) | "disk" (of the run folder)
+    kind: str  # as in MountReads
+    free_bytes: int
+    cold_bytes_per_s: float | None = None  # as in MountReads, of a file that was written there
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteReads:
+    """Files that the loop opened through fsspec, by protocol ("s3", "https")."""
+
+    protocol: str
+    files: int = 0
+    opens: int = 0
+    example: str = ""  # a path
+    location: Location | None = None  # the user's line that opens most
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReads:
+    """Calls of one of pandas' readers of text ("read_csv") in the loop."""
+
+    function: str
+    calls: int = 0
+    files: int = 0
+    total_s: float = 0.0  # all calls together, those of workers too
+    example: str = ""  # a path, as the program gives it
+    location: Location | None = None  # the user's line that reads most
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageFacts:
+    """What the loop reads. `c_readers`: loaded libraries whose reads Python does not see."""
+
+    mounts: list[MountReads] = field(default_factory=list)  # by opens, descending
+    remote: list[RemoteReads] = field(default_factory=list)
+    tables: list[TableReads] = field(default_factory=list)
+    available: list[str] = field(default_factory=list)  # of fsspec, pyarrow, alluxiofs
+    alluxio_workers: str | None = None  # ALLUXIO_WORKER_HOSTS: "host:port,host:port"
+    places: list[StagingPlace] = field(default_factory=list)  # fastest first
+    c_readers: list[str] = field(default_factory=list)
+    memory_bytes: int | None = None  # free for the page cache and for copies

@@ -11,9 +11,9 @@ from torchdoctor.words.program import AppliedFix
 class ProgramFailure:
     """How the observed, untouched program failed by itself after enough steps were seen."""
 
-    exit_code: int  # its own; negative: killed by that signal
-    steps: int  # whole training steps seen before
-    output_tail: str = ""  # the last that it printed, its traceback included
+    exit_code: int  #: The program's own; negative: killed by that signal.
+    steps: int  #: Whole training steps seen before.
+    output_tail: str = ""  #: The last that it printed, its own traceback included.
 
 
 @dataclass(frozen=True, kw_only=True)

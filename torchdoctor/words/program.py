@@ -1,7 +1,7 @@
 """What the probe saw inside one process of the user's program.
 
-Everything here is plain data that the probe writes as JSON (`process-<pid>.json` in a launch's
-channel folder), so every field has a default and unknown fields are ignored.
+The probe writes these types as JSON (`process-<pid>.json` in the channel folder of a launch), so
+every field has a default and unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -9,9 +9,81 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchdoctor.words.compilation import Compilation
-from torchdoctor.words.location import Location as Location
-from torchdoctor.words.padded_product import PaddedProduct
+import msgspec
+
+
+def choices(*values: str) -> msgspec.Meta:
+    """Return what the schema says of a field: one of these values; files with others are read."""
+    return msgspec.Meta(extra_json_schema={"enum": list(values)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Location:
+    """A place in the user's source."""
+
+    file: str  #: Absolute path.
+    line: int  #: Line, from 1.
+    function: str | None = None  #: Name of the function around it.
+    #: Package that makes what is made there; null: the line itself does.
+    through: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileReason:
+    """Why a graph broke, or why a function was compiled again, by torch's own words."""
+
+    reason: str
+    location: Location | None = None  # of the user's line
+    text: str = ""  # the source line there
+    count: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaveUp:
+    """A function that is no longer compiled for new inputs: too many versions of it."""
+
+    function: str  # as torch names it: "'forward' (/home/me/train.py:5)"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """torch's counters of one process that compiled something, since its start."""
+
+    graphs: int = 0
+    compile_s: float = 0.0
+    graph_breaks: int = 0
+    breaks: list[CompileReason] = field(default_factory=list)  # by count, at most 8
+    recompiles: int = 0  # further versions of what was compiled before
+    recompile_reasons: list[CompileReason] = field(default_factory=list)  # by count, at most 8
+    gave_up: list[GaveUp] = field(default_factory=list)
+    # Since the first backward pass or optimizer step had ended:
+    watched_s: float = 0.0
+    later_recompiles: int = 0
+    later_most: int = 0  # of them, those of the function that has most
+    later_s: float = 0.0  # in them, at most watched_s
+
+
+_ON_SIZES = ("size mismatch", "stride mismatch", ".size()", ".stride()", ".shape")
+
+
+def on_sizes(reason: str) -> bool:
+    """Return True if the guard that failed compares the sizes of a tensor, by torch's words."""
+    return any(part in reason for part in _ON_SIZES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedProduct:
+    """A matrix product or convolution of the step, timed alone beside one with padded sizes."""
+
+    operator: str
+    sizes: str  # of its inputs, "[8192, 768], [768, 50257]"
+    padded: list[str]  # "columns 50257 -> 50304"
+    precision: str  # float32, float16, bfloat16
+    device: str  # "cpu" | "cuda"
+    calls_per_step: float
+    alone_s: float  # one call as it is, median
+    speedups: list[float] = field(default_factory=list)  # of the padded one, by turns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +131,7 @@ class LoaderFacts:
     # Distinct, at most 8, e.g. "32x3x64x64 float32":
     batch_shapes: list[str] = field(default_factory=list)
     sample_time_s: float | None = None  # median time of dataset[i] (+ collate) when num_workers=0
-    # Of the fetch's wall time (num_workers=0): the thread computed, or stood in the queue for a CPU;
+    # Shares of the wall time of a fetch (num_workers=0): the thread computed, or waited for a CPU;
     sample_cpu_share: float | None = None
     sample_queue_share: float | None = None  # of that the queue; None: the system does not count it
     sample_fingerprints: list[str] = field(default_factory=list)  # of the first batches, in order

@@ -1,14 +1,15 @@
-"""The JSON Schemas of what is written, and the page of report.json: all from the types.
+"""The JSON Schemas of all files that are written, and the page of report.json, from the types.
 
-`python -m torchdoctor.words.record_schema --schema` prints the schema of report.json, `--gate-schema`
-that of a gate's result, `--compare-schema` that of a comparison, `--page` the page; meanings come
-from `records/field_notes.py`.
+`python -m torchdoctor.words.record_schema --schema` prints the schema of report.json,
+`--gate-schema` that of a gate's result, `--compare-schema` that of a comparison, `--page` the page.
+The meaning of a field is its `#:` comment.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 import json
+import re
 import sys
 from typing import Any
 
@@ -17,39 +18,35 @@ import msgspec
 from torchdoctor import words as records
 from torchdoctor.words import BRANCHES, Report, comparison, gate
 from torchdoctor.words.comparison import Comparison
-from torchdoctor.words.field_notes import CHOICES, NOTES
 from torchdoctor.words.gate import GateReport
 
 
 def report_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of report.json; every field is always written, so required."""
+    """Return the JSON Schema (2020-12) of report.json; each field is always written: required."""
     schema = _schema(Report, "torchdoctor report.json")
     schema["$defs"]["Report"]["properties"]["ceilings"]["required"] = list(BRANCHES)
     return schema
 
 
 def gate_schema() -> dict[str, Any]:
-    """The same of what `torchdoctor gate --json` writes."""
+    """Return the JSON Schema of what `torchdoctor gate --json` writes."""
     return _schema(GateReport, "torchdoctor gate result")
 
 
 def comparison_schema() -> dict[str, Any]:
-    """The same of what `torchdoctor compare --json` writes."""
+    """Return the JSON Schema of what `torchdoctor compare --json` writes."""
     return _schema(Comparison, "torchdoctor comparison")
 
 
 def _schema(whole: type, title: str) -> dict[str, Any]:
     schema = msgspec.json.schema(whole)
     for kind, definition in schema["$defs"].items():
-        properties = definition["properties"]
-        for name, field in properties.items():
-            field.pop("default", None)
-            if (kind, name) in CHOICES:
-                field["enum"] = list(CHOICES[kind, name])
-            field["description"] = NOTES.get(kind, {}).get(name, "")  # a test refuses a missing one
-        names = [field.name for field in dataclasses.fields(_type_named(kind))]
-        definition["properties"] = {name: properties[name] for name in names}
-        definition["required"] = names
+        meanings = field_meanings(_type_named(kind))
+        properties = {name: definition["properties"][name] for name in meanings}
+        for name, meaning in meanings.items():
+            properties[name].pop("default", None)
+            properties[name]["description"] = meaning
+        definition |= {"properties": properties, "required": list(properties)}
     schema["$defs"][whole.__name__]["properties"]["schema_version"]["pattern"] = r"^1\.\d+$"
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -58,11 +55,23 @@ def _schema(whole: type, title: str) -> dict[str, Any]:
     }
 
 
+def field_meanings(kind: type) -> dict[str, str]:
+    """Return what each field of a type means, in order: the `#:` comment behind it or above it."""
+    meanings: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(kind).splitlines():
+        code, _, comment = line.partition("#: ")
+        if name := re.match(r" {4}(\w+): ", code):
+            meanings[name[1]] = " ".join([*above, comment]).strip()
+            above = []
+        elif comment and not code.strip():
+            above.append(comment)
+    return meanings
+
+
 def _type_named(kind: str) -> Any:
-    for module in (records, gate, comparison):
-        if found := getattr(module, kind, None):
-            return found
-    raise AttributeError(f"{kind} is no record")
+    modules = (records, gate, comparison)
+    return next(getattr(module, kind) for module in modules if hasattr(module, kind))
 
 
 def _type_words(field: dict[str, Any]) -> str:
@@ -79,7 +88,7 @@ def _type_words(field: dict[str, Any]) -> str:
 
 
 def report_page() -> str:
-    """The page docs/report.md: every field of report.json with its type and meaning."""
+    """Return the page docs/report.md: every field of report.json with its type and meaning."""
     lines = [
         "# report.json",
         "",
