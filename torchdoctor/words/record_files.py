@@ -230,7 +230,7 @@ def _check_version(version: object, name: str) -> None:
 
 
 def _without_open_intervals(value: Any) -> Any:
-    """Return the same with null for intervals of one pair, which older versions stored as bounds like 1e-22."""
+    """Return the same with null for intervals of one pair, stored by older versions as 1e-22."""
     if isinstance(value, list):
         return [_without_open_intervals(entry) for entry in value]
     if not isinstance(value, dict):
