@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -109,10 +110,9 @@ def test_a_check_that_no_fix_treats_says_what_to_do(
     told = page.split("\nWhat to do\n----------\n", 1)[1].split("\n\n", 1)[0]
     assert len(told) > 100
     assert "see What to do" in page.rsplit("\nFacts\n", 1)[1]
-    module = ModuleType(ident)
-    module.__dict__.update(vars(catalogue.checks()[ident]))
-    module.__doc__ = (module.__doc__ or "").replace("What to do\n---", "Something else\n---")
-    monkeypatch.setattr(catalogue, "checks", lambda: {ident: module})
+    check = catalogue.checks()[ident]
+    check = replace(check, page=check.text.replace("What to do\n---", "Something else\n---"))
+    monkeypatch.setattr(catalogue, "checks", lambda: {ident: check})
     assert any("no section 'What to do'" in fault for fault in catalogue.faults())
 
 
@@ -137,9 +137,8 @@ def test_workers_say_beside_their_class_that_augmentation_draws_other_numbers(id
 
 
 def test_a_threshold_from_nowhere_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("swap")
-    module.__dict__.update(vars(catalogue.checks()["swap"]), THRESHOLD_SOURCE="common sense")
-    monkeypatch.setattr(catalogue, "checks", lambda: {"swap": module})
+    check = replace(catalogue.checks()["swap"], source="common sense")
+    monkeypatch.setattr(catalogue, "checks", lambda: {"swap": check})
     assert any("nobody published 'common sense'" in fault for fault in catalogue.faults())
 
 

@@ -109,7 +109,7 @@ def answered(**answers: str) -> list[Question]:
     checks = catalogue.checks()
     return [
         Question(
-            question=checks[ident.replace("_", "-")].QUESTION,
+            question=checks[ident.replace("_", "-")].question.text,
             answer=answer,
             metric="",
             value=0.5,

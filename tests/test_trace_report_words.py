@@ -198,7 +198,7 @@ def test_a_scripts_own_level_has_no_line_that_the_trace_does_not_know() -> None:
     ]
     trace = {"path": "t", "steps": 4, "step_s": 0.1, "outside_s": 0.095, "python_places": places}
     seen = recording({"steps": None, "shares": {"other": 0.95}, "trace": trace})
-    [found] = catalogue.checks()["outside-operators"].look(seen)
+    [found] = catalogue.checks()["outside-operators"].findings(seen)
     assert found.location is None
     assert found.evidence[1].startswith("It passes in own.py outside its functions (90%)")
     assert "own.py:21" not in lines_of(traced(python_places=places))

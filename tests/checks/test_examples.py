@@ -8,12 +8,12 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.diagnosis import TREE
+from torchdoctor.advice.diagnosis import tree
 from torchdoctor.words import BRANCHES, Finding
 
 CHECKS = catalogue.checks()
-FIRING = [(i, n) for i, module in CHECKS.items() for n in range(len(module.FIRES))]
-SILENT = [(i, n) for i, module in CHECKS.items() for n in range(len(module.QUIET))]
+FIRING = [(i, n) for i, check in CHECKS.items() for n in range(len(check.fires))]
+SILENT = [(i, n) for i, check in CHECKS.items() for n in range(len(check.quiet))]
 
 
 def test_every_check_file_is_complete():
@@ -22,9 +22,9 @@ def test_every_check_file_is_complete():
 
 @pytest.mark.parametrize(("ident", "number"), FIRING)
 def test_fires(ident, number):
-    found = CHECKS[ident].look(recording(CHECKS[ident].FIRES[number]))
-    assert found, f"{ident} is silent on its own example {number}"
-    for finding in found:
+    findings = CHECKS[ident].findings(recording(CHECKS[ident].fires[number]))
+    assert findings, f"{ident} is silent on its own example {number}"
+    for finding in findings:
         assert isinstance(finding, Finding)
         assert finding.check == ident
         assert finding.severity in ("high", "moderate", "advice")
@@ -40,35 +40,35 @@ def test_fires(ident, number):
 
 @pytest.mark.parametrize(("ident", "number"), SILENT)
 def test_stays_quiet(ident, number):
-    assert CHECKS[ident].look(recording(CHECKS[ident].QUIET[number])) == []
+    assert CHECKS[ident].findings(recording(CHECKS[ident].quiet[number])) == []
 
 
 @pytest.mark.parametrize("ident", CHECKS)
 def test_is_quiet_where_nothing_is_wrong_or_nothing_was_measured(ident):
-    assert CHECKS[ident].look(recording()) == []
-    assert CHECKS[ident].look(recording({"steps": None, "processes": []})) == []
+    assert CHECKS[ident].findings(recording()) == []
+    assert CHECKS[ident].findings(recording({"steps": None, "processes": []})) == []
 
 
 @pytest.mark.parametrize("ident", CHECKS)
 def test_has_examples(ident):
-    assert CHECKS[ident].QUIET
-    assert CHECKS[ident].FIRES or ident == "cpu-execution"
+    assert CHECKS[ident].quiet
+    assert CHECKS[ident].fires or ident == "cpu-execution"
 
 
-@pytest.mark.parametrize("ident", TREE)
-def test_the_tree_asks_every_branch_in_order(ident):
-    module = CHECKS[ident]
-    assert module.QUESTION.endswith("?")
-    assert module.METRIC
-    assert BRANCHES[TREE.index(ident)] == module.UNDER
-    assert module.measure(recording({"steps": None})) is None
+def test_the_tree_asks_every_branch_in_order():
+    asked = tree(CHECKS)
+    assert [check.branch for check in asked] == [b for b in BRANCHES if b != "other"]
+    for check in asked:
+        assert check.question.text.endswith("?")
+        assert check.question.metric
+        assert check.question.measure(recording({"steps": None})) is None
 
 
 @pytest.mark.parametrize("ident", CHECKS)
 def test_looking_changes_nothing(ident):
-    for example in CHECKS[ident].FIRES:
+    for example in CHECKS[ident].fires:
         seen = recording(example)
         before = copy.deepcopy(seen)
-        first = CHECKS[ident].look(seen)
+        first = CHECKS[ident].findings(seen)
         assert seen == before
-        assert CHECKS[ident].look(seen) == first
+        assert CHECKS[ident].findings(seen) == first

@@ -31,7 +31,7 @@ def _evidence(*stacks: dict, sensors: dict | None = None, **loader: object) -> s
         }
     )
     computes = known["sample_cpu_share"] == _LOADER["sample_cpu_share"]
-    [found] = (loader_cpu_bound if computes else loader_io_bound).look(seen)
+    [found] = (loader_cpu_bound if computes else loader_io_bound).CHECK.findings(seen)
     return " ".join(found.evidence)
 
 
@@ -67,7 +67,7 @@ def test_files_of_a_package_are_named_from_the_programs_folder() -> None:
                 "processes": [{"pid": 1, "stacks": [{**row, "phase": phase}]}],
             }
         )
-        for finding in check.look(seen):
+        for finding in check.CHECK.findings(seen):
             assert "pkg/data.py:20" in " ".join(finding.evidence)
 
 
@@ -109,11 +109,15 @@ def test_a_loader_that_hardly_reads_waits_for_something_else() -> None:
 def test_the_parts_of_a_wait_add_up_to_its_share() -> None:
     """ "Waits for data 57 %" stood above "7.5 ms in the DataLoader of a 16.9 ms step"."""
     steps = {"mean_s": 0.0169, "data_wait_s": 0.0075, "loader_start_s": 0.0015}
-    (found,) = data_wait.look(recording({"shares": {"data_loader": 0.57}, "steps": steps}))
+    (found,) = data_wait.CHECK.findings(
+        recording({"shares": {"data_loader": 0.57}, "steps": steps})
+    )
     assert found.evidence[1].startswith(
         "7.5 ms in the DataLoader, 1.5 ms starting its workers, 0.6 ms preparing batches in the "
         "loop, of a 16.9 ms step"
     )
     plain = {"mean_s": 0.0169, "data_wait_s": 0.0075}
-    (found,) = data_wait.look(recording({"shares": {"data_loader": 0.444}, "steps": plain}))
+    (found,) = data_wait.CHECK.findings(
+        recording({"shares": {"data_loader": 0.444}, "steps": plain})
+    )
     assert found.evidence[1].startswith("7.5 ms in the DataLoader, of a 16.9 ms step")

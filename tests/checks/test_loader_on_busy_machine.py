@@ -31,7 +31,7 @@ def _seen(loader: dict[str, Any], sensors: dict[str, Any]) -> Recording:
 
 
 def _named(seen: Recording) -> list[str]:
-    found = [*loader_cpu_bound.look(seen), *loader_io_bound.look(seen)]
+    found = [*loader_cpu_bound.CHECK.findings(seen), *loader_io_bound.CHECK.findings(seen)]
     return [one.check for one in found]
 
 
@@ -41,9 +41,9 @@ def _untold(seen: Recording) -> list[str]:
 
 def test_what_a_fetch_waited_for_a_cpu_is_said_and_no_storage() -> None:
     seen = _seen({"sample_cpu_share": 0.98, "sample_queue_share": 0.55}, _BUSY)
-    [found] = loader_cpu_bound.look(seen)
+    [found] = loader_cpu_bound.CHECK.findings(seen)
     assert "98% CPU time (of which 55% waiting for a CPU that others held)" in found.evidence[0]
-    assert loader_io_bound.look(seen) == []
+    assert loader_io_bound.CHECK.findings(seen) == []
     assert _untold(seen) == []
 
 

@@ -18,5 +18,5 @@ def test_times_of_any_size_are_not_rounded_to_nothing(
     median_s: float, p99_s: float, shown: tuple[str, str]
 ) -> None:
     steps = {"median_s": median_s, "mean_s": 1.2 * median_s, "p99_s": p99_s}
-    said = step_outliers.look(recording({"steps": steps}))[0].evidence[0]
+    said = step_outliers.CHECK.findings(recording({"steps": steps}))[0].evidence[0]
     assert all(f" {text} " in said for text in shown), said

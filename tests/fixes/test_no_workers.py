@@ -180,7 +180,7 @@ def test_what_to_write_against_workers_started_again_is_said(tmp_path: Path, aga
         made = [replace(loader, iterators=1), replace(loader, ident=1, iterators=1)]
         seen = replace(seen, processes=[replace(seen.main, loaders=made)])
         assert "(train.py:7)" in catalogue.fixes()["persistent-workers"].refuses(seen)
-    [found] = catalogue.checks()["workers-respawned"].look(seen)
+    [found] = catalogue.checks()["workers-respawned"].findings(seen)
     said = " ".join(found.evidence)
     assert "persistent_workers=True" in said
     assert "(train.py:7)" in said

@@ -62,8 +62,8 @@ def observed(
     lines = {x.split("# ")[1]: n for n, x in enumerate(text.splitlines(), 1) if "# " in x}
     return SimpleNamespace(
         compilation=seen.main.compilation,
-        breaks=graph_breaks.look(seen),
-        again=recompilations.look(seen),
+        breaks=graph_breaks.CHECK.findings(seen),
+        again=recompilations.CHECK.findings(seen),
         lines=lines,
         script=str(script),
     )
@@ -199,10 +199,10 @@ def test_a_trace_shows_what_is_compiled_in_its_steps_and_where_graphs_break(
     compiled = seen.trace.compilation
     assert compiled.steps_with == 2
     assert compiled.compiles_per_step * 4 == 4, "two pieces at two new sizes"
-    [finding] = recompilations.look(seen)
+    [finding] = recompilations.CHECK.findings(seen)
     assert "in 2 of the 4 steps, on 4 functions" in finding.evidence[0]
     assert 0.2 < finding.share_of_step <= 1.0
-    [broken] = graph_breaks.look(seen)
+    [broken] = graph_breaks.CHECK.findings(seen)
     assert (broken.location.line, broken.location.function) == (line, "forward")
 
 
@@ -210,4 +210,4 @@ def test_a_trace_of_steps_that_compile_nothing_is_no_finding(tmp_path: Path) -> 
     seen, _ = _traced(tmp_path, "[4, 4, 4, 4, 4, 4]")
     assert seen.trace.compilation.compile_s == 0.0
     assert seen.trace.compilation.regions_per_step == 2.0
-    assert recompilations.look(seen) == []
+    assert recompilations.CHECK.findings(seen) == []

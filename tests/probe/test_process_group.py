@@ -57,8 +57,8 @@ def test_the_backend_and_the_line_that_makes_the_group_are_seen(tmp_path: Path) 
     # The same of two processes that train on GPUs.
     on_gpus = [replace(model, device="cuda:0") for model in facts.models]
     several = replace(facts, world_size=2, models=on_gpus)
-    assert backend_not_nccl.look(replace(recording(), processes=[facts])) == []
-    [finding] = backend_not_nccl.look(replace(recording(), processes=[several]))
+    assert backend_not_nccl.CHECK.findings(replace(recording(), processes=[facts])) == []
+    [finding] = backend_not_nccl.CHECK.findings(replace(recording(), processes=[several]))
     assert finding.location.line == LINE
 
 

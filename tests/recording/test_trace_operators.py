@@ -154,7 +154,7 @@ def test_host_collectives_of_a_job_on_gpus_count_where_no_kernel_runs() -> None:
     found = summarise(read_trace(io.BytesIO(trace.text(distributedInfo=info))))
     assert (found.backend, found.world_size) == ("gloo", 2)
     assert found.host_collective_s == pytest.approx(300e-6)
-    [finding] = backend_not_nccl.look(replace(recording({"processes": []}), trace=found))
+    [finding] = backend_not_nccl.CHECK.findings(replace(recording({"processes": []}), trace=found))
     assert finding.share_of_step == pytest.approx(0.3)
 
 

@@ -159,7 +159,7 @@ for episode in range(60):
 
 def test_rollouts_are_work_outside_the_model(tmp_path: Path) -> None:
     found = observed(ROLLOUTS, tmp_path)
-    (finding,) = work_outside_model.look(found)
+    (finding,) = work_outside_model.CHECK.findings(found)
     assert finding.share_of_step is not None and finding.share_of_step > 0.5
     assert finding.location is not None
     text = (tmp_path / "program" / "train.py").read_text().splitlines()

@@ -12,7 +12,7 @@ from partial_recordings import merged, recording
 from slow_mount import missing, slow_mount
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checks.slow_storage import FIRES
+from torchdoctor.checks.slow_storage import CHECK
 from torchdoctor.machine.storage import storage_facts
 
 pytest.importorskip("fsspec")
@@ -212,7 +212,7 @@ def test_alluxios_client_is_put_over_the_programs_file_system(tmp_path, probed, 
 
 
 def _seen(**storage):
-    return recording(merged({"storage": storage}, merged({**FIRES[0], "storage": {}})))
+    return recording(merged({"storage": storage}, merged({**CHECK.fires[0], "storage": {}})))
 
 
 def test_what_is_tried():
@@ -227,14 +227,14 @@ def test_what_is_tried():
     assert said.startswith('data.py:7  fsspec.open("simplecache::s3://bucket/0.bin"')
     alluxio = _seen(remote=s3, available=["fsspec", "alluxiofs"], alluxio_workers="a:1")
     assert FIX.settings(alluxio)[0] == {"layer": "alluxio", "worker_hosts": "a:1"}
-    mounts = FIRES[0]["storage"]["mounts"]
+    mounts = CHECK.fires[0]["storage"]["mounts"]
     assert FIX.settings(_seen(mounts=mounts, available=["fsspec"]))[0]["mount"] == "/mnt/data"
 
 
 def test_refused_with_the_reason():
     assert "not installed" in FIX.refuses(_seen(remote=[{"protocol": "s3"}]))
     assert "No file was seen" in FIX.refuses(_seen(available=["fsspec"]))
-    local = {**FIRES[0]["storage"]["mounts"][0], "kind": "solid state"}
+    local = {**CHECK.fires[0]["storage"]["mounts"][0], "kind": "solid state"}
     assert "No file was seen" in FIX.refuses(_seen(mounts=[local], available=["fsspec"]))
-    hidden = {**FIRES[0]["storage"]["mounts"][0], "warm_file_s": 1e-6}
+    hidden = {**CHECK.fires[0]["storage"]["mounts"][0], "warm_file_s": 1e-6}
     assert "page cache" in FIX.refuses(_seen(mounts=[hidden], available=["fsspec"]))

@@ -10,7 +10,7 @@ from partial_recordings import merged, recording
 from slow_mount import missing, slow_mount
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checks.slow_storage import FIRES
+from torchdoctor.checks.slow_storage import CHECK
 from torchdoctor.launch import shared_memory
 
 FIX = catalogue.fixes()["fast-storage"]
@@ -223,8 +223,8 @@ PLACES = [
 
 def _seen(mount=None, places=PLACES, **more):
     storage = {"places": places, "memory_bytes": 2**34}
-    storage["mounts"] = [{**FIRES[0]["storage"]["mounts"][0], **(mount or {})}]
-    return recording(merged({"storage": storage, **more}, merged(FIRES[0])))
+    storage["mounts"] = [{**CHECK.fires[0]["storage"]["mounts"][0], **(mount or {})}]
+    return recording(merged({"storage": storage, **more}, merged(CHECK.fires[0])))
 
 
 def test_memory_and_then_a_disk_that_is_faster_are_tried():

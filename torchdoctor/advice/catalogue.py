@@ -16,6 +16,7 @@ from types import ModuleType
 
 from torchdoctor.advice import thresholds
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.specs import CheckSpec
 
 BRANCHES = {
     "data_loader": "Is data loader time high?",
@@ -48,15 +49,6 @@ _APPLIED = {
     "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
 }
 _FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
-_CHECK_NAMES = (
-    "UNDER",
-    "THRESHOLD",
-    "THRESHOLD_UNIT",
-    "THRESHOLD_SOURCE",
-    "look",
-    "FIRES",
-    "QUIET",
-)
 _FIX_NAMES = (
     "TREATS",
     "KEEPS_RESULTS",
@@ -73,9 +65,10 @@ _BY_HAND_NAMES = ("UNTRIED", "OFFERS", "REFUSES")
 
 
 @functools.cache
-def checks() -> dict[str, ModuleType]:
-    """Check modules by id, in alphabetical order."""
-    return _load("checks")
+def checks() -> dict[str, CheckSpec]:
+    """Return the checks by id, in alphabetical order."""
+    specs: list[CheckSpec] = [module.CHECK for module in _load("checks").values()]
+    return {spec.ident: spec for spec in specs}
 
 
 @functools.cache
@@ -93,21 +86,17 @@ def ceilings() -> dict[str, ModuleType]:
 def faults() -> list[str]:
     """What is wrong with the files, one sentence each; the tests want none."""
     found = []
-    for kind, modules, names, sections in (
-        ("check", checks(), _CHECK_NAMES, _CHECK_SECTIONS),
-        ("fix", fixes(), _FIX_NAMES, _FIX_SECTIONS),
-    ):
-        for ident, module in modules.items():
-            missing = [name for name in names if not hasattr(module, name)]
-            found += [f"{kind} {ident} lacks {name}." for name in missing]
-            found += [f"{kind} {ident}: {fault}" for fault in _page_faults(module, sections)]
-    for ident, module in checks().items():
-        if not _treating(ident):
-            lacking = _page_faults(module, _UNTREATED_SECTIONS)
-            found += [f"check {ident}, which no fix treats: {fault}" for fault in lacking]
-        if hasattr(module, "THRESHOLD_SOURCE"):
-            found += [f"check {ident}: {fault}" for fault in thresholds.faults(module)]
+    for ident, check in checks().items():
+        untreated = not _treating(ident)
+        sections = _UNTREATED_SECTIONS if untreated else _CHECK_SECTIONS
+        whom = f"{ident}, which no fix treats" if untreated else ident
+        found += [f"check {whom}: {fault}" for fault in _page_faults(check.text, sections)]
+        found += [f"check {ident}: {fault}" for fault in thresholds.faults(check)]
     for ident, module in fixes().items():
+        missing = [name for name in _FIX_NAMES if not hasattr(module, name)]
+        found += [f"fix {ident} lacks {name}." for name in missing]
+        page = inspect.getdoc(module) or ""
+        found += [f"fix {ident}: {fault}" for fault in _page_faults(page, _FIX_SECTIONS)]
         needed: tuple[str, ...] = _BY_HAND_NAMES if is_by_hand(module) else _TRIED_NAMES
         found += [f"fix {ident} lacks {name}." for name in needed if not hasattr(module, name)]
         found += [
@@ -117,11 +106,6 @@ def faults() -> list[str]:
         ]
         if module.KEEPS_RESULTS not in RISKS:
             found.append(f"fix {ident}: KEEPS_RESULTS is '{module.KEEPS_RESULTS}'.")
-    found += [
-        f"check {ident} is under '{module.UNDER}', which is no branch."
-        for ident, module in checks().items()
-        if module.UNDER not in BRANCHES
-    ]
     found += [
         f"ceiling {ident} lacks {name}."
         for ident, module in ceilings().items()
@@ -136,10 +120,9 @@ def is_by_hand(module: ModuleType) -> bool:
     return getattr(module, "WHEN", "") == "by hand"
 
 
-def _page_faults(module: ModuleType, sections: tuple[str, ...]) -> list[str]:
-    """What is wrong with the docstring that becomes the page."""
-    page = inspect.getdoc(module) or ""
-    found = [] if title(module).endswith((".", "?")) else ["its title is no sentence."]
+def _page_faults(page: str, sections: tuple[str, ...]) -> list[str]:
+    """Return a sentence for each fault of a page."""
+    found = [] if page.split("\n", 1)[0].endswith((".", "?")) else ["its title is no sentence."]
     begins = [page.find(f"\n\n{name}\n{'-' * len(name)}") for name in sections]
     for name, begin, end in zip(sections, begins, [*begins[1:], len(page)], strict=True):
         if begin < 0:
@@ -163,7 +146,7 @@ def explain(ident: str) -> str:
         UsageError: no such id; it names the nearest.
     """
     if ident in checks():
-        return _check_page(ident, checks()[ident])
+        return _check_page(checks()[ident])
     if ident in fixes():
         return _fix_page(ident, fixes()[ident])
     near = difflib.get_close_matches(ident, [*checks(), *fixes()], 1)
@@ -182,10 +165,12 @@ def why(ident: str) -> str | None:
 
 def listing() -> str:
     """Every id with its title, which begins at column `TITLES_AT`."""
-    lines: list[str] = []
-    for name, modules in (("Checks", checks()), ("Fixes", fixes())):
-        lines += [*([""] if lines else []), name]
-        lines += [f"  {ident:<{TITLES_AT - 3}} {title(m)}" for ident, m in modules.items()]
+
+    def row(ident: str, title: str) -> str:
+        return f"  {ident:<{TITLES_AT - 3}} {title}"
+
+    lines = ["Checks", *(row(check.ident, check.title) for check in checks().values())]
+    lines += ["", "Fixes", *(row(ident, title(module)) for ident, module in fixes().items())]
     return "\n".join(lines)
 
 
@@ -196,10 +181,10 @@ def tree() -> str:
         lines.append(question)
         if branch == "gpu":
             lines.append("  (without a GPU, the checks of this branch count below the next: cpu)")
-        for ident, module in checks().items():
-            if branch != module.UNDER:
+        for ident, check in checks().items():
+            if branch != check.branch:
                 continue
-            lines.append(f"  {ident}: {title(module)}")
+            lines.append(f"  {ident}: {check.title}")
             if treating := _treating(ident):
                 lines.append(f"      treated by {', '.join(treating)}")
     lines.append("Then: monitor and re-evaluate (the trials), finalize (the ranked table).")
@@ -233,21 +218,21 @@ def _treating(check: str) -> list[str]:
     return [fix for fix, module in fixes().items() if check in module.TREATS]
 
 
-def _branch(check: ModuleType) -> str:
-    return _WITHOUT_GPU if check.UNDER == "gpu" else str(check.UNDER)
+def _branch(check: CheckSpec) -> str:
+    return _WITHOUT_GPU if check.branch == "gpu" else check.branch
 
 
-def _check_page(ident: str, module: ModuleType) -> str:
-    treating = ", ".join(_treating(ident))
+def _check_page(check: CheckSpec) -> str:
+    treating = ", ".join(_treating(check.ident))
     return "\n".join(
         [
-            f"{ident} (check): {inspect.getdoc(module)}",
+            f"{check.ident} (check): {check.text}",
             "",
             "Facts",
             "-----",
-            f"- Branch of the tree: {_branch(module)}",
-            f"- Threshold: {thresholds.threshold(module)}",
-            f"- Source of the threshold: {thresholds.source(module)}",
+            f"- Branch of the tree: {_branch(check)}",
+            f"- Threshold: {thresholds.threshold(check)}",
+            f"- Source of the threshold: {thresholds.source(check)}",
             f"- Treated by: {treating or 'no fix of torchdoctor: see What to do'}",
         ]
     )
@@ -284,9 +269,9 @@ def _index() -> str:
     lines = ["# Catalogue", "", "Generated from the check and fix files.", "", "## Checks"]
     lines += [*_LEGEND.splitlines(), ""]
     lines += ["| check | branch | treated by |", "| --- | --- | --- |"]
-    for ident, module in checks().items():
+    for ident, check in checks().items():
         treating = [f"[{fix}](fixes/{fix}.md)" for fix in _treating(ident)]
-        cells = f"[{ident}](checks/{ident}.md)", _branch(module), ", ".join(treating)
+        cells = f"[{ident}](checks/{ident}.md)", _branch(check), ", ".join(treating)
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## Fixes", *_FIX_LEGEND.splitlines(), ""]
     lines += ["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]

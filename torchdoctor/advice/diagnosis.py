@@ -9,15 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.facts.lookup import python_between
-from torchdoctor.words import Diagnosis, Finding, Question, Recording
+from torchdoctor.words import BRANCHES, CheckSpec, Diagnosis, Finding, Question, Recording
 
-TREE = ("data-wait", "memcpy-share", "communication-share", "gpu-utilization", "cpu-execution")
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
 _UNMEASURED_SHARE = 0.25
 _OTHER_THRESHOLD = 0.30
-_OUTSIDE = "work-outside-model"
-_IN_NO_OPERATOR = "outside-operators"
 
 _VERDICTS = {
     "data_loader": "Training waits for data {value} of each step",
@@ -47,13 +44,13 @@ def too_short(recording: Recording) -> str | None:
 
 
 def diagnose(
-    recording: Recording, checks: Mapping[str, Any], fixes: Mapping[str, Any] | None = None
+    recording: Recording, checks: Mapping[str, CheckSpec], fixes: Mapping[str, Any] | None = None
 ) -> Diagnosis:
     """Answer the tree's questions and name the bottleneck.
 
     Args:
         recording: what was observed, `shares` included.
-        checks: check modules by id.
+        checks: by id.
         fixes: fix modules by id, for `Finding.fixes`.
     """
     if (why_not := too_short(recording)) is not None:
@@ -65,39 +62,43 @@ def diagnose(
     return Diagnosis(
         bottleneck=bottleneck,
         detail=detail,
-        sentence=_sentence(bottleneck, value, detail, findings, on_gpu),
+        sentence=_sentence(bottleneck, value, detail, findings, checks, on_gpu),
         path=path,
         findings=findings,
     )
 
 
+def tree(checks: Mapping[str, CheckSpec]) -> list[CheckSpec]:
+    """Return the checks whose questions make the path, in the order of the branches."""
+    return [check for branch in BRANCHES for check in checks.values() if check.asks(branch)]
+
+
 def _walk(
-    recording: Recording, checks: Mapping[str, Any]
+    recording: Recording, checks: Mapping[str, CheckSpec]
 ) -> tuple[list[Question], str, float | None]:
     path: list[Question] = []
-    found: tuple[str, float] | None = None
-    for ident in TREE:
-        check = checks[ident]
-        value = check.measure(recording)
-        if ident == "communication-share" and value is None:
-            continue  # asked only where there are several devices
-        answer = "not measured"
+    first: tuple[str, float] | None = None  # branch and value of the first yes
+    for check in tree(checks):
+        asked = check.question
+        assert asked is not None
+        value = asked.measure(recording)
+        if value is None and asked.optional:
+            continue
+        answer = "no GPU" if asked.needs_gpu and not recording.has_gpu else "not measured"
         if value is not None:
-            answer = "yes" if value >= check.THRESHOLD else "no"
-        elif ident in ("memcpy-share", "gpu-utilization") and not recording.has_gpu:
-            answer = "no GPU"
+            answer = "yes" if value >= check.threshold else "no"
         path.append(
             Question(
-                question=check.QUESTION,
+                question=asked.text,
                 answer=answer,
-                metric=check.METRIC,
+                metric=asked.metric,
                 value=value,
-                threshold=check.THRESHOLD,
-                source=check.THRESHOLD_SOURCE,
+                threshold=check.threshold,
+                source=check.source,
             )
         )
-        if answer == "yes" and value is not None and found is None:
-            found = (check.UNDER, value)
+        if answer == "yes" and value is not None and first is None:
+            first = (check.branch, value)
     other = recording.shares.other
     if other is not None:
         other = max(other - python_between(recording), 0.0)  # that is asked as CPU execution
@@ -112,22 +113,22 @@ def _walk(
             source="torchdoctor: the same bound as for CPU execution",
         )
     )
-    if found is not None:
-        return path, *found
+    if first is not None:
+        return path, *first
     if high:
         return path, "other", other
     return path, "none", None
 
 
 def _findings(
-    recording: Recording, checks: Mapping[str, Any], fixes: Mapping[str, Any]
+    recording: Recording, checks: Mapping[str, CheckSpec], fixes: Mapping[str, Any]
 ) -> list[Finding]:
-    found = [
+    findings = [
         replace(finding, fixes=[i for i, fix in fixes.items() if finding.check in fix.TREATS])
         for check in checks.values()
-        for finding in check.look(recording)
+        for finding in check.findings(recording)
     ]
-    return sorted(found, key=_rank)
+    return sorted(findings, key=_rank)
 
 
 def _rank(finding: Finding) -> tuple[int, float]:
@@ -136,7 +137,7 @@ def _rank(finding: Finding) -> tuple[int, float]:
 
 
 def detail_of(
-    bottleneck: str, findings: Sequence[Finding], checks: Mapping[str, Any], on_gpu: bool
+    bottleneck: str, findings: Sequence[Finding], checks: Mapping[str, CheckSpec], on_gpu: bool
 ) -> str | None:
     """The check below the branch that explains most; None where nothing below it was found.
 
@@ -145,12 +146,12 @@ def detail_of(
     """
 
     def branch_of(ident: str) -> str:
-        branch: str = checks[ident].UNDER
+        branch = checks[ident].branch
         # Without a GPU the CPU computes: what is asked of the GPU's arithmetic is asked of it.
         return "cpu" if branch == "gpu" and not on_gpu else branch
 
     below = [f for f in findings if branch_of(f.check) == bottleneck]
-    specific = [f for f in below if f.check not in TREE]
+    specific = [f for f in below if checks[f.check].question is None]
     if not specific:
         return below[0].check if below else None
     worst = [f for f in specific if f.severity == specific[0].severity]
@@ -160,21 +161,27 @@ def detail_of(
 
 
 def _sentence(
-    bottleneck: str, value: float | None, detail: str | None, findings: list[Finding], on_gpu: bool
+    bottleneck: str,
+    value: float | None,
+    detail: str | None,
+    findings: list[Finding],
+    checks: Mapping[str, CheckSpec],
+    on_gpu: bool,
 ) -> str:
     if bottleneck == "none" or value is None:
         return "No part of the step stands out."
     # What a later branch of the tree holds may be the larger part: then it is said first.
-    aside = [f for f in findings if f.check == _OUTSIDE and bottleneck != "other"]
+    aside = [f for f in findings if checks[f.check].opens_verdict]
+    aside = [f for f in aside if checks[f.check].branch != bottleneck]
     larger = [" ".join(f.evidence) for f in aside if (f.share_of_step or 0.0) > value]
     kind = bottleneck
     if bottleneck == "cpu" and not on_gpu:
         kind = "cpu_beside" if larger else "cpu_only"
     text = _VERDICTS[kind].format(value=f"{value:.0%}")
-    specific = [f for f in findings if f.check == detail and f.check not in TREE]
-    evidence = [f.evidence[0] for f in specific if f.evidence][:1]
-    if bottleneck == "other" and detail == _IN_NO_OPERATOR:
-        return " ".join(specific[0].evidence)  # what a trace knows of it, and no more
-    if bottleneck == "other" and detail == _OUTSIDE:
-        evidence = [specific[0].evidence[-1]]  # the verdict has said the share
-    return " ".join([*larger, f"{text}.", *evidence])
+    cause = next((f for f in findings if f.check == detail), None)
+    if cause is None or checks[cause.check].question is not None or not cause.evidence:
+        return " ".join([*larger, f"{text}."])
+    quoted = checks[cause.check].verdict
+    if quoted == "all":
+        return " ".join(cause.evidence)
+    return " ".join([*larger, f"{text}.", cause.evidence[-1 if quoted == "last" else 0]])

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torchdoctor.advice.diagnosis import detail_of
-from torchdoctor.words import Diagnosis, Interval, TriedCeiling
+from torchdoctor.words import CheckSpec, Diagnosis, Interval, TriedCeiling
 from torchdoctor.words.figures import says_something
 
 _FAR_MORE = 4.0  # times the time that its own cost takes
@@ -18,7 +17,10 @@ _APART = 0.15  # of the step: share and experiment that differ by more disagree
 
 
 def by_experiment(
-    diagnosis: Diagnosis, tried: Sequence[TriedCeiling], checks: Mapping[str, Any], on_gpu: bool
+    diagnosis: Diagnosis,
+    tried: Sequence[TriedCeiling],
+    checks: Mapping[str, CheckSpec],
+    on_gpu: bool,
 ) -> tuple[Diagnosis, list[str]]:
     """The diagnosis as the ceilings confirm or refute it.
 
@@ -29,7 +31,7 @@ def by_experiment(
     Args:
         diagnosis: by shares.
         tried: what was taken away.
-        checks: check modules by id.
+        checks: by id.
         on_gpu: whether the model trains on a GPU.
 
     Returns:
@@ -67,14 +69,15 @@ def by_experiment(
     return replace(diagnosis, bottleneck=bottleneck, detail=detail, sentence=sentence), doubts
 
 
-def _branch(one: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, Any]) -> str:
+def _branch(one: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, CheckSpec]) -> str:
     """Of the tree; without forward and backward the host's work for a GPU is gone as well.
 
     So where the path says that the GPU idles and the host does not, that is what limits it.
     """
     answers = {asked.question: asked.answer for asked in diagnosis.path}
-    asked = [answers.get(checks[ident].QUESTION) for ident in ("gpu-utilization", "cpu-execution")]
-    return "cpu" if one.branch == "gpu" and asked == ["no", "yes"] else one.branch
+    questions = {check.branch: check.question for check in checks.values() if check.question}
+    gpu, cpu = (answers.get(questions[branch].text) for branch in ("gpu", "cpu"))
+    return "cpu" if one.branch == "gpu" and (gpu, cpu) == ("no", "yes") else one.branch
 
 
 def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:

@@ -6,32 +6,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from torchdoctor.advice import catalogue
 from torchdoctor.facts.beside_training import given_back_share, least_step_s
-from torchdoctor.facts.lookup import SHARE_IS
 from torchdoctor.words import Diagnosis, Finding, Recording, StepStatistics
 
 _MOST_SHARE = 0.99  # keeps a ceiling finite
 _MAIN_SHARE = 0.2  # a phase below this is not what treats a bottleneck
-
-_LOADER_CHECKS = (
-    *("data-wait", "loader-cpu-bound", "loader-io-bound", "worker-count", "slow-sample"),
-    *("batch-transfer", "workers-respawned"),
-)
-# Checks whose share cannot exceed a phase of the step, by fields of StepStatistics.
-_PHASES = {
-    **dict.fromkeys(_LOADER_CHECKS, ("data_wait_s", "loader_start_s")),
-    "slow-storage": ("data_wait_s", "loader_start_s", "before_forward_s"),
-    "single-tensor-optimizer": ("optimizer_s",),
-    "optimizer-share": ("optimizer_s",),
-    "gc-pauses": ("gc_s",),
-}
-# Checks that ask about one share of the trace.
-_SHARES = {
-    "memcpy-share": "memcpy",
-    "pageable-copies": "memcpy",
-    "copy-without-pinning": "memcpy",
-    "communication-share": "communication",
-}
 
 
 class FixModule(Protocol):
@@ -131,11 +111,12 @@ def _by_findings(
     if known:
         # Findings overlap (waiting for data, and why): the largest, not the sum.
         largest = max(known, key=share_of)
+        check = catalogue.checks().get(largest.check)
         treats_bottleneck = diagnosis.detail in {f.check for f in found}
         return Prospect(
             tier=0 if treats_bottleneck else 1,
             share=share_of(largest),
-            reason=f"treats {largest.check}, {SHARE_IS.get(largest.check, '')}"
+            reason=f"treats {largest.check}, {check.share_prefix if check else ''}"
             f"{100 * share_of(largest):.0f} % of the step",
         )
     if found:
@@ -184,12 +165,15 @@ def _most_share(checks: Iterable[str], recording: Recording) -> float | None:
     """Most that a fix of these checks could remove by the phases measured; None: not known."""
     shares: list[float] = []
     steps = recording.steps
-    for check in checks:
-        if check in _PHASES and steps is not None and steps.mean_s > 0:
-            phases: tuple[str, ...] = _PHASES[check]
-            shares.append(sum(getattr(steps, phase) for phase in phases) / steps.mean_s)
-        elif check in _SHARES and getattr(recording.shares, _SHARES[check]) is not None:
-            shares.append(getattr(recording.shares, _SHARES[check]))
-        else:
+    for ident in checks:
+        check = catalogue.checks().get(ident)
+        if check is None:
             return None
+        if check.phases and steps is not None and steps.mean_s > 0:
+            shares.append(sum(getattr(steps, phase) for phase in check.phases) / steps.mean_s)
+            continue
+        share = getattr(recording.shares, check.share_field) if check.share_field else None
+        if share is None:
+            return None
+        shares.append(share)
     return max(shares, default=None)

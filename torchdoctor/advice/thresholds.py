@@ -1,12 +1,12 @@
-"""What the pages say of a check's threshold: its figure with its unit, and where it is from."""
+"""Write a check's threshold for its page: the figure with its unit, and its source."""
 
 from __future__ import annotations
 
-from types import ModuleType
+from torchdoctor.words.specs import CheckSpec
 
 _OWN = "torchdoctor"
 _PYTORCH = "https://docs.pytorch.org/"
-# By what THRESHOLD_SOURCE calls them.
+# By the name that `CheckSpec.source` has for them.
 _PUBLISHED = {
     "XProf": "https://github.com/openxla/xprof",
     "TensorBoard": "https://github.com/pytorch/kineto/tree/main/tb_plugin",
@@ -28,23 +28,22 @@ _PUBLISHED = {
 }
 
 
-def threshold(check: ModuleType) -> str:
-    """Such as "20 % of the step" or "1 graph break"."""
-    unit: str = check.THRESHOLD_UNIT
-    return f"{check.THRESHOLD * 100 if unit.startswith('%') else check.THRESHOLD:.9g} {unit}"
+def threshold(check: CheckSpec) -> str:
+    """Return the threshold in words, such as "20 % of the step" or "1 graph break"."""
+    factor = 100 if check.unit.startswith("%") else 1
+    return f"{check.threshold * factor:.9g} {check.unit}"
 
 
-def source(check: ModuleType) -> str:
-    """Whose threshold it is, with the addresses of what others published, in parentheses."""
-    said: str = check.THRESHOLD_SOURCE
-    addresses = [url for name, url in _PUBLISHED.items() if name in said]
-    if said.startswith(_OWN):
-        said = f"{_OWN}'s own{said[len(_OWN) :]}"
-    return f"{said} ({', '.join(addresses)})" if addresses else said
+def source(check: CheckSpec) -> str:
+    """Return the source of the threshold, with the addresses of publications in parentheses."""
+    source = check.source
+    addresses = [url for name, url in _PUBLISHED.items() if name in source]
+    if source.startswith(_OWN):
+        source = f"{_OWN}'s own{source[len(_OWN) :]}"
+    return f"{source} ({', '.join(addresses)})" if addresses else source
 
 
-def faults(check: ModuleType) -> list[str]:
-    """What is wrong with them, one sentence each."""
-    said: str = check.THRESHOLD_SOURCE
-    known = said.startswith(_OWN) or any(name in said for name in _PUBLISHED)
-    return [] if known else [f"nobody published '{said}': see torchdoctor/thresholds.py."]
+def faults(check: CheckSpec) -> list[str]:
+    """Return a sentence for a source that nobody published; [] where there is none."""
+    known = check.source.startswith(_OWN) or any(name in check.source for name in _PUBLISHED)
+    return [] if known else [f"nobody published '{check.source}': see {__name__}."]

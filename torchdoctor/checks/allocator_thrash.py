@@ -18,48 +18,34 @@ Not to be confused with
 The first steps, which fill the allocator's cache: record after some steps of warm-up.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.counts import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom, TraceStatistics
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording, TraceStatistics
-
-UNDER = "cpu"
 THRESHOLD = 0.02
-THRESHOLD_UNIT = "% of the step in driver calls for memory"
-THRESHOLD_SOURCE = "torchdoctor: a warm caching allocator calls the driver in no step"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     if trace is None or not trace.allocations_per_step or not trace.step_s:
-        return []
+        return
     share = min((trace.allocation_s or 0.0) / trace.step_s, 1.0)
     if share < THRESHOLD or trace.allocations_per_step < 1:
-        return []
-    return [
-        Finding(
-            check="allocator-thrash",
-            share_of_step=share,
-            evidence=[
-                "cudaMalloc, cudaFree and their kin hold the host "
-                f"{share:.0%} of each step: {counted(trace.allocations_per_step, 'call')} a step.",
-                *_causes(trace),
-            ],
-            severity="moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        share=share,
+        evidence=[
+            "cudaMalloc, cudaFree and their kin hold the host "
+            f"{share:.0%} of each step: {counted(trace.allocations_per_step, 'call')} a step.",
+            *_causes(trace),
+        ],
+        severity="moderate",
+    )
 
 
 def _causes(trace: TraceStatistics) -> list[str]:
     """What the calls' places say, with what helps."""
-    from torchdoctor.facts.counts import counted
-
     retries, releases = trace.allocator_retries_per_step, trace.releases_per_step
     found = []
     if retries:
@@ -79,11 +65,22 @@ def _causes(trace: TraceStatistics) -> list[str]:
 
 
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
-FIRES = [{"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.001}}]
-FIRES += [
-    {"trace": {**FIRES[0]["trace"], "allocator_retries_per_step": 2.0, "releases_per_step": 1.0}}
-]
-QUIET = [
-    {"trace": {**_TRACE, "allocations_per_step": 0.2, "allocation_s": 0.001}},
-    {"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.0001}},
-]
+_CALLS = {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.001}
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step in driver calls for memory",
+    source="torchdoctor: a warm caching allocator calls the driver in no step",
+    examine=_examine,
+    fires=[
+        {"trace": _CALLS},
+        {"trace": {**_CALLS, "allocator_retries_per_step": 2.0, "releases_per_step": 1.0}},
+    ],
+    quiet=[
+        {"trace": {**_TRACE, "allocations_per_step": 0.2, "allocation_s": 0.001}},
+        {"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.0001}},
+    ],
+)

@@ -21,29 +21,18 @@ Exchange that is slow with NCCL (communication-share), and gloo between processe
 CPUs, where it is right. A build of MPI that reads GPU memory itself may be as fast: measure it.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.backend import backend_by_host
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "communication"
 THRESHOLD = 0
-THRESHOLD_UNIT = "such process groups: any is a finding"
-THRESHOLD_SOURCE = (
-    "PyTorch documentation (torch.distributed): use the NCCL backend for training with CUDA GPUs"
-)
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where CUDA tensors are sent by a backend that goes through host memory."""
-    from torchdoctor.facts.backend import backend_by_host
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     backend, trace = backend_by_host(recording), recording.trace
     if backend is None:
-        return []
+        return
     name = "MPI" if backend == "mpi" else backend
     evidence = [
         f"The model is on a CUDA device and the backend of its process group is {name}: gradients "
@@ -56,15 +45,12 @@ def look(recording: Recording) -> list[Finding]:
             f"Collectives run on the host {trace.host_collective_s * 1e3:.3g} ms of each step in "
             "which no kernel does."
         )
-    return [
-        Finding(
-            check="backend-not-nccl",
-            share_of_step=share,
-            evidence=evidence,
-            location=recording.main.backend_location,
-            severity="high",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=recording.main.backend_location,
+        severity="high",
+    )
 
 
 _DDP = {"ident": 0, "data_parallel": "DistributedDataParallel", "device": "cuda:0"}
@@ -84,21 +70,32 @@ _TRACE = {
     "world_size": 2,
     "host_collective_s": 0.04,
 }
-FIRES = [
-    {"processes": [_ON_GPU]},
-    {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:mpi"}]},
-    {"processes": [], "trace": _TRACE},
-]
-QUIET = [
-    {"processes": [{**_ON_GPU, "backend": "nccl"}]},
-    {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:nccl"}]},
-    {"processes": [{**_ON_GPU, "world_size": 1}]},
-    # A sweep, or gloo for barriers: no gradients are exchanged.
-    {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cuda:0"}]}]},
-    # The default group is gloo's, the wrapper has one of NCCL.
-    {"processes": [{**_ON_GPU, "models": [{**_DDP, "exchange_backend": "nccl"}]}]},
-    # On CPUs gloo is the right one.
-    {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}]},
-    {"processes": [], "trace": {**_TRACE, "backend": "nccl"}},
-    {"processes": [], "trace": {**_TRACE, "has_device": False}},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="communication",
+    threshold=THRESHOLD,
+    unit="such process groups: any is a finding",
+    source="PyTorch documentation (torch.distributed): use the NCCL "
+    "backend for training with CUDA GPUs",
+    examine=_examine,
+    fires=[
+        {"processes": [_ON_GPU]},
+        {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:mpi"}]},
+        {"processes": [], "trace": _TRACE},
+    ],
+    quiet=[
+        {"processes": [{**_ON_GPU, "backend": "nccl"}]},
+        {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:nccl"}]},
+        {"processes": [{**_ON_GPU, "world_size": 1}]},
+        # A sweep, or gloo for barriers: no gradients are exchanged.
+        {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cuda:0"}]}]},
+        # The default group is gloo's, the wrapper has one of NCCL.
+        {"processes": [{**_ON_GPU, "models": [{**_DDP, "exchange_backend": "nccl"}]}]},
+        # On CPUs gloo is the right one.
+        {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}]},
+        {"processes": [], "trace": {**_TRACE, "backend": "nccl"}},
+        {"processes": [], "trace": {**_TRACE, "has_device": False}},
+    ],
+)

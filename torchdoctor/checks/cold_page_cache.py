@@ -37,42 +37,27 @@ which also names what is on a slow device and does not fit. A loader whose files
 waits all the same computes, or waits for something else.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import training_loader_location
+from torchdoctor.facts.slow_reads import ColdMount, cold_mounts, likely_bytes
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.facts.slow_reads import ColdMount
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding for each mount whose files were mostly not cached, where the step waits for it."""
-    from torchdoctor.facts.lookup import training_loader_location
-    from torchdoctor.facts.slow_reads import cold_mounts
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     location = training_loader_location(recording)
-    return [
-        Finding(
-            check="cold-page-cache",
-            share_of_step=one.share,
+    for one in cold_mounts(recording):
+        yield Symptom(
+            share=one.share,
             evidence=_evidence(recording, one),
             location=location,
             severity="moderate" if one.fits or (one.share or 0.0) < 0.2 else "high",
         )
-        for one in cold_mounts(recording)
-    ]
 
 
 def _evidence(recording: Recording, one: ColdMount) -> list[str]:
-    from torchdoctor.facts.slow_reads import likely_bytes
-
     mount = one.mount
     found = [
         f"Of {mount.looked_at} files on {mount.path} ({mount.kind}), "
@@ -135,18 +120,29 @@ def _stored(mount: dict[str, object], memory: int = 2**34) -> dict[str, object]:
     return {**_WAITS, "storage": {"mounts": [mount], "memory_bytes": memory}}
 
 
-FIRES = [
-    _stored(_MOUNT),
-    _stored(_MOUNT, memory=2**26),  # larger than memory: cold in every epoch
-    _stored(_KEPT_OPEN),
-]
-QUIET = [
-    _stored({**_MOUNT, "cached_at_first": 0.98}),
-    _stored({**_MOUNT, "cached_at_first": None}),
-    # The cache would not help: a network file system without one, or a disk as fast as memory.
-    _stored({**_MOUNT, "warm_file_s": 0.0007}),
-    _stored({**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}),  # hardly any time of the step
-    {**_stored(_KEPT_OPEN), "sensors": {"read_bytes_per_s": 100.0}},
-    {**_stored(_MOUNT), "shares": {"data_loader": 0.01}},
-    _stored({**_MOUNT, "kind": "memory"}),
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
+    examine=_examine,
+    fires=[
+        _stored(_MOUNT),
+        _stored(_MOUNT, memory=2**26),  # larger than memory: cold in every epoch
+        _stored(_KEPT_OPEN),
+    ],
+    quiet=[
+        _stored({**_MOUNT, "cached_at_first": 0.98}),
+        _stored({**_MOUNT, "cached_at_first": None}),
+        # The cache would not help: a network file system without one, or a disk as fast as memory.
+        _stored({**_MOUNT, "warm_file_s": 0.0007}),
+        _stored(
+            {**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}
+        ),  # hardly any time of the step
+        {**_stored(_KEPT_OPEN), "sensors": {"read_bytes_per_s": 100.0}},
+        {**_stored(_MOUNT), "shares": {"data_loader": 0.01}},
+        _stored({**_MOUNT, "kind": "memory"}),
+    ],
+)

@@ -23,24 +23,15 @@ Not to be confused with
 A straggler: a device that waits inside a collective for another that computes longer.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom, TreeQuestion
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "communication"
-QUESTION = "Is communication time high?"
-METRIC = "exposed share of the step spent communicating"
 THRESHOLD = 0.20
-THRESHOLD_UNIT = "% of the step, exposed; moderate from 10 %"
 MODERATE = 0.10
-THRESHOLD_SOURCE = "torchdoctor: the same bound as for data; TensorBoard's plugin warns at 10 %"
 
 
-def measure(recording: Recording) -> float | None:
-    """Exposed share of the step, 0 to 1; None with one device, where it is not asked."""
+def _measure(recording: Recording) -> float | None:
     trace = recording.trace
     exposed = trace.communication_exposed_s if trace is not None else None
     if exposed and trace is not None and trace.step_s:
@@ -50,23 +41,33 @@ def measure(recording: Recording) -> float | None:
     return share if share or several else None
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where communication is exposed."""
-    from torchdoctor.words import Finding
-
-    share = measure(recording)
+def _examine(recording: Recording) -> Iterator[Symptom]:
+    share = _measure(recording)
     if share is None or share < MODERATE:
-        return []
+        return
     evidence = [f"Exposed communication takes {share:.0%} of each step."]
-    return [
-        Finding(
-            check="communication-share",
-            share_of_step=share,
-            evidence=evidence,
-            severity="high" if share >= THRESHOLD else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        severity="high" if share >= THRESHOLD else "moderate",
+    )
 
 
-FIRES = [{"shares": {"communication": 0.3, "gpu": 0.7}}]
-QUIET = [{"shares": {"communication": 0.01, "gpu": 0.99}}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="communication",
+    threshold=THRESHOLD,
+    unit="% of the step, exposed; moderate from 10 %",
+    source="torchdoctor: the same bound as for data; TensorBoard's plugin warns at 10 %",
+    question=TreeQuestion(
+        text="Is communication time high?",
+        metric="exposed share of the step spent communicating",
+        measure=_measure,
+        optional=True,
+    ),
+    share_field="communication",
+    examine=_examine,
+    fires=[{"shares": {"communication": 0.3, "gpu": 0.7}}],
+    quiet=[{"shares": {"communication": 0.01, "gpu": 0.99}}],
+)

@@ -15,33 +15,24 @@ Not to be confused with
 Many small operators, whose dispatch costs more than their arithmetic.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import compute_share
+from torchdoctor.words import CheckSpec, Recording, Symptom, TraceStatistics
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording, TraceStatistics
-
-UNDER = "gpu"
 THRESHOLD = 0.5
-THRESHOLD_UNIT = "% of the step in large operators"
-THRESHOLD_SOURCE = "torchdoctor: more than half of the step"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.lookup import compute_share
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     share = compute_share(recording)
     if share is None or share < THRESHOLD:
-        return []
+        return
     trace = recording.trace
     names = ", ".join(_most_expensive(trace)[:3]) if trace is not None else ""
     evidence = [f"Large operators take {share:.0%} of each step."]
     if names:
         evidence.append(f"The most expensive: {names}.")
-    return [Finding(check="compute", share_of_step=share, evidence=evidence, severity="moderate")]
+    yield Symptom(share=share, evidence=evidence, severity="moderate")
 
 
 def _most_expensive(trace: TraceStatistics) -> list[str]:
@@ -53,10 +44,25 @@ def _most_expensive(trace: TraceStatistics) -> list[str]:
     return [operator.name for operator in busy]
 
 
-FIRES = [
-    {"shares": {"cpu": 1.0}, "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.09}},
-    {"shares": {"gpu": 0.9, "cpu": 0.1}},
-]
-QUIET = [
-    {"shares": {"cpu": 1.0}, "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.02}}
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step in large operators",
+    source="torchdoctor: more than half of the step",
+    examine=_examine,
+    fires=[
+        {
+            "shares": {"cpu": 1.0},
+            "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.09},
+        },
+        {"shares": {"gpu": 0.9, "cpu": 0.1}},
+    ],
+    quiet=[
+        {
+            "shares": {"cpu": 1.0},
+            "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.02},
+        }
+    ],
+)

@@ -14,44 +14,48 @@ Not to be confused with
 A bias before any other layer, which matters.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.counts import counted
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 1
-THRESHOLD_UNIT = "convolution with a bias right before a batch normalization"
-THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide; TorchTidy looks for the same"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     models = [m for m in training_models(recording) if m.conv_bias_before_norm >= THRESHOLD]
     if not models:
-        return []
+        return
     model = max(models, key=lambda m: m.conv_bias_before_norm)
     biased = counted(model.conv_bias_before_norm, "convolution has", "convolutions have")
-    return [
-        Finding(
-            check="conv-bias-before-norm",
-            share_of_step=None,
-            evidence=[f"{biased} a bias right before a batch norm."],
-            location=model.location,
-            severity="advice",
-        )
-    ]
+    yield Symptom(
+        evidence=[f"{biased} a bias right before a batch norm."],
+        location=model.location,
+        severity="advice",
+    )
 
 
-FIRES = [
-    {"processes": [{"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 3, "forwards": 9}]}]}
-]
-QUIET = [
-    {"processes": [{"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 0, "forwards": 9}]}]}
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="convolution with a bias right before a batch normalization",
+    source="PyTorch Performance Tuning Guide; TorchTidy looks for the same",
+    examine=_examine,
+    fires=[
+        {
+            "processes": [
+                {"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 3, "forwards": 9}]}
+            ]
+        }
+    ],
+    quiet=[
+        {
+            "processes": [
+                {"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 0, "forwards": 9}]}
+            ]
+        }
+    ],
+)

@@ -16,75 +16,74 @@ Convolutions that are already channels_last, or 1x1 kernels on 1x1 images, where
 difference.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.counts import counted
+from torchdoctor.facts.lookup import convolution_share, training_models
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.2
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor; PyTorch's channels-last tutorial reports gains of 8 to 35 %"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.facts.lookup import convolution_share, training_models
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     models = [m for m in training_models(recording) if m.conv2d > 0 and not m.conv_channels_last]
     share = convolution_share(recording)
     if not models or (share is not None and share < THRESHOLD):
-        return []
+        return
     model = max(models, key=lambda m: m.conv2d)
     taken = "" if share is None else f", which take {share:.0%} of the step"
-    return [
-        Finding(
-            check="convolutions-nchw",
-            share_of_step=share,
-            evidence=[f"{counted(model.conv2d, 'convolution')} in NCHW layout{taken}."],
-            location=model.location,
-            severity="high" if share is not None and share >= 0.4 else "advice",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[f"{counted(model.conv2d, 'convolution')} in NCHW layout{taken}."],
+        location=model.location,
+        severity="high" if share is not None and share >= 0.4 else "advice",
+    )
 
 
-FIRES = [
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.1,
-            "operators": [
-                {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.07}
-            ],
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor; PyTorch's channels-last tutorial reports gains of 8 to 35 %",
+    examine=_examine,
+    fires=[
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.1,
+                "operators": [
+                    {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.07}
+                ],
+            },
+            "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
+        }
+    ],
+    quiet=[
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.1,
+                "operators": [
+                    {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.005},
+                    {"name": "aten::_convolution", "calls_per_step": 8.0, "self_s": 0.03},
+                    {"name": "aten::convolution_backward", "calls_per_step": 16.0, "self_s": 0.06},
+                ],
+            },
+            "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
         },
-        "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
-    }
-]
-QUIET = [
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.1,
-            "operators": [
-                {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.005},
-                {"name": "aten::_convolution", "calls_per_step": 8.0, "self_s": 0.03},
-                {"name": "aten::convolution_backward", "calls_per_step": 16.0, "self_s": 0.06},
-            ],
+        {
+            "processes": [
+                {
+                    "pid": 1,
+                    "models": [
+                        {"ident": 0, "conv2d": 8, "forwards": 9, "conv_channels_last": True}
+                    ],
+                }
+            ]
         },
-        "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
-    },
-    {
-        "processes": [
-            {
-                "pid": 1,
-                "models": [{"ident": 0, "conv2d": 8, "forwards": 9, "conv_channels_last": True}],
-            }
-        ]
-    },
-]
+    ],
+)

@@ -16,44 +16,32 @@ A copy that is wanted because somebody writes to the array afterwards. What load
 seen: a slow dataset shows as waiting for data.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.analysed import ARRAYS, calls_of, how_often, share_of_step
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0.01
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: the least share worth a trial; TorchTidy looks for the same"
 _NAMED = 3
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.analysed import ARRAYS, calls_of, how_often, share_of_step
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     calls = calls_of(recording, *ARRAYS)
     share = share_of_step(recording, calls)
     if share is None or share < THRESHOLD:
-        return []
+        return
     evidence = [
         f"{place(recording, call.location, '')}: torch.tensor of "
         f"{'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}, {how_often(call)}."
         for call in calls[:_NAMED]
     ]
-    return [
-        Finding(
-            check="copied-arrays",
-            share_of_step=share,
-            evidence=evidence,
-            location=calls[0].location,
-            severity="high" if share >= 0.1 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=calls[0].location,
+        severity="high" if share >= 0.1 else "moderate",
+    )
 
 
 _CALL = {
@@ -64,10 +52,28 @@ _CALL = {
     "bytes_per_step": 4e6,
     "sure": True,
 }
-FIRES = [
-    {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 0.004}]}]}
-]
-QUIET = [
-    {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 1e-5}]}]},
-    {"processes": [{"pid": 1, "tensor_calls": [{**_CALL, "kind": "wait", "host_s": 0.004}]}]},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: the least share worth a trial; TorchTidy looks for the same",
+    examine=_examine,
+    fires=[
+        {
+            "processes": [
+                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 0.004}]}
+            ]
+        }
+    ],
+    quiet=[
+        {
+            "processes": [
+                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 1e-5}]}
+            ]
+        },
+        {"processes": [{"pid": 1, "tensor_calls": [{**_CALL, "kind": "wait", "host_s": 0.004}]}]},
+    ],
+)

@@ -14,41 +14,37 @@ Not to be confused with
 Copies from pageable memory, which wait whatever they are asked.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.counts import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "memcpy"
 THRESHOLD = 1.0
-THRESHOLD_UNIT = "blocking copy in each step"
-THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     steps = recording.steps
     blocking = steps.blocking_copies_per_step if steps is not None else None
     if steps is None or blocking is None or blocking < THRESHOLD:
-        return []
-    return [
-        Finding(
-            check="copy-without-pinning",
-            share_of_step=steps.h2d_copy_s / steps.mean_s,
-            evidence=[
-                f"The host waits for {counted(blocking, 'copy', 'copies')} a step from pinned "
-                "memory."
-            ],
-            location=None,
-            severity="moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        share=steps.h2d_copy_s / steps.mean_s,
+        evidence=[
+            f"The host waits for {counted(blocking, 'copy', 'copies')} a step from pinned memory."
+        ],
+        severity="moderate",
+    )
 
 
-FIRES = [{"steps": {"blocking_copies_per_step": 2.0, "h2d_copy_s": 0.001}}]
-QUIET = [{"steps": {"blocking_copies_per_step": 0.0}}, {}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="memcpy",
+    threshold=THRESHOLD,
+    unit="blocking copy in each step",
+    source="PyTorch Performance Tuning Guide",
+    share_field="memcpy",
+    examine=_examine,
+    fires=[{"steps": {"blocking_copies_per_step": 2.0, "h2d_copy_s": 0.001}}],
+    quiet=[{"steps": {"blocking_copies_per_step": 0.0}}, {}],
+)

@@ -17,25 +17,13 @@ Not to be confused with
 Waiting for data, which is asked first.
 """
 
-from __future__ import annotations
+from torchdoctor.facts.lookup import python_between
+from torchdoctor.words import CheckSpec, Recording, TreeQuestion
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
-QUESTION = "Is CPU execution high?"
-METRIC = "share of the step on the host: operators, Python, driver calls"
 THRESHOLD = 0.30
-THRESHOLD_UNIT = "% of the step on the host"
-THRESHOLD_SOURCE = "torchdoctor: of eight real traces, host-bound ones lie above 40 %"
 
 
-def measure(recording: Recording) -> float | None:
-    """Share of the step, 0 to 1."""
-    from torchdoctor.facts.lookup import python_between
-
+def _measure(recording: Recording) -> float | None:
     shares = recording.shares
     if shares.cpu is None:
         return None
@@ -46,10 +34,19 @@ def measure(recording: Recording) -> float | None:
     return shares.cpu + (shares.runtime or 0.0) + python_between(recording)
 
 
-def look(recording: Recording) -> list[Finding]:
-    """Nothing of its own: the checks below say what the host does."""
-    return []
-
-
-FIRES: list[dict[str, object]] = []
-QUIET = [{"shares": {"cpu": 0.9, "data_loader": 0.1}}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step on the host",
+    source="torchdoctor: of eight real traces, host-bound ones lie above 40 %",
+    question=TreeQuestion(
+        text="Is CPU execution high?",
+        metric="share of the step on the host: operators, Python, driver calls",
+        measure=_measure,
+    ),
+    examine=lambda _: (),
+    fires=[],
+    quiet=[{"shares": {"cpu": 0.9, "data_loader": 0.1}}],
+)

@@ -14,59 +14,54 @@ Not to be confused with
 Inputs whose size varies: there each new size would be tried again.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 2
-THRESHOLD_UNIT = "input shapes; with more of them it is no finding"
-THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     models = [m for m in training_models(recording) if m.conv2d > 0 and m.device.startswith("cuda")]
     if not models or recording.main.flags.cudnn_benchmark is not False:
-        return []
+        return
     if any(len(m.input_shapes) > THRESHOLD for m in models):
-        return []
-    return [
-        Finding(
-            check="cudnn-benchmark-off",
-            share_of_step=None,
-            evidence=["Convolutions of fixed size run with cudnn.benchmark off."],
-            location=None,
-            severity="advice",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=["Convolutions of fixed size run with cudnn.benchmark off."],
+        severity="advice",
+    )
 
 
-FIRES = [
-    {
-        "processes": [
-            {
-                "pid": 1,
-                "flags": {"cudnn_benchmark": False},
-                "models": [{"ident": 0, "conv2d": 8, "forwards": 9, "device": "cuda:0"}],
-            }
-        ]
-    }
-]
-QUIET = [
-    {
-        "processes": [
-            {
-                "pid": 1,
-                "flags": {"cudnn_benchmark": False},
-                "models": [{"ident": 0, "conv2d": 8, "forwards": 9}],
-            }
-        ]
-    }
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="input shapes; with more of them it is no finding",
+    source="PyTorch Performance Tuning Guide",
+    examine=_examine,
+    fires=[
+        {
+            "processes": [
+                {
+                    "pid": 1,
+                    "flags": {"cudnn_benchmark": False},
+                    "models": [{"ident": 0, "conv2d": 8, "forwards": 9, "device": "cuda:0"}],
+                }
+            ]
+        }
+    ],
+    quiet=[
+        {
+            "processes": [
+                {
+                    "pid": 1,
+                    "flags": {"cudnn_benchmark": False},
+                    "models": [{"ident": 0, "conv2d": 8, "forwards": 9}],
+                }
+            ]
+        }
+    ],
+)

@@ -14,44 +14,38 @@ Not to be confused with
 DistributedDataParallel.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "communication"
 THRESHOLD = 0
-THRESHOLD_UNIT = "models in DataParallel: any is a finding"
-THRESHOLD_SOURCE = "PyTorch documentation (DataParallel): use DistributedDataParallel instead"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     found = [model for model in recording.main.models if model.data_parallel == "DataParallel"]
     if not found:
-        return []
-    return [
-        Finding(
-            check="data-parallel",
-            share_of_step=None,
-            evidence=[
-                "The model is wrapped in torch.nn.DataParallel: one process drives all GPUs."
-            ],
-            location=found[0].location,
-            severity="high",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=["The model is wrapped in torch.nn.DataParallel: one process drives all GPUs."],
+        location=found[0].location,
+        severity="high",
+    )
 
 
-FIRES = [{"processes": [{"pid": 1, "models": [{"ident": 0, "data_parallel": "DataParallel"}]}]}]
-QUIET = [
-    {
-        "processes": [
-            {"pid": 1, "models": [{"ident": 0, "data_parallel": "DistributedDataParallel"}]}
-        ]
-    }
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="communication",
+    threshold=THRESHOLD,
+    unit="models in DataParallel: any is a finding",
+    source="PyTorch documentation (DataParallel): use DistributedDataParallel instead",
+    examine=_examine,
+    fires=[{"processes": [{"pid": 1, "models": [{"ident": 0, "data_parallel": "DataParallel"}]}]}],
+    quiet=[
+        {
+            "processes": [
+                {"pid": 1, "models": [{"ident": 0, "data_parallel": "DistributedDataParallel"}]}
+            ]
+        }
+    ],
+)

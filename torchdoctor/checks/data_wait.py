@@ -17,36 +17,24 @@ Not to be confused with
 The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import training_loader_location
+from torchdoctor.words import CheckSpec, Recording, Symptom, TreeQuestion
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
-QUESTION = "Is data loader time high?"
-METRIC = "share of the step spent waiting for data"
 THRESHOLD = 0.20
-THRESHOLD_UNIT = "% of the step; moderate from 5 %"
 MODERATE = 0.05
 _NAMED = 0.01  # of the step
-THRESHOLD_SOURCE = "XProf: input-bound above 20 %, moderately above 5 %"
 
 
-def measure(recording: Recording) -> float | None:
-    """Exposed share of the step, 0 to 1."""
+def _measure(recording: Recording) -> float | None:
     return recording.shares.data_loader
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the wait is at least moderate."""
-    from torchdoctor.facts.lookup import training_loader_location
-    from torchdoctor.words import Finding
-
-    share = measure(recording)
+def _examine(recording: Recording) -> Iterator[Symptom]:
+    share = _measure(recording)
     if share is None or share < MODERATE:
-        return []
+        return
     evidence = [f"Each step waits for data {share:.0%} of its time."]
     steps = recording.steps
     if steps is not None and steps.data_wait_s >= 0.01 * steps.mean_s:
@@ -67,17 +55,28 @@ def look(recording: Recording) -> list[Finding]:
             "launch)."
         )
     location = training_loader_location(recording)
-    severity = "high" if share >= THRESHOLD else "moderate"
-    return [
-        Finding(
-            check="data-wait",
-            share_of_step=share,
-            evidence=evidence,
-            location=location,
-            severity=severity,
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=location,
+    )
 
 
-FIRES = [{"shares": {"data_loader": 0.4, "cpu": 0.6}}]
-QUIET = [{"shares": {"data_loader": 0.01, "cpu": 0.99}}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the step; moderate from 5 %",
+    source="XProf: input-bound above 20 %, moderately above 5 %",
+    question=TreeQuestion(
+        text="Is data loader time high?",
+        metric="share of the step spent waiting for data",
+        measure=_measure,
+    ),
+    phases=("data_wait_s", "loader_start_s"),
+    share_field="data_loader",
+    examine=_examine,
+    fires=[{"shares": {"data_loader": 0.4, "cpu": 0.6}}],
+    quiet=[{"shares": {"data_loader": 0.01, "cpu": 0.99}}],
+)

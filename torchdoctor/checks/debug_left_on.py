@@ -14,23 +14,14 @@ Not to be confused with
 Deterministic algorithms, which may be wanted.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0
-THRESHOLD_UNIT = "debugging tools left on: any is a finding"
-THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide: disable debugging APIs"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     flags = recording.main.flags
     evidence, location = [], None
     if flags.anomaly_enabled:
@@ -46,9 +37,18 @@ def look(recording: Recording) -> list[Finding]:
     if flags.environment.get("TORCH_DISTRIBUTED_DEBUG") in ("DETAIL", "INFO"):
         evidence.append("TORCH_DISTRIBUTED_DEBUG is set.")
     if not evidence:
-        return []
-    return [Finding(check="debug-left-on", evidence=evidence, location=location, severity="high")]
+        return
+    yield Symptom(evidence=evidence, location=location, severity="high")
 
 
-FIRES = [{"processes": [{"pid": 1, "flags": {"anomaly_enabled": True}}]}]
-QUIET = [{"processes": [{"pid": 1, "flags": {"anomaly_enabled": False}}]}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="debugging tools left on: any is a finding",
+    source="PyTorch Performance Tuning Guide: disable debugging APIs",
+    examine=_examine,
+    fires=[{"processes": [{"pid": 1, "flags": {"anomaly_enabled": True}}]}],
+    quiet=[{"processes": [{"pid": 1, "flags": {"anomaly_enabled": False}}]}],
+)

@@ -22,58 +22,45 @@ physics-informed networks, checks of gradients. What a loss or a metric alone ad
 costs next to nothing.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.analysed import size_words
+from torchdoctor.facts.gpu_data_sheets import data_sheet
+from torchdoctor.facts.lookup import arithmetic_share, place
+from torchdoctor.facts.precision import double_location, double_models, made_double
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.3
-THRESHOLD_UNIT = "% of the step in large operators"
-THRESHOLD_SOURCE = "torchdoctor: as for low precision"
 _MUCH = 0.6
 _WORTH_SAYING = 2**20  # bytes
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.lookup import arithmetic_share
-    from torchdoctor.facts.precision import double_location, double_models
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     models, share = double_models(recording), arithmetic_share(recording)
     what = f"{share or 0.0:.0%} of each step is large operators."
     if share is None:
         share = _phases_share(recording)
         what = f"Forward, backward and optimizer take {share or 0.0:.0%} of each step."
     if not models or share is None or share < THRESHOLD:
-        return []
+        return
     model = models[0]
     name = model.cls.rpartition(".")[2] or "the model"
     every = model.float64_elements == model.elements
     count = f"All {model.elements:,}" if every else f"{model.float64_elements:,} of"
     of = "" if every else f" {model.elements:,}"
-    return [
-        Finding(
-            check="double-precision",
-            share_of_step=share,
-            evidence=[
-                f"{count}{of} parameters of {name} are float64 (double precision)"
-                f"{_made(recording)}.",
-                f"{what} {_costs(recording)}",
-                *_memory(8 * model.float64_elements),
-            ],
-            location=double_location(recording),
-            severity="high" if share >= _MUCH or recording.has_gpu else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"{count}{of} parameters of {name} are float64 (double precision){_made(recording)}.",
+            f"{what} {_costs(recording)}",
+            *_memory(8 * model.float64_elements),
+        ],
+        location=double_location(recording),
+        severity="high" if share >= _MUCH or recording.has_gpu else "moderate",
+    )
 
 
 def _memory(size_bytes: int) -> list[str]:
-    from torchdoctor.facts.analysed import size_words
-
     if size_bytes < _WORTH_SAYING:
         return []
     return [
@@ -90,9 +77,6 @@ def _phases_share(recording: Recording) -> float | None:
 
 
 def _made(recording: Recording) -> str:
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.facts.precision import made_double
-
     call = made_double(recording)
     if call is None:
         return ""
@@ -102,8 +86,6 @@ def _made(recording: Recording) -> str:
 
 def _costs(recording: Recording) -> str:
     """What float64 costs on this hardware, by its data sheet where that is known."""
-    from torchdoctor.facts.gpu_data_sheets import data_sheet
-
     if not recording.has_gpu:
         return "In float64 a CPU computes half as many numbers at once as in float32."
     gpus = recording.environment.gpus
@@ -131,25 +113,35 @@ _DOUBLE = {
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08}
 _MADE = {"kind": "model", "name": "double", "location": {"file": "/w/train.py", "line": 9}}
 _V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
-FIRES = [
-    {"trace": _TRACE, "processes": [{"pid": 1, "models": [_DOUBLE], "double_calls": [_MADE]}]},
-    {
-        "environment": {"gpus": [_V100]},
-        "shares": {"gpu": 0.5},
-        "processes": [{"pid": 1, "models": [{**_DOUBLE, "device": "cuda:0"}]}],
-    },
-    {
-        "steps": {"forward_s": 0.003, "backward_s": 0.005},
-        "processes": [{"pid": 1, "models": [_DOUBLE]}],
-    },
-]
-QUIET = [
-    {"trace": {**_TRACE, "compute_s": 0.02}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
-    {"trace": {**_TRACE, "gather_s": 0.06}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
-    {
-        "trace": _TRACE,
-        "processes": [{"pid": 1, "models": [{**_DOUBLE, "float64_elements": 400}]}],
-    },
-    # A teacher in float64 that is only evaluated.
-    {"trace": _TRACE, "processes": [{"pid": 1, "models": [{**_DOUBLE, "eval_forwards": 9}]}]},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step in large operators",
+    source="torchdoctor: as for low precision",
+    examine=_examine,
+    fires=[
+        {"trace": _TRACE, "processes": [{"pid": 1, "models": [_DOUBLE], "double_calls": [_MADE]}]},
+        {
+            "environment": {"gpus": [_V100]},
+            "shares": {"gpu": 0.5},
+            "processes": [{"pid": 1, "models": [{**_DOUBLE, "device": "cuda:0"}]}],
+        },
+        {
+            "steps": {"forward_s": 0.003, "backward_s": 0.005},
+            "processes": [{"pid": 1, "models": [_DOUBLE]}],
+        },
+    ],
+    quiet=[
+        {"trace": {**_TRACE, "compute_s": 0.02}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
+        {"trace": {**_TRACE, "gather_s": 0.06}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
+        {
+            "trace": _TRACE,
+            "processes": [{"pid": 1, "models": [{**_DOUBLE, "float64_elements": 400}]}],
+        },
+        # A teacher in float64 that is only evaluated.
+        {"trace": _TRACE, "processes": [{"pid": 1, "models": [{**_DOUBLE, "eval_forwards": 9}]}]},
+    ],
+)

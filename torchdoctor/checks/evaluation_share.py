@@ -24,48 +24,45 @@ Evaluation that builds a graph for gradients nobody uses (evaluation-with-gradie
 evaluation is faster without.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0.2
-THRESHOLD_UNIT = "% of the training time"
-THRESHOLD_SOURCE = "torchdoctor: a fifth of the time is worth a look"
 _FEWEST = 2
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     steps = recording.steps
     if steps is None or steps.mean_s <= 0 or steps.evaluations < _FEWEST:
-        return []
+        return
     share = steps.evaluation_s / steps.mean_s
     if share < THRESHOLD:
-        return []
+        return
     every = steps.steps / steps.evaluations
-    return [
-        Finding(
-            check="evaluation-share",
-            share_of_step=share,
-            evidence=[
-                f"Evaluation takes {share:.0%} of the training time: it came {steps.evaluations} "
-                f"times in {steps.steps} steps, about every {every:.3g}.",
-                f"Half as often it would take {share / (2 - share):.0%}; that changes what you see "
-                "of training, not what is learned.",
-            ],
-            severity="moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"Evaluation takes {share:.0%} of the training time: it came {steps.evaluations} "
+            f"times in {steps.steps} steps, about every {every:.3g}.",
+            f"Half as often it would take {share / (2 - share):.0%}; that changes what you see "
+            "of training, not what is learned.",
+        ],
+        severity="moderate",
+    )
 
 
-FIRES = [{"steps": {"evaluation_s": 0.004, "evaluations": 3}}]
-QUIET = [
-    {"steps": {"evaluation_s": 0.004, "evaluations": 1}},
-    {"steps": {"evaluation_s": 0.0005, "evaluations": 3}},
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the training time",
+    source="torchdoctor: a fifth of the time is worth a look",
+    examine=_examine,
+    fires=[{"steps": {"evaluation_s": 0.004, "evaluations": 3}}],
+    quiet=[
+        {"steps": {"evaluation_s": 0.004, "evaluations": 1}},
+        {"steps": {"evaluation_s": 0.0005, "evaluations": 3}},
+    ],
+)

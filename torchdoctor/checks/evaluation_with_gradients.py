@@ -15,56 +15,55 @@ Not to be confused with
 Training a frozen part in eval mode, where a backward follows.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the training time in such evaluation"
-THRESHOLD_SOURCE = "torchdoctor: the tree's bound for a moderate share"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     steps = recording.steps
     models = [m for m in recording.main.models if m.eval_forwards_with_grad > 0]
     if steps is None or steps.mean_s <= 0 or not models:
-        return []
+        return
     share = steps.evaluation_s / steps.mean_s
     if share < THRESHOLD:
-        return []
+        return
     model = max(models, key=lambda m: m.eval_forwards_with_grad)
-    return [
-        Finding(
-            check="evaluation-with-gradients",
-            share_of_step=share,
-            evidence=[
-                f"{model.eval_forwards_with_grad} forwards in eval mode built a graph; evaluation "
-                f"takes {share:.0%} of the training time."
-            ],
-            location=model.eval_with_grad_location,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
-
-
-FIRES = [
-    {
-        "steps": {"evaluation_s": 0.004},
-        "processes": [
-            {"pid": 1, "models": [{"ident": 0, "eval_forwards": 20, "eval_forwards_with_grad": 20}]}
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"{model.eval_forwards_with_grad} forwards in eval mode built a graph; evaluation "
+            f"takes {share:.0%} of the training time."
         ],
-    }
-]
-QUIET = [
-    {
-        "steps": {"evaluation_s": 0.004},
-        "processes": [{"pid": 1, "models": [{"ident": 0, "eval_forwards": 20}]}],
-    }
-]
+        location=model.eval_with_grad_location,
+    )
+
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the training time in such evaluation",
+    source="torchdoctor: the tree's bound for a moderate share",
+    examine=_examine,
+    fires=[
+        {
+            "steps": {"evaluation_s": 0.004},
+            "processes": [
+                {
+                    "pid": 1,
+                    "models": [{"ident": 0, "eval_forwards": 20, "eval_forwards_with_grad": 20}],
+                }
+            ],
+        }
+    ],
+    quiet=[
+        {
+            "steps": {"evaluation_s": 0.004},
+            "processes": [{"pid": 1, "models": [{"ident": 0, "eval_forwards": 20}]}],
+        }
+    ],
+)

@@ -14,37 +14,34 @@ Not to be confused with
 Freeing tensors, which needs no collection.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0.02
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: the least share of a step that is worth a trial"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     steps = recording.steps
     if steps is None or steps.mean_s <= 0 or steps.gc_s / steps.mean_s < THRESHOLD:
-        return []
+        return
     share = steps.gc_s / steps.mean_s
-    return [
-        Finding(
-            check="gc-pauses",
-            share_of_step=share,
-            evidence=[f"Garbage collection takes {share:.1%} of the training time."],
-            location=None,
-            severity="moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[f"Garbage collection takes {share:.1%} of the training time."],
+        severity="moderate",
+    )
 
 
-FIRES = [{"steps": {"gc_s": 0.001}}]
-QUIET = [{"steps": {"gc_s": 0.00001}}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: the least share of a step that is worth a trial",
+    phases=("gc_s",),
+    examine=_examine,
+    fires=[{"steps": {"gc_s": 0.001}}],
+    quiet=[{"steps": {"gc_s": 0.00001}}],
+)

@@ -16,30 +16,21 @@ Not to be confused with
 CPU trains as fast.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 1
-THRESHOLD_UNIT = "GPU that the program does not use"
-THRESHOLD_SOURCE = "torchdoctor: a GPU that nobody uses"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where a GPU is left idle."""
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     gpus, main = recording.environment.gpus, recording.main
     models = training_models(recording)
     if not gpus or not models or "CUDA_VISIBLE_DEVICES" in main.flags.environment:
-        return []
+        return
     if recording.sensors.gpu_other_processes:
-        return []
+        return
     if not recording.has_gpu:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         evidence = f"The model is on the CPU, and the machine has {len(gpus)} x {names}."
@@ -48,15 +39,11 @@ def look(recording: Recording) -> list[Finding]:
     elif len(main.devices) > 1 and (main.world_size or 1) == 1 and not _parallel(recording):
         evidence = f"One of {len(main.devices)} GPUs trains; the others idle."
     else:
-        return []
-    return [
-        Finding(
-            check="gpu-left-idle",
-            share_of_step=None,
-            evidence=[evidence],
-            severity="moderate" if not recording.has_gpu else "advice",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=[evidence],
+        severity="moderate" if not recording.has_gpu else "advice",
+    )
 
 
 def _parallel(recording: Recording) -> bool:
@@ -66,34 +53,44 @@ def _parallel(recording: Recording) -> bool:
 
 _GPU = {"index": 0, "name": "NVIDIA A100"}
 _MODEL = {"ident": 0, "forwards": 60, "device": "cpu"}
-FIRES = [
-    {"environment": {"gpus": [_GPU]}, "processes": [{"pid": 1, "models": [_MODEL]}]},
-    {
-        "environment": {"gpus": [_GPU, {**_GPU, "index": 1}]},
-        "processes": [
-            {
-                "pid": 1,
-                "cuda": "12.8",
-                "devices": ["NVIDIA A100", "NVIDIA A100"],
-                "models": [{**_MODEL, "device": "cuda:0"}],
-            }
-        ],
-    },
-]
-QUIET = [
-    {
-        "environment": {"gpus": [_GPU]},
-        "processes": [
-            {
-                "pid": 1,
-                "models": [_MODEL],
-                "flags": {"environment": {"CUDA_VISIBLE_DEVICES": ""}},
-            }
-        ],
-    },
-    {
-        "environment": {"gpus": [_GPU]},
-        "processes": [{"pid": 1, "models": [{**_MODEL, "device": "cuda:0"}]}],
-    },
-    {"processes": [{"pid": 1, "models": [_MODEL]}]},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="GPU that the program does not use",
+    source="torchdoctor: a GPU that nobody uses",
+    examine=_examine,
+    fires=[
+        {"environment": {"gpus": [_GPU]}, "processes": [{"pid": 1, "models": [_MODEL]}]},
+        {
+            "environment": {"gpus": [_GPU, {**_GPU, "index": 1}]},
+            "processes": [
+                {
+                    "pid": 1,
+                    "cuda": "12.8",
+                    "devices": ["NVIDIA A100", "NVIDIA A100"],
+                    "models": [{**_MODEL, "device": "cuda:0"}],
+                }
+            ],
+        },
+    ],
+    quiet=[
+        {
+            "environment": {"gpus": [_GPU]},
+            "processes": [
+                {
+                    "pid": 1,
+                    "models": [_MODEL],
+                    "flags": {"environment": {"CUDA_VISIBLE_DEVICES": ""}},
+                }
+            ],
+        },
+        {
+            "environment": {"gpus": [_GPU]},
+            "processes": [{"pid": 1, "models": [{**_MODEL, "device": "cuda:0"}]}],
+        },
+        {"processes": [{"pid": 1, "models": [_MODEL]}]},
+    ],
+)

@@ -27,18 +27,14 @@ Functions that torch.compile skips altogether, and those that are compiled again
 A break that the program asks for (`torch._dynamo.graph_break()`, `torch.compiler.disable`).
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from torchdoctor.words import CompileReason, Finding, Location, Recording
+from torchdoctor.facts.counts import counted
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import CheckSpec, CompileReason, Location, Recording, Symptom
 
-UNDER = "cpu"
 THRESHOLD = 1
-THRESHOLD_UNIT = "graph break"
-THRESHOLD_SOURCE = "PyTorch documentation (torch.compile): fullgraph=True is an error at any break"
 _NAMED = 5
 _ASKED_FOR = ("torch._dynamo.graph_break", "torch._dynamo.disable", "torch.compiler.disable")
 _REMEDIES = (
@@ -58,10 +54,7 @@ _REMEDIES = (
 )
 
 
-def look(recording: Recording) -> list[Finding]:
-    """One finding with every break; a run's own counters go before what a trace shows."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     compiled, trace = recording.main.compilation, recording.trace
     if compiled is not None:
         breaks = [one for one in compiled.breaks if not _asked_for(one)]
@@ -70,18 +63,14 @@ def look(recording: Recording) -> list[Finding]:
         lines = trace.compilation.resumed
         evidence, location = _traced(recording, lines), lines[0] if lines else None
     else:
-        return []
+        return
     if not evidence:
-        return []
-    return [
-        Finding(
-            check="graph-breaks",
-            share_of_step=None,
-            evidence=evidence,
-            location=location,
-            severity="moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=evidence,
+        location=location,
+        severity="moderate",
+    )
 
 
 def _asked_for(one: CompileReason) -> bool:
@@ -93,9 +82,6 @@ def _first(breaks: list[CompileReason]) -> Location | None:
 
 
 def _counted(recording: Recording, breaks: list[CompileReason]) -> list[str]:
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.facts.lookup import place
-
     compiled = recording.main.compilation
     if not breaks or compiled is None:
         return []
@@ -113,9 +99,6 @@ def _counted(recording: Recording, breaks: list[CompileReason]) -> list[str]:
 
 
 def _traced(recording: Recording, lines: list[Location]) -> list[str]:
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.facts.lookup import place
-
     if not lines:
         return []
     named = "; ".join(f"{place(recording, one, '')} in {one.function}" for one in lines[:_NAMED])
@@ -131,46 +114,56 @@ _PRINT = {
     "text": 'print("seen")',
     "location": {"file": "/w/train.py", "line": 7, "function": "forward"},
 }
-FIRES = [
-    {"processes": [{"pid": 1, "compilation": {"graphs": 2, "breaks": [_PRINT]}}]},
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "compilation": {
-                "compiles_per_step": 0.0,
-                "compile_s": 0.0,
-                "steps_with": 0,
-                "regions_per_step": 2.0,
-                "resumed": [{"file": "train.py", "line": 7, "function": "forward"}],
-            },
-        }
-    },
-]
-QUIET = [
-    {"processes": [{"pid": 1, "compilation": {"graphs": 1}}]},
-    {"processes": [{"pid": 1}]},
-    {
-        "processes": [
-            {
-                "pid": 1,
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="graph break",
+    source="PyTorch documentation (torch.compile): fullgraph=True is an error at any break",
+    examine=_examine,
+    fires=[
+        {"processes": [{"pid": 1, "compilation": {"graphs": 2, "breaks": [_PRINT]}}]},
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
                 "compilation": {
-                    "graphs": 2,
-                    "breaks": [{**_PRINT, "reason": "Call to `torch._dynamo.graph_break()`"}],
+                    "compiles_per_step": 0.0,
+                    "compile_s": 0.0,
+                    "steps_with": 0,
+                    "regions_per_step": 2.0,
+                    "resumed": [{"file": "train.py", "line": 7, "function": "forward"}],
                 },
             }
-        ]
-    },
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "compilation": {
-                "compiles_per_step": 0.0,
-                "compile_s": 0.0,
-                "steps_with": 0,
-                "regions_per_step": 1.0,
-            },
-        }
-    },
-]
+        },
+    ],
+    quiet=[
+        {"processes": [{"pid": 1, "compilation": {"graphs": 1}}]},
+        {"processes": [{"pid": 1}]},
+        {
+            "processes": [
+                {
+                    "pid": 1,
+                    "compilation": {
+                        "graphs": 2,
+                        "breaks": [{**_PRINT, "reason": "Call to `torch._dynamo.graph_break()`"}],
+                    },
+                }
+            ]
+        },
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "compilation": {
+                    "compiles_per_step": 0.0,
+                    "compile_s": 0.0,
+                    "steps_with": 0,
+                    "regions_per_step": 1.0,
+                },
+            }
+        },
+    ],
+)

@@ -18,30 +18,21 @@ Not to be confused with
 The batch itself, which is new in each step and has to be moved.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.analysed import TO_DEVICE, calls_of, how_often, share_of_step
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "memcpy"
 THRESHOLD = 0.01
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: the least share worth a trial; TorchTidy looks for the same"
 _NAMED = 3
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.analysed import TO_DEVICE, calls_of, how_often, share_of_step
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     calls = calls_of(recording, *TO_DEVICE)
     share = share_of_step(recording, calls)
     if share is None or share < THRESHOLD:
-        return []
+        return
     evidence = []
     for call in calls[:_NAMED]:
         what = (
@@ -50,15 +41,12 @@ def look(recording: Recording) -> list[Finding]:
             else "the same unchanged tensor is moved again"
         )
         evidence.append(f"{place(recording, call.location, '')}: {what}, {how_often(call)}.")
-    return [
-        Finding(
-            check="host-made-tensors",
-            share_of_step=share,
-            evidence=evidence,
-            location=calls[0].location,
-            severity="high" if share >= 0.1 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=calls[0].location,
+        severity="high" if share >= 0.1 else "moderate",
+    )
 
 
 _CALL = {
@@ -69,14 +57,32 @@ _CALL = {
     "bytes_per_step": 4e6,
     "sure": True,
 }
-FIRES = [
-    {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 0.001}]}]},
-    {
-        "processes": [
-            {"pid": 1, "tensor_calls": [{**_CALL, "kind": "moved-again", "host_s": 0.001}]}
-        ]
-    },
-]
-QUIET = [
-    {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 1e-6}]}]}
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="memcpy",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: the least share worth a trial; TorchTidy looks for the same",
+    examine=_examine,
+    fires=[
+        {
+            "processes": [
+                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 0.001}]}
+            ]
+        },
+        {
+            "processes": [
+                {"pid": 1, "tensor_calls": [{**_CALL, "kind": "moved-again", "host_s": 0.001}]}
+            ]
+        },
+    ],
+    quiet=[
+        {
+            "processes": [
+                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 1e-6}]}
+            ]
+        }
+    ],
+)

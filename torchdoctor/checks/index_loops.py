@@ -23,46 +23,33 @@ A recurrent network that goes through time, whose turns depend on each other: th
 stay, or become the layer that PyTorch has for it.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.analysed import element_loops, share_of_step
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0.02  # of the step
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: the least share worth a change; TorchTidy looks for the same"
 _FEWEST = 16  # turns a step
 _NAMED = 3
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where such loops take a share of the step that matters."""
-    from torchdoctor.facts.analysed import element_loops, share_of_step
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     loops = [x for x in element_loops(recording) if x.calls_per_step >= _FEWEST]
     share = share_of_step(recording, loops)
     if share is None or share < THRESHOLD:
-        return []
+        return
     evidence = [
         f"{place(recording, loop.location, '')}: {loop.calls_per_step:.0f} turns a step, "
         f"at most {loop.host_s * 1e3:.2f} ms: {loop.text}"
         for loop in loops[:_NAMED]
     ]
     evidence.append("One operator over the whole tensor does the same in microseconds.")
-    return [
-        Finding(
-            check="index-loops",
-            share_of_step=share,
-            evidence=evidence,
-            location=loops[0].location,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=loops[0].location,
+    )
 
 
 _CALL = {
@@ -87,10 +74,19 @@ def _two_lines(host_s: float, function: str) -> dict[str, object]:
     return {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": rows}]}
 
 
-FIRES = [_calls(), _two_lines(0.001, "train")]
-QUIET = [
-    _calls(host_s=1e-5),
-    _calls(calls_per_step=10.0),
-    _calls(kind="wait"),
-    _two_lines(0.00015, "train"),
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: the least share worth a change; TorchTidy looks for the same",
+    examine=_examine,
+    fires=[_calls(), _two_lines(0.001, "train")],
+    quiet=[
+        _calls(host_s=1e-5),
+        _calls(calls_per_step=10.0),
+        _calls(kind="wait"),
+        _two_lines(0.00015, "train"),
+    ],
+)

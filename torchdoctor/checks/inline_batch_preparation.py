@@ -23,30 +23,22 @@ Not to be confused with
 Rollouts of reinforcement learning, which call the model: only time before any forward counts.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording, StackSample
+from torchdoctor.facts.lookup import place
+from torchdoctor.facts.preparation import inline_preparation
+from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom
 
-UNDER = "data_loader"
 # Innermost frames of a batch that somebody else makes: a queue, a lock, a pipe.
 _WAITS = re.compile(r"(^|/)(threading|queue|selectors|socket)\.py |multiprocessing/|futures/")
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "XProf: moderately input-bound above 5 %"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding at the line that prepares the batch."""
-    from torchdoctor.facts.preparation import inline_preparation
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     found = inline_preparation(recording)
     if found is None or found.share < THRESHOLD:
-        return []
+        return
     evidence = [
         _where(recording, found.top),
         f"{found.share:.0%} of each step passes on the host between the end of a step and the "
@@ -54,20 +46,15 @@ def look(recording: Recording) -> list[Finding]:
         "A Dataset behind DataLoader workers prepares batches meanwhile; indexing in bulk, instead "
         "of sample by sample, costs less in any case.",
     ]
-    return [
-        Finding(
-            check="inline-batch-preparation",
-            share_of_step=found.share,
-            evidence=evidence,
-            location=found.top.location if found.top is not None else None,
-            severity="high" if found.share >= 0.2 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=found.share,
+        evidence=evidence,
+        location=found.top.location if found.top is not None else None,
+        severity="high" if found.share >= 0.2 else "moderate",
+    )
 
 
 def _where(recording: Recording, top: StackSample | None) -> str:
-    from torchdoctor.facts.lookup import place
-
     if top is None:
         return "Batches are prepared in the loop itself, one after the other with the model."
     at = place(recording, top.location, "")
@@ -88,35 +75,45 @@ _STACK = {
     "leaf": "numpy/core/memmap.py __getitem__",
 }
 _BOUNDARY = {"kind": "optimizer", "ident": 0}
-FIRES = [
-    {
-        "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
-        "processes": [{"pid": 1, "stacks": [_STACK]}],
-    }
-]
-QUIET = [
-    {
-        "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
-        "processes": [
-            {"pid": 1, "stacks": [{**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}]}
-        ],
-    },
-    {
-        "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
-        "processes": [
-            {
-                "pid": 1,
-                "stacks": [
-                    {
-                        "location": {"file": "/w/train.py", "line": 40, "function": "main"},
-                        "phase": "after_step",
-                        "count": 90,
-                        "leaf": "w/train.py main",
-                        "text": "total += loss.item()",
-                    }
-                ],
-            }
-        ],
-    },
-    {"steps": {"before_forward_s": 0.0001}},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="XProf: moderately input-bound above 5 %",
+    examine=_examine,
+    fires=[
+        {
+            "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
+            "processes": [{"pid": 1, "stacks": [_STACK]}],
+        }
+    ],
+    quiet=[
+        {
+            "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
+            "processes": [
+                {"pid": 1, "stacks": [{**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}]}
+            ],
+        },
+        {
+            "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
+            "processes": [
+                {
+                    "pid": 1,
+                    "stacks": [
+                        {
+                            "location": {"file": "/w/train.py", "line": 40, "function": "main"},
+                            "phase": "after_step",
+                            "count": 90,
+                            "leaf": "w/train.py main",
+                            "text": "total += loss.item()",
+                        }
+                    ],
+                }
+            ],
+        },
+        {"steps": {"before_forward_s": 0.0001}},
+    ],
+)

@@ -18,27 +18,18 @@ A hidden state that is carried on without `detach()`: its backward pass fails by
 step's loss, which lives until the next one replaces it.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "other"
 THRESHOLD = 3
-THRESHOLD_UNIT = "graphs of earlier steps that are kept"
-THRESHOLD_SOURCE = "torchdoctor: graphs of earlier steps; a loop that frees them keeps at most one"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding for what keeps them."""
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     kept = recording.main.kept_graphs
     if not kept:
-        return []
+        return
     evidence = []
     for one in kept:
         name = f"'{one.name}'" if one.name else "Something that the training loop does not name"
@@ -47,15 +38,11 @@ def look(recording: Recording) -> list[Finding]:
             f"{where + ': ' if where else ''}{name} keeps {one.nodes_per_step:.0f} nodes of the "
             "autograd graph of every step."
         )
-    return [
-        Finding(
-            check="kept-graphs",
-            share_of_step=None,
-            evidence=evidence,
-            location=next((one.location for one in kept if one.location), None),
-            severity="moderate",
-        )
-    ]
+    yield Symptom(
+        evidence=evidence,
+        location=next((one.location for one in kept if one.location), None),
+        severity="moderate",
+    )
 
 
 _KEPT = {
@@ -65,8 +52,18 @@ _KEPT = {
     "text": "total += loss",
     "nodes_per_step": 30.0,
 }
-FIRES = [
-    {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [_KEPT]}]},
-    {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [{"kind": "unknown"}]}]},
-]
-QUIET = [{"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": []}]}]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="other",
+    threshold=THRESHOLD,
+    unit="graphs of earlier steps that are kept",
+    source="torchdoctor: graphs of earlier steps; a loop that frees them keeps at most one",
+    examine=_examine,
+    fires=[
+        {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [_KEPT]}]},
+        {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [{"kind": "unknown"}]}]},
+    ],
+    quiet=[{"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": []}]}],
+)

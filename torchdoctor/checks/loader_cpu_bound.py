@@ -16,17 +16,19 @@ Not to be confused with
 A loader that waits for a disk or a network: there more workers than cores help.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.fetch_time import queued_words
+from torchdoctor.facts.lookup import (
+    data_wait_share,
+    loader_cpu_share,
+    training_loaders,
+    workers_keep_up,
+)
+from torchdoctor.facts.preparing_line import preparing_line
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 0.5
-THRESHOLD_UNIT = "% of the time of fetching is CPU time"
-THRESHOLD_SOURCE = "torchdoctor: most of the fetch is CPU time; SageMaker asks CPU > 90 %"
 WAIT = 0.05
 _CHEAPER_FIRST = (
     "Make this line cheaper first (whole-array NumPy operations, a decoder in C): workers only "
@@ -34,24 +36,13 @@ _CHEAPER_FIRST = (
 )
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the step waits for a loader that computes."""
-    from torchdoctor.facts.fetch_time import queued_words
-    from torchdoctor.facts.lookup import (
-        data_wait_share,
-        loader_cpu_share,
-        training_loaders,
-        workers_keep_up,
-    )
-    from torchdoctor.facts.preparing_line import preparing_line
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
     loaders = training_loaders(recording)
     if not loaders or share is None or share < WAIT or busy is None or busy < THRESHOLD:
-        return []
+        return
     if workers_keep_up(recording):
-        return []
+        return
     loader = loaders[0]
     evidence = [
         f"Fetching a batch is {busy:.0%} CPU time{queued_words(recording)}, with "
@@ -64,28 +55,35 @@ def look(recording: Recording) -> list[Finding]:
             f"One sample took {loader.sample_time_s * 1e3:.2f} ms to prepare, of the first "
             "batches of the observed launch."
         )
-    return [
-        Finding(
-            check="loader-cpu-bound",
-            share_of_step=share,
-            evidence=evidence,
-            location=loader.location,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=loader.location,
+    )
 
 
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.97}
-FIRES = [
-    {
-        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        "processes": [{"pid": 1, "loaders": [_LOADER]}],
-    }
-]
-QUIET = [
-    {
-        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        "processes": [{"pid": 1, "loaders": [{**_LOADER, "sample_cpu_share": 0.1}]}],
-    },
-    {"steps": {"data_wait_s": 0.0001}, "processes": [{"pid": 1, "loaders": [_LOADER]}]},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the time of fetching is CPU time",
+    source="torchdoctor: most of the fetch is CPU time; SageMaker asks CPU > 90 %",
+    phases=("data_wait_s", "loader_start_s"),
+    examine=_examine,
+    fires=[
+        {
+            "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+            "processes": [{"pid": 1, "loaders": [_LOADER]}],
+        }
+    ],
+    quiet=[
+        {
+            "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+            "processes": [{"pid": 1, "loaders": [{**_LOADER, "sample_cpu_share": 0.1}]}],
+        },
+        {"steps": {"data_wait_s": 0.0001}, "processes": [{"pid": 1, "loaders": [_LOADER]}]},
+    ],
+)

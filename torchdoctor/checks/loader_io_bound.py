@@ -21,42 +21,35 @@ Not to be confused with
 A loader that computes: there the number of cores limits how many workers help.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.fetch_time import untold_wait
+from torchdoctor.facts.lookup import (
+    data_wait_share,
+    loader_cpu_share,
+    training_loaders,
+    workers_keep_up,
+)
+from torchdoctor.facts.preparing_line import preparing_line
+from torchdoctor.facts.slow_reads import read_mounts_of
+from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words.environment import SLOW_KINDS
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 0.5
-THRESHOLD_UNIT = "% of the time of fetching is CPU time; a finding below it"
-THRESHOLD_SOURCE = "torchdoctor: most of the fetch is no CPU time; SageMaker asks iowait > 50 %"
 WAIT = 0.05
 _HARDLY_READ = 1e5  # bytes/s: a hard disk that seeks for each 4 kB still reads four times as much
 _ANYTHING = "storage, a network or a lock"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the step waits for a loader that itself waits."""
-    from torchdoctor.facts.fetch_time import untold_wait
-    from torchdoctor.facts.lookup import (
-        data_wait_share,
-        loader_cpu_share,
-        training_loaders,
-        workers_keep_up,
-    )
-    from torchdoctor.facts.preparing_line import preparing_line
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     share, busy = data_wait_share(recording), loader_cpu_share(recording)
     loaders = training_loaders(recording)
     if not loaders or share is None or share < WAIT or busy is None or busy >= THRESHOLD:
-        return []
+        return
     if untold_wait(recording) is not None:  # the report's doubts say it
-        return []
+        return
     if workers_keep_up(recording):
-        return []
+        return
     loader = loaders[0]
     reads, unread = recording.sensors.read_bytes_per_s, _reads_nothing(recording)
     waits_for = "a network, a lock, another process or a sleep" if unread else _ANYTHING
@@ -75,37 +68,41 @@ def look(recording: Recording) -> list[Finding]:
             if unread
             else f"The program reads {rate} from disk."
         )
-    return [
-        Finding(
-            check="loader-io-bound",
-            share_of_step=share,
-            evidence=evidence,
-            location=loader.location,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=loader.location,
+    )
 
 
 def _reads_nothing(recording: Recording) -> bool:
     """Whether what is waited for is no storage; reads of network file systems go by no disk."""
-    from torchdoctor.facts.slow_reads import read_mounts_of
-    from torchdoctor.words.environment import SLOW_KINDS
-
     reads = recording.sensors.read_bytes_per_s
     slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))
     return reads is not None and reads < _HARDLY_READ and not slow
 
 
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.08}
-FIRES = [
-    {
-        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        "processes": [{"pid": 1, "loaders": [_LOADER]}],
-    }
-]
-QUIET = [
-    {
-        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        "processes": [{"pid": 1, "loaders": [{**_LOADER, "sample_cpu_share": 0.95}]}],
-    }
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the time of fetching is CPU time; a finding below it",
+    source="torchdoctor: most of the fetch is no CPU time; SageMaker asks iowait > 50 %",
+    phases=("data_wait_s", "loader_start_s"),
+    examine=_examine,
+    fires=[
+        {
+            "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+            "processes": [{"pid": 1, "loaders": [_LOADER]}],
+        }
+    ],
+    quiet=[
+        {
+            "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+            "processes": [{"pid": 1, "loaders": [{**_LOADER, "sample_cpu_share": 0.95}]}],
+        }
+    ],
+)

@@ -18,36 +18,27 @@ Not to be confused with
 Python work between operators, which a compiler does not remove where it does not see it.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.counts import counted
+from torchdoctor.facts.lookup import overhead_share, updates_one_by_one
+from torchdoctor.words import CheckSpec, Recording, Symptom, TraceStatistics
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording, TraceStatistics
-
-UNDER = "cpu"
 THRESHOLD = 0.5
-THRESHOLD_UNIT = "% of the kernels under 10 us; without a GPU, of the step around operators"
 LAUNCHING = 0.3
-THRESHOLD_SOURCE = "torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.facts.lookup import overhead_share
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     if trace is None or not trace.step_s:
-        return []
+        return
     if trace.has_device:
         short, busy = trace.short_kernels_share, trace.gpu_busy_share
         if short is None or busy is None or short < THRESHOLD or busy > 0.5:
-            return []
+            return
         share = _launching_share(trace)
         if share < LAUNCHING:
-            return []
+            return
         evidence = [
             f"{counted(trace.kernels_per_step or 0, 'kernel')} a step, {short:.0%} of them under "
             f"10 us, and the GPU is busy {busy:.0%} of the step."
@@ -58,29 +49,23 @@ def look(recording: Recording) -> list[Finding]:
             overhead -= _optimizer_loop_share(recording)
         median, calls = trace.operator_median_us, trace.operator_calls_per_step
         if overhead is None or overhead < THRESHOLD or median is None or calls is None:
-            return []
+            return
         if median > 50.0 or calls < 300:
-            return []
+            return
         share = overhead
         evidence = [
             f"{calls:.0f} operators a step with a median of {median:.0f} us; they and what is "
             f"around them take {share:.0%} of the profiled step."
         ]
-    return [
-        Finding(
-            check="many-small-kernels",
-            share_of_step=share,
-            evidence=evidence,
-            location=None,
-            severity="high",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        severity="high",
+    )
 
 
 def _optimizer_loop_share(recording: Recording) -> float:
     """Share of the step in optimizers that update tensor by tensor: a finding of its own."""
-    from torchdoctor.facts.lookup import updates_one_by_one
-
     steps, optimizers = recording.steps, recording.main.optimizers
     if steps is None or steps.mean_s <= 0 or not any(map(updates_one_by_one, optimizers)):
         return 0.0
@@ -99,54 +84,63 @@ def _launching_share(trace: TraceStatistics) -> float:
     return host + min(max((shares.runtime or 0.0) - blocked, 0.0), host)
 
 
-FIRES = [
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.01,
-            "python_s": 0.003,
-            "small_operator_s": 0.006,
-            "operator_median_us": 6.0,
-            "operator_calls_per_step": 900.0,
-        }
-    },
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.01,
-            "has_device": True,
-            "short_kernels_share": 0.9,
-            "gpu_busy_share": 0.1,
-            "kernels_per_step": 800.0,
-            "shares": {"gpu": 0.1, "cpu": 0.5, "runtime": 0.2, "other": 0.2},
-        }
-    },
-]
-QUIET = [
-    {
-        # Blocked in copies: the GPU is idle, but not for want of launches.
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.01,
-            "has_device": True,
-            "short_kernels_share": 0.6,
-            "gpu_busy_share": 0.3,
-            "blocking_copy_s": 0.006,
-            "shares": {"gpu": 0.3, "cpu": 0.1, "runtime": 0.55, "other": 0.05},
-        }
-    },
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.01,
-            "python_s": 0.001,
-            "small_operator_s": 0.001,
-            "operator_median_us": 400.0,
-            "operator_calls_per_step": 60.0,
-        }
-    },
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the kernels under 10 us; without a GPU, of the step around operators",
+    source="torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %",
+    examine=_examine,
+    fires=[
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.01,
+                "python_s": 0.003,
+                "small_operator_s": 0.006,
+                "operator_median_us": 6.0,
+                "operator_calls_per_step": 900.0,
+            }
+        },
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.01,
+                "has_device": True,
+                "short_kernels_share": 0.9,
+                "gpu_busy_share": 0.1,
+                "kernels_per_step": 800.0,
+                "shares": {"gpu": 0.1, "cpu": 0.5, "runtime": 0.2, "other": 0.2},
+            }
+        },
+    ],
+    quiet=[
+        {
+            # Blocked in copies: the GPU is idle, but not for want of launches.
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.01,
+                "has_device": True,
+                "short_kernels_share": 0.6,
+                "gpu_busy_share": 0.3,
+                "blocking_copy_s": 0.006,
+                "shares": {"gpu": 0.3, "cpu": 0.1, "runtime": 0.55, "other": 0.05},
+            }
+        },
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.01,
+                "python_s": 0.001,
+                "small_operator_s": 0.001,
+                "operator_median_us": 400.0,
+                "operator_calls_per_step": 60.0,
+            }
+        },
+    ],
+)

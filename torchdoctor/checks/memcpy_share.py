@@ -15,24 +15,15 @@ Not to be confused with
 Copies that run beside kernels: they cost nothing.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom, TreeQuestion
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "memcpy"
-QUESTION = "Is memory copy time high?"
-METRIC = "exposed share of the step spent on copies, or blocked in them"
 THRESHOLD = 0.20
-THRESHOLD_UNIT = "% of the step, exposed; moderate from 5 %"
 MODERATE = 0.05
-THRESHOLD_SOURCE = "torchdoctor: the same bound as for data; XProf warns at 30 % of input time"
 
 
-def measure(recording: Recording) -> float | None:
-    """Exposed share of the step, 0 to 1."""
+def _measure(recording: Recording) -> float | None:
     shares, trace = recording.shares, recording.trace
     if shares.memcpy is None:
         return None
@@ -42,13 +33,10 @@ def measure(recording: Recording) -> float | None:
     return shares.memcpy + blocked
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where copies are at least a moderate share."""
-    from torchdoctor.words import Finding
-
-    share = measure(recording)
+def _examine(recording: Recording) -> Iterator[Symptom]:
+    share = _measure(recording)
     if share is None or share < MODERATE:
-        return []
+        return
     evidence = [f"Copies, or the host blocked in them, take {share:.0%} of each step, exposed."]
     trace = recording.trace
     if trace is not None and trace.blocking_copy_s:
@@ -61,31 +49,44 @@ def look(recording: Recording) -> list[Finding]:
                 "wait until all is done that was launched before: what they wait for is not the "
                 "copy."
             )
-    severity = "high" if share >= THRESHOLD else "moderate"
-    return [
-        Finding(check="memcpy-share", share_of_step=share, evidence=evidence, severity=severity)
-    ]
+    yield Symptom(share=share, evidence=evidence)
 
 
-FIRES = [
-    {"shares": {"memcpy": 0.3, "gpu": 0.5, "cpu": 0.2}},
-    {
-        "shares": {"memcpy": 0.03, "gpu": 0.32, "runtime": 0.52, "cpu": 0.11},
-        "trace": {"path": "t", "steps": 2, "step_s": 0.245, "blocking_copy_exposed_s": 0.09},
-    },
-]
-QUIET = [
-    {"shares": {"memcpy": 0.01, "gpu": 0.99}},
-    {"shares": {"cpu": 1.0}},
-    # Blocked in copies for long, but kernels run meanwhile.
-    {
-        "shares": {"memcpy": 0.01, "gpu": 0.9, "runtime": 0.06},
-        "trace": {
-            "path": "t",
-            "steps": 2,
-            "step_s": 0.1,
-            "blocking_copy_s": 0.05,
-            "blocking_copy_exposed_s": 0.001,
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="memcpy",
+    threshold=THRESHOLD,
+    unit="% of the step, exposed; moderate from 5 %",
+    source="torchdoctor: the same bound as for data; XProf warns at 30 % of input time",
+    question=TreeQuestion(
+        text="Is memory copy time high?",
+        metric="exposed share of the step spent on copies, or blocked in them",
+        measure=_measure,
+        needs_gpu=True,
+    ),
+    share_field="memcpy",
+    examine=_examine,
+    fires=[
+        {"shares": {"memcpy": 0.3, "gpu": 0.5, "cpu": 0.2}},
+        {
+            "shares": {"memcpy": 0.03, "gpu": 0.32, "runtime": 0.52, "cpu": 0.11},
+            "trace": {"path": "t", "steps": 2, "step_s": 0.245, "blocking_copy_exposed_s": 0.09},
         },
-    },
-]
+    ],
+    quiet=[
+        {"shares": {"memcpy": 0.01, "gpu": 0.99}},
+        {"shares": {"cpu": 1.0}},
+        # Blocked in copies for long, but kernels run meanwhile.
+        {
+            "shares": {"memcpy": 0.01, "gpu": 0.9, "runtime": 0.06},
+            "trace": {
+                "path": "t",
+                "steps": 2,
+                "step_s": 0.1,
+                "blocking_copy_s": 0.05,
+                "blocking_copy_exposed_s": 0.001,
+            },
+        },
+    ],
+)

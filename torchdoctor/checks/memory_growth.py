@@ -22,48 +22,43 @@ Not to be confused with
 A cache that fills once, or an allocator that warms up.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "other"
 THRESHOLD = 0.01
-THRESHOLD_UNIT = "% of the machine's memory per minute"
-THRESHOLD_SOURCE = "torchdoctor: the machine is full after 100 minutes"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     growth, total = recording.sensors.rss_growth_bytes_per_s, recording.environment.memory_bytes
     if growth is None or not total or growth * 60.0 < THRESHOLD * total:
-        return []
+        return
     if recording.sensors.window_s < 3.0:
-        return []
-    return [
-        Finding(
-            check="memory-growth",
-            share_of_step=None,
-            evidence=[f"Resident memory grows by {growth / 2**20:.1f} MiB a second."],
-            location=None,
-            severity="moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=[f"Resident memory grows by {growth / 2**20:.1f} MiB a second."],
+        severity="moderate",
+    )
 
 
-FIRES = [
-    {
-        "sensors": {"rss_growth_bytes_per_s": 1e8, "window_s": 10.0},
-        "environment": {"memory_bytes": 2**34},
-    }
-]
-QUIET = [
-    {
-        "sensors": {"rss_growth_bytes_per_s": 0.0, "window_s": 10.0},
-        "environment": {"memory_bytes": 2**34},
-    }
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="other",
+    threshold=THRESHOLD,
+    unit="% of the machine's memory per minute",
+    source="torchdoctor: the machine is full after 100 minutes",
+    examine=_examine,
+    fires=[
+        {
+            "sensors": {"rss_growth_bytes_per_s": 1e8, "window_s": 10.0},
+            "environment": {"memory_bytes": 2**34},
+        }
+    ],
+    quiet=[
+        {
+            "sensors": {"rss_growth_bytes_per_s": 0.0, "window_s": 10.0},
+            "environment": {"memory_bytes": 2**34},
+        }
+    ],
+)

@@ -14,47 +14,42 @@ Not to be confused with
 Memory that torch keeps for later: NVML counts it as used.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.9
-THRESHOLD_UNIT = "% of the GPU's memory"
-THRESHOLD_SOURCE = "TensorBoard profiler plugin: 90 %"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
     peak = recording.sensors.gpu_memory_peak_bytes
     if not total or peak is None or peak < THRESHOLD * total:
-        return []
-    return [
-        Finding(
-            check="memory-near-limit",
-            share_of_step=None,
-            evidence=[f"{peak / total:.0%} of the GPU's memory is in use."],
-            location=None,
-            severity="moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=[f"{peak / total:.0%} of the GPU's memory is in use."],
+        severity="moderate",
+    )
 
 
-FIRES = [
-    {
-        "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
-        "sensors": {"gpu_memory_peak_bytes": 95},
-    }
-]
-QUIET = [
-    {
-        "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
-        "sensors": {"gpu_memory_peak_bytes": 50},
-    }
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the GPU's memory",
+    source="TensorBoard profiler plugin: 90 %",
+    examine=_examine,
+    fires=[
+        {
+            "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
+            "sensors": {"gpu_memory_peak_bytes": 95},
+        }
+    ],
+    quiet=[
+        {
+            "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
+            "sensors": {"gpu_memory_peak_bytes": 50},
+        }
+    ],
+)

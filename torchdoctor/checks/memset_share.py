@@ -19,31 +19,22 @@ Not to be confused with
 Copies (memcpy-share). Kernels that compute and write zeros, as a mask or a dropout does.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Operator, Recording
+from torchdoctor.words import CheckSpec, Operator, Recording, Symptom
 
-UNDER = "memcpy"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: as for other time that computes nothing (XProf: 5 % of input)"
 _HIGH = 0.2
 _NAMED = 3
 _FILLS = re.compile(r"aten::(?:(?:_foreach_)?zero_|fill_|(?:new_)?(?:zeros|ones|full)(?:_like)?)")
 _EMBEDDING = "aten::embedding_dense_backward"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where filling memory takes its share of the step."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     fills, share = _fills(recording), _share(recording)
     if share is None or share < THRESHOLD:
-        return []
+        return
     evidence = [f"Filling memory with a constant takes {share:.0%} of each step."]
     for one in fills[:_NAMED]:
         sizes = f", most often {one.shapes}" if one.shapes else ""
@@ -51,15 +42,12 @@ def look(recording: Recording) -> list[Finding]:
             f"{one.name}: {one.calls_per_step:.3g} calls and {_spent(one) * 1e3:.3g} ms a step"
             f"{sizes}."
         )
-    return [
-        Finding(
-            check="memset-share",
-            share_of_step=share,
-            evidence=evidence + _advice(recording),
-            location=recording.main.flags.zero_grad_location,
-            severity="high" if share >= _HIGH else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence + _advice(recording),
+        location=recording.main.flags.zero_grad_location,
+        severity="high" if share >= _HIGH else "moderate",
+    )
 
 
 def _fills(recording: Recording) -> list[Operator]:
@@ -101,20 +89,30 @@ def _advice(recording: Recording) -> list[str]:
 
 _FILL = {"name": "aten::fill_", "calls_per_step": 8.0, "self_s": 0.002, "shapes": "[4096, 4096]"}
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.01}
-FIRES = [
-    {"trace": {**_TRACE, "operators": [_FILL]}},
-    {"trace": {**_TRACE, "operators": [_FILL, {**_FILL, "name": _EMBEDDING}]}},
-    {"trace": {**_TRACE, "has_device": True}, "shares": {"memset": 0.12, "gpu": 0.88}},
-    {
-        "trace": {**_TRACE, "operators": [{**_FILL, "self_s": 1e-5, "device_s": 0.001}]},
-        "processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 30}}],
-    },
-]
-QUIET = [
-    {"trace": {**_TRACE, "operators": [{**_FILL, "self_s": 1e-4}]}},
-    # On a GPU the host's time to launch it is not what is asked.
-    {"trace": {**_TRACE, "operators": [{**_FILL, "device_s": 1e-5}]}},
-    {"trace": {**_TRACE, "operators": [{**_FILL, "name": "aten::mm"}]}},
-    {"trace": {**_TRACE, "has_device": True}, "shares": {"memset": 0.01, "gpu": 0.99}},
-    {"shares": {"cpu": 1.0}},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="memcpy",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: as for other time that computes nothing (XProf: 5 % of input)",
+    examine=_examine,
+    fires=[
+        {"trace": {**_TRACE, "operators": [_FILL]}},
+        {"trace": {**_TRACE, "operators": [_FILL, {**_FILL, "name": _EMBEDDING}]}},
+        {"trace": {**_TRACE, "has_device": True}, "shares": {"memset": 0.12, "gpu": 0.88}},
+        {
+            "trace": {**_TRACE, "operators": [{**_FILL, "self_s": 1e-5, "device_s": 0.001}]},
+            "processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 30}}],
+        },
+    ],
+    quiet=[
+        {"trace": {**_TRACE, "operators": [{**_FILL, "self_s": 1e-4}]}},
+        # On a GPU the host's time to launch it is not what is asked.
+        {"trace": {**_TRACE, "operators": [{**_FILL, "device_s": 1e-5}]}},
+        {"trace": {**_TRACE, "operators": [{**_FILL, "name": "aten::mm"}]}},
+        {"trace": {**_TRACE, "has_device": True}, "shares": {"memset": 0.01, "gpu": 0.99}},
+        {"shares": {"cpu": 1.0}},
+    ],
+)

@@ -19,63 +19,44 @@ Not to be confused with
 The number of classes of a small head: its product takes no time.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.hardware import compute_capability
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.padding import PaddingGain, padding_gains
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.facts.padding import PaddingGain
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 8
-THRESHOLD_UNIT = "elements, of which sizes are to be multiples"
-THRESHOLD_SOURCE = "NVIDIA, Matrix Multiplication Background: multiples of 16 bytes (8 halves)"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where a large layer has an odd size."""
-    from torchdoctor.facts.hardware import compute_capability
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.facts.padding import padding_gains
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     timed = padding_gains(recording)
     if timed:
-        return _gains([one for one in timed if one.worthwhile])
+        yield from _gains([one for one in timed if one.worthwhile])
+        return
     if not recording.has_gpu or (compute_capability(recording) or (0, 0)) < (7, 0):
-        return []
+        return
     models = [model for model in training_models(recording) if model.odd_sizes]
     low = any(m.autocast_forwards or set(m.dtypes) & {"bfloat16", "float16"} for m in models)
     if not models or not (low or recording.main.flags.matmul_tf32):
-        return []
+        return
     layers = [layer for model in models for layer in model.odd_sizes]
-    return [
-        Finding(
-            check="odd-sizes",
-            share_of_step=None,
-            evidence=[f"No multiples of 8: {'; '.join(layers[:4])}."],
-            location=models[0].location,
-            severity="advice",
-        )
-    ]
+    yield Symptom(
+        evidence=[f"No multiples of 8: {'; '.join(layers[:4])}."],
+        location=models[0].location,
+        severity="advice",
+    )
 
 
-def _gains(found: list[PaddingGain]) -> list[Finding]:
-    from torchdoctor.words import Finding
-
+def _gains(found: list[PaddingGain]) -> Iterator[Symptom]:
     if not found:
-        return []
+        return
     known = [one.step_share for one in found if one.step_share is not None]
-    return [
-        Finding(
-            check="odd-sizes",
-            share_of_step=min(sum(known), 1.0) if known else None,
-            evidence=[f"{one.text}." for one in found],
-            location=None,
-            severity="advice",
-        )
-    ]
+    yield Symptom(
+        share=min(sum(known), 1.0) if known else None,
+        evidence=[f"{one.text}." for one in found],
+        severity="advice",
+    )
 
 
 _GPU = {"index": 0, "name": "A100", "compute_capability": "8.0"}
@@ -97,20 +78,30 @@ _PADDED = {
     "speedups": [1.3, 1.32, 1.28, 1.31],
 }
 _NO_GAIN = {**_PADDED, "speedups": [0.98, 1.01, 1.0, 1.02]}
-FIRES = [
-    {"environment": {"gpus": [_GPU]}, "processes": [{"pid": 1, "models": [_MODEL]}]},
-    {"processes": [{"pid": 1, "padded_products": [_PADDED]}]},
-]
-QUIET = [
-    # Timed, and found to gain nothing: whatever the sizes would let one expect.
-    {
-        "environment": {"gpus": [_GPU]},
-        "processes": [{"pid": 1, "models": [_MODEL], "padded_products": [_NO_GAIN]}],
-    },
-    {"processes": [{"pid": 1, "padded_products": [{**_PADDED, "alone_s": 1e-6}]}]},
-    {"processes": [{"pid": 1, "models": [{**_MODEL, "device": "cpu"}]}]},
-    {
-        "environment": {"gpus": [_GPU]},
-        "processes": [{"pid": 1, "models": [{**_MODEL, "odd_sizes": []}]}],
-    },
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="elements, of which sizes are to be multiples",
+    source="NVIDIA, Matrix Multiplication Background: multiples of 16 bytes (8 halves)",
+    examine=_examine,
+    fires=[
+        {"environment": {"gpus": [_GPU]}, "processes": [{"pid": 1, "models": [_MODEL]}]},
+        {"processes": [{"pid": 1, "padded_products": [_PADDED]}]},
+    ],
+    quiet=[
+        # Timed, and found to gain nothing: whatever the sizes would let one expect.
+        {
+            "environment": {"gpus": [_GPU]},
+            "processes": [{"pid": 1, "models": [_MODEL], "padded_products": [_NO_GAIN]}],
+        },
+        {"processes": [{"pid": 1, "padded_products": [{**_PADDED, "alone_s": 1e-6}]}]},
+        {"processes": [{"pid": 1, "models": [{**_MODEL, "device": "cpu"}]}]},
+        {
+            "environment": {"gpus": [_GPU]},
+            "processes": [{"pid": 1, "models": [{**_MODEL, "odd_sizes": []}]}],
+        },
+    ],
+)

@@ -14,38 +14,36 @@ Not to be confused with
 The closure of LBFGS, which is forward and backward.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0.2
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: a fifth of the step is worth a look"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     steps = recording.steps
     if steps is None or steps.mean_s <= 0 or steps.optimizer_s / steps.mean_s < THRESHOLD:
-        return []
+        return
     share = steps.optimizer_s / steps.mean_s
     location = recording.main.optimizers[0].location if recording.main.optimizers else None
-    return [
-        Finding(
-            check="optimizer-share",
-            share_of_step=share,
-            evidence=[f"optimizer.step() takes {share:.0%} of each step."],
-            location=location,
-            severity="moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[f"optimizer.step() takes {share:.0%} of each step."],
+        location=location,
+        severity="moderate",
+    )
 
 
-FIRES = [{"steps": {"optimizer_s": 0.004}}]
-QUIET = [{"steps": {"optimizer_s": 0.0004}}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: a fifth of the step is worth a look",
+    phases=("optimizer_s",),
+    examine=_examine,
+    fires=[{"steps": {"optimizer_s": 0.004}}],
+    quiet=[{"steps": {"optimizer_s": 0.0004}}],
+)

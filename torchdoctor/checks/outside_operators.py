@@ -24,17 +24,11 @@ The microseconds of Python and dispatch between operators (python-overhead). A p
 `torchdoctor run` observes is asked by its own stacks instead (work-outside-model).
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Location, PythonPlace, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, PythonPlace, Recording
-
-UNDER = "other"
 THRESHOLD = 0.10
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: a tenth of the step is worth a look"
 _HIGH = 0.30
 _NAMED = 3
 _SCRIPT = "<module>"
@@ -42,16 +36,13 @@ _LITTLE = 0.01  # of the step: a place that holds less is not named
 _TOLD = 0.25  # of that time: places that hold less of it do not explain it
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding, Location
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     if recording.steps is not None or trace is None or not trace.step_s:
-        return []
+        return
     share = min((trace.outside_s or 0.0) / trace.step_s, recording.shares.other or 0.0)
     if share < THRESHOLD:
-        return []
+        return
     ranked = sorted(trace.python_places, key=lambda one: one.other_s, reverse=True)
     told = [one for one in ranked if one.other_s >= _LITTLE * trace.step_s][:_NAMED]
     if sum(one.other_s for one in told) < _TOLD * share * trace.step_s:
@@ -59,15 +50,12 @@ def look(recording: Recording) -> list[Finding]:
     location = None
     if told and told[0].function != _SCRIPT:
         location = Location(file=told[0].file, line=told[0].line, function=told[0].function)
-    return [
-        Finding(
-            check="outside-operators",
-            share_of_step=share,
-            evidence=_evidence(share, told, trace.step_s, bool(trace.python_places)),
-            location=location,
-            severity="high" if share >= _HIGH else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=_evidence(share, told, trace.step_s, bool(trace.python_places)),
+        location=location,
+        severity="high" if share >= _HIGH else "moderate",
+    )
 
 
 def _evidence(share: float, told: list[PythonPlace], step_s: float, stacks: bool) -> list[str]:
@@ -99,23 +87,38 @@ def _named(one: PythonPlace) -> str:
 
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "python_s": 0.0097, "outside_s": 0.0096}
 _PLACE = {"file": "train.py", "line": 12, "function": "main", "other_s": 0.0095}
-FIRES = [
-    {"shares": {"cpu": 0.04, "other": 0.96}, "steps": None, "trace": trace}
-    for trace in (_TRACE, {**_TRACE, "python_places": [_PLACE]})
-]
-QUIET = [
-    # Python between operators alone.
-    {"shares": {"cpu": 1.0, "other": 0.0}, "steps": None, "trace": {**_TRACE, "outside_s": 0.0}},
-    # A kernel hides it.
-    {
-        "shares": {"gpu": 0.97, "other": 0.03},
-        "steps": None,
-        "trace": {**_TRACE, "has_device": True},
-    },
-    # A run knows its program's stacks.
-    {
-        "shares": {"cpu": 0.04, "other": 0.96},
-        "steps": {"boundary": {"kind": "loader"}, "steps": 9, "mean_s": 0.01, "median_s": 0.01},
-        "trace": _TRACE,
-    },
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="other",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: a tenth of the step is worth a look",
+    verdict="all",  # what a trace knows of it, and no more
+    examine=_examine,
+    fires=[
+        {"shares": {"cpu": 0.04, "other": 0.96}, "steps": None, "trace": trace}
+        for trace in (_TRACE, {**_TRACE, "python_places": [_PLACE]})
+    ],
+    quiet=[
+        # Python between operators alone.
+        {
+            "shares": {"cpu": 1.0, "other": 0.0},
+            "steps": None,
+            "trace": {**_TRACE, "outside_s": 0.0},
+        },
+        # A kernel hides it.
+        {
+            "shares": {"gpu": 0.97, "other": 0.03},
+            "steps": None,
+            "trace": {**_TRACE, "has_device": True},
+        },
+        # A run knows its program's stacks.
+        {
+            "shares": {"cpu": 0.04, "other": 0.96},
+            "steps": {"boundary": {"kind": "loader"}, "steps": 9, "mean_s": 0.01, "median_s": 0.01},
+            "trace": _TRACE,
+        },
+    ],
+)

@@ -16,31 +16,22 @@ Small copies of a few bytes, such as a learning rate: they are not worth pinning
 host: they wait for the device, whatever memory they end in (see sync-in-step).
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.counts import counted
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "memcpy"
 THRESHOLD = 1.0
-THRESHOLD_UNIT = "pageable copy in each step"
 LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
-THRESHOLD_SOURCE = "Nsight Systems' expert rule cuda_memcpy_async: pageable memory"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace, steps = recording.trace, recording.steps
     pageable = trace.pageable_copies if trace is not None else None
     if pageable is None and steps is not None:
         pageable = steps.pageable_copies_per_step
     if pageable is None or pageable < THRESHOLD:
-        return []
+        return
     evidence = [f"From pageable memory: {counted(pageable, 'copy', 'copies')} a step."]
     share = None
     if trace is not None and trace.pageable_wait_s is not None and trace.step_s:
@@ -48,37 +39,52 @@ def look(recording: Recording) -> list[Finding]:
         exposed = (trace.shares.memcpy or 0.0) + (trace.shares.runtime or 0.0)
         share = min(trace.pageable_wait_s / trace.step_s, exposed)
         if share < LEAST_SHARE:
-            return []
+            return
         evidence.append(
             f"They hold the host {trace.pageable_wait_s * 1e3:.1f} ms of a "
             f"{trace.step_s * 1e3:.1f} ms step."
         )
-    return [
-        Finding(
-            check="pageable-copies",
-            share_of_step=share,
-            evidence=evidence,
-            location=None,
-            severity="high" if share is not None and share >= 0.1 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        severity="high" if share is not None and share >= 0.1 else "moderate",
+    )
 
 
-FIRES = [
-    {
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.1,
-            "pageable_copies": 2.0,
-            "pageable_wait_s": 0.02,
-            "shares": {"gpu": 0.7, "memcpy": 0.1, "runtime": 0.2},
-        }
-    }
-]
 _FEW_BYTES = {"pageable_copies": 9.0, "pageable_wait_s": 0.00007}
-QUIET = [
-    {"trace": {"path": "t", "steps": 4, "step_s": 0.1, "pageable_copies": 0.0}},
-    {"trace": {"path": "t", "steps": 4, "step_s": 0.1, **_FEW_BYTES, "shares": {"runtime": 0.5}}},
-    {},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="memcpy",
+    threshold=THRESHOLD,
+    unit="pageable copy in each step",
+    source="Nsight Systems' expert rule cuda_memcpy_async: pageable memory",
+    share_field="memcpy",
+    examine=_examine,
+    fires=[
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.1,
+                "pageable_copies": 2.0,
+                "pageable_wait_s": 0.02,
+                "shares": {"gpu": 0.7, "memcpy": 0.1, "runtime": 0.2},
+            }
+        }
+    ],
+    quiet=[
+        {"trace": {"path": "t", "steps": 4, "step_s": 0.1, "pageable_copies": 0.0}},
+        {
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.1,
+                **_FEW_BYTES,
+                "shares": {"runtime": 0.5},
+            }
+        },
+        {},
+    ],
+)

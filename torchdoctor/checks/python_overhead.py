@@ -17,60 +17,56 @@ Waiting for data, which is counted elsewhere; longer stretches without any opera
 program does something of its own or sleeps (outside-operators, work-outside-model).
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import overhead_share
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0.3
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.lookup import overhead_share
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     share = overhead_share(recording)
     if share is None or share < THRESHOLD:
-        return []
+        return
     trace = recording.trace
     calls = trace.operator_calls_per_step if trace is not None else None
     evidence = [f"Python, dispatch and small operators take {share:.0%} of the profiled step."]
     if calls:
         evidence.append(f"{calls:.0f} operators run in each step.")
-    return [
-        Finding(
-            check="python-overhead", share_of_step=share, evidence=evidence, severity="moderate"
-        )
-    ]
+    yield Symptom(share=share, evidence=evidence, severity="moderate")
 
 
-FIRES = [
-    {
-        "shares": {"cpu": 1.0},
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.01,
-            "python_s": 0.003,
-            "small_operator_s": 0.004,
-        },
-    }
-]
-QUIET = [
-    {
-        "shares": {"cpu": 1.0},
-        "trace": {
-            "path": "t",
-            "steps": 4,
-            "step_s": 0.01,
-            "python_s": 0.0003,
-            "small_operator_s": 0.0004,
-        },
-    }
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %",
+    examine=_examine,
+    fires=[
+        {
+            "shares": {"cpu": 1.0},
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.01,
+                "python_s": 0.003,
+                "small_operator_s": 0.004,
+            },
+        }
+    ],
+    quiet=[
+        {
+            "shares": {"cpu": 1.0},
+            "trace": {
+                "path": "t",
+                "steps": 4,
+                "step_s": 0.01,
+                "python_s": 0.0003,
+                "small_operator_s": 0.0004,
+            },
+        }
+    ],
+)

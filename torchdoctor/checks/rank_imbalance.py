@@ -24,33 +24,23 @@ Not to be confused with
 Communication that is slow by itself: then all ranks wait alike, and none of them computes longer.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterator
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, RankTime, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, RankTime, Recording
-
-UNDER = "communication"
 THRESHOLD = 0.10
-THRESHOLD_UNIT = "% of the step that the slowest rank works longer than the mean"
-THRESHOLD_SOURCE = "torchdoctor: less is within what steps differ from each other"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     ranks = recording.ranks
     step_s = max((one.step_s for one in ranks), default=0.0)
     if len(ranks) < 2 or step_s <= 0:
-        return []
+        return
     slowest = max(ranks, key=_own_s)
     mean_s = sum(map(_own_s, ranks)) / len(ranks)
     share = (_own_s(slowest) - mean_s) / step_s
     if share < THRESHOLD:
-        return []
+        return
     evidence = [
         f"Rank {slowest.rank} works {_own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
         f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
@@ -59,14 +49,10 @@ def look(recording: Recording) -> list[Finding]:
     evidence.append(f"What it takes longer than the others: {_difference(slowest, others)}.")
     if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
         evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
-    return [
-        Finding(
-            check="rank-imbalance",
-            share_of_step=share,
-            evidence=evidence,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+    )
 
 
 def _difference(slowest: RankTime, others: list[RankTime]) -> str:
@@ -90,12 +76,22 @@ _PARTS: dict[str, Callable[[RankTime], float]] = {
     "host and copies": lambda one: _own_s(one) - one.kernel_s - one.data_loader_s,
 }
 _EVEN = {"path": "t", "step_s": 0.1, "communication_exposed_s": 0.02}
-FIRES = [
-    {
-        "ranks": [
-            {**_EVEN, "rank": 0, "communication_exposed_s": 0.05},
-            {**_EVEN, "rank": 1, "communication_exposed_s": 0.01},
-        ]
-    }
-]
-QUIET: list[dict[str, object]] = [{"ranks": [{**_EVEN, "rank": 0}, {**_EVEN, "rank": 1}]}, {}]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="communication",
+    threshold=THRESHOLD,
+    unit="% of the step that the slowest rank works longer than the mean",
+    source="torchdoctor: less is within what steps differ from each other",
+    examine=_examine,
+    fires=[
+        {
+            "ranks": [
+                {**_EVEN, "rank": 0, "communication_exposed_s": 0.05},
+                {**_EVEN, "rank": 1, "communication_exposed_s": 0.01},
+            ]
+        }
+    ],
+    quiet=[{"ranks": [{**_EVEN, "rank": 0}, {**_EVEN, "rank": 1}]}, {}],
+)

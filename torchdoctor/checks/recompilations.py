@@ -29,42 +29,35 @@ The first compilation, which every process pays once. Graph breaks, which cut a 
 What compiling cost in a trial of torch-compile: the report says that of the trial.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.counts import counted
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import CheckSpec, Compilation, Recording, Symptom, TracedCompilation
+from torchdoctor.words.program import on_sizes
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Compilation, Finding, Recording, TracedCompilation
-
-UNDER = "cpu"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the time since the first step"
-THRESHOLD_SOURCE = (
-    "torchdoctor: as for waiting for data (XProf: 5 %); four and more versions more of one function"
-)
 _NORMAL = 3  # further versions of a function: the last batch, evaluation, the last batch of that
 _NAMED = 3
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where compilations go on after the first step; a run's own counters go first."""
+def _examine(recording: Recording) -> Iterator[Symptom]:
     compiled, trace = recording.main.compilation, recording.trace
     if compiled is not None:
-        return _counted(recording, compiled)
+        yield from _counted(recording, compiled)
+        return
     if trace is None or trace.compilation is None or not trace.step_s or not trace.steps:
-        return []
+        return
     share = trace.compilation.compile_s / trace.step_s
-    return _traced(trace.compilation, share, trace.steps) if share >= THRESHOLD else []
+    if share >= THRESHOLD:
+        yield _traced(trace.compilation, share, trace.steps)
 
 
-def _counted(recording: Recording, compiled: Compilation) -> list[Finding]:
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.words import Finding
-
+def _counted(recording: Recording, compiled: Compilation) -> Iterator[Symptom]:
     share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
     often = compiled.later_most > _NORMAL and share >= THRESHOLD
     if not often and not compiled.gave_up:
-        return []
+        return
     evidence = []
     if compiled.later_recompiles:
         evidence.append(
@@ -79,28 +72,20 @@ def _counted(recording: Recording, compiled: Compilation) -> list[Finding]:
         for one in compiled.gave_up[:_NAMED]
     ]
     evidence += _advice([one.reason for one in reasons] + [one.reason for one in compiled.gave_up])
-    return [
-        Finding(
-            check="recompilations",
-            share_of_step=share or None,
-            evidence=evidence,
-            location=reasons[0].location if reasons else None,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share or None,
+        evidence=evidence,
+        location=reasons[0].location if reasons else None,
+    )
 
 
 def _where(recording: Recording, one: object) -> str:
-    from torchdoctor.facts.lookup import place
-
     location = getattr(one, "location", None)
     return "" if location is None else f"{place(recording, location, '')}: "
 
 
 def _advice(reasons: list[str]) -> list[str]:
     """What to do about guards that fail, by what they guard."""
-    from torchdoctor.words.program import on_sizes
-
     said = []
     if any(on_sizes(reason) for reason in reasons):
         said.append(
@@ -116,10 +101,7 @@ def _advice(reasons: list[str]) -> list[str]:
     return said or ["TORCH_LOGS=recompiles shows each guard that fails."]
 
 
-def _traced(compiled: TracedCompilation, share: float, steps: int) -> list[Finding]:
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.words import Finding
-
+def _traced(compiled: TracedCompilation, share: float, steps: int) -> Symptom:
     often = counted(round(compiled.compiles_per_step * steps), "function")
     evidence = [
         f"torch.compile is at work in {compiled.steps_with} of the {steps} steps, on {often}: "
@@ -138,10 +120,7 @@ def _traced(compiled: TracedCompilation, share: float, steps: int) -> list[Findi
             "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
             "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
         )
-    severity = "advice" if first else "high" if share >= 0.2 else "moderate"
-    return [
-        Finding(check="recompilations", share_of_step=share, evidence=evidence, severity=severity)
-    ]
+    return Symptom(share=share, evidence=evidence, severity="advice" if first else None)
 
 
 _SIZES = {
@@ -172,22 +151,32 @@ def _of_a_trace(**changes: object) -> dict[str, object]:
     }
 
 
-FIRES = [
-    _run(),
-    _run(
-        later_recompiles=0,
-        later_most=0,
-        later_s=0.0,
-        gave_up=[{"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}],
-    ),
-    _of_a_trace(again=2),
-    _of_a_trace(again=0),
-    _of_a_trace(),
-]
-QUIET = [
-    _run(later_recompiles=2, later_most=2),  # a last and smaller batch, and evaluation
-    _run(later_recompiles=15, later_most=3),  # in five pieces, with evaluation's last batch
-    _run(later_s=0.1),
-    {"processes": [{"pid": 1}]},
-    _of_a_trace(compile_s=0.0, compiles_per_step=0.0, steps_with=0),
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the time since the first step",
+    source="torchdoctor: as for waiting for data (XProf: 5 %); "
+    "four and more versions more of one function",
+    examine=_examine,
+    fires=[
+        _run(),
+        _run(
+            later_recompiles=0,
+            later_most=0,
+            later_s=0.0,
+            gave_up=[{"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}],
+        ),
+        _of_a_trace(again=2),
+        _of_a_trace(again=0),
+        _of_a_trace(),
+    ],
+    quiet=[
+        _run(later_recompiles=2, later_most=2),  # a last and smaller batch, and evaluation
+        _run(later_recompiles=15, later_most=3),  # in five pieces, with evaluation's last batch
+        _run(later_s=0.1),
+        {"processes": [{"pid": 1}]},
+        _of_a_trace(compile_s=0.0, compiles_per_step=0.0, steps_with=0),
+    ],
+)

@@ -29,52 +29,41 @@ The GPU's utilization, which is high as soon as any kernel runs. Work that is do
 checkpointing) is counted twice here, so this MFU is then too high.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.1
-THRESHOLD_UNIT = "% of the step in matrix products"
-THRESHOLD_SOURCE = "torchdoctor: below it MFU says little"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding wherever it was measured and there is enough of it."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     work = trace.matrix_work if trace is not None else None
     if trace is None or work is None or work.mfu is None or not trace.step_s:
-        return []
+        return
     share = min(work.device_s / trace.step_s, 1.0)
     by_compute, by_memory = work.compute_bound_s or 0.0, work.memory_bound_s or 0.0
     kernels_s = max((trace.shares.gpu or 0.0) * trace.step_s, work.device_s)
     if share < THRESHOLD or not by_compute + by_memory:
-        return []
+        return
     bound = "compute-bound" if by_compute >= 0.5 * kernels_s else "memory-bound"
     reached = (
         "" if work.peak_share is None else f"; while they run they reach {work.peak_share:.0%}"
     )
-    return [
-        Finding(
-            check="roofline",
-            share_of_step=share,
-            evidence=[
-                f"The GPU's work is {bound}: of its kernel time, {by_compute / kernels_s:.0%} are "
-                f"products that arithmetic limits on a {work.gpu}, {by_memory / kernels_s:.0%} "
-                "products that memory bandwidth limits by their sizes, and "
-                f"{max(1 - (by_compute + by_memory) / kernels_s, 0.0):.0%} other kernels, which "
-                "move memory.",
-                f"MFU {work.mfu:.1%}: {work.flops / 1e9:.0f} GFLOP a step, against the dense peak "
-                f"of their precision{reached} ({work.source}).",
-            ],
-            severity="advice",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"The GPU's work is {bound}: of its kernel time, {by_compute / kernels_s:.0%} are "
+            f"products that arithmetic limits on a {work.gpu}, {by_memory / kernels_s:.0%} "
+            "products that memory bandwidth limits by their sizes, and "
+            f"{max(1 - (by_compute + by_memory) / kernels_s, 0.0):.0%} other kernels, which "
+            "move memory.",
+            f"MFU {work.mfu:.1%}: {work.flops / 1e9:.0f} GFLOP a step, against the dense peak "
+            f"of their precision{reached} ({work.source}).",
+        ],
+        severity="advice",
+    )
 
 
 def _recording(**work: Any) -> dict[str, Any]:
@@ -95,5 +84,14 @@ def _recording(**work: Any) -> dict[str, Any]:
     return {"trace": {**trace, "matrix_work": known}}
 
 
-FIRES = [_recording(), _recording(compute_bound_s=0.01, memory_bound_s=0.057)]
-QUIET = [_recording(mfu=None), _recording(device_s=0.001)]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step in matrix products",
+    source="torchdoctor: below it MFU says little",
+    examine=_examine,
+    fires=[_recording(), _recording(compute_bound_s=0.01, memory_bound_s=0.057)],
+    quiet=[_recording(mfu=None), _recording(device_s=0.001)],
+)

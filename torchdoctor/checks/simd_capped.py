@@ -15,38 +15,25 @@ Not to be confused with
 A CPU without AVX2 or AVX-512: there is nothing to gain.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.hardware import capped_simd
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 0
-THRESHOLD_UNIT = "variables that hold back the CPU's instructions: any is a finding"
-THRESHOLD_SOURCE = "torchdoctor: torch uses the best instructions unless it is told"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where a variable asks for less than the CPU has."""
-    from torchdoctor.facts.hardware import capped_simd
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     if recording.has_gpu:
-        return []
+        return
     capped = capped_simd(recording)
     if not capped:
-        return []
+        return
     written = ", ".join(f"{name}={value}" for name, value in capped.items())
-    return [
-        Finding(
-            check="simd-capped",
-            share_of_step=None,
-            evidence=[f"The environment holds {written}, and the CPU has better instructions."],
-            severity="high",
-        )
-    ]
+    yield Symptom(
+        evidence=[f"The environment holds {written}, and the CPU has better instructions."],
+        severity="high",
+    )
 
 
 _AVX512 = {"cpu_features": ["avx2", "avx512f"]}
@@ -56,13 +43,25 @@ def _flags(**environment: str) -> list[dict[str, object]]:
     return [{"pid": 1, "flags": {"environment": environment}}]
 
 
-FIRES = [
-    {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="default")},
-    {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx2")},
-    {"environment": _AVX512, "processes": _flags(ONEDNN_MAX_CPU_ISA="SSE41")},
-]
-QUIET = [
-    {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx512")},
-    {"environment": {"cpu_features": ["avx2"]}, "processes": _flags(ATEN_CPU_CAPABILITY="avx2")},
-    {"processes": _flags(ATEN_CPU_CAPABILITY="default")},
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="variables that hold back the CPU's instructions: any is a finding",
+    source="torchdoctor: torch uses the best instructions unless it is told",
+    examine=_examine,
+    fires=[
+        {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="default")},
+        {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx2")},
+        {"environment": _AVX512, "processes": _flags(ONEDNN_MAX_CPU_ISA="SSE41")},
+    ],
+    quiet=[
+        {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx512")},
+        {
+            "environment": {"cpu_features": ["avx2"]},
+            "processes": _flags(ATEN_CPU_CAPABILITY="avx2"),
+        },
+        {"processes": _flags(ATEN_CPU_CAPABILITY="default")},
+    ],
+)

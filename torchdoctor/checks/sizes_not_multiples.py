@@ -20,44 +20,32 @@ Sizes below such a multiple (a layer with one output): padding would multiply th
 without tensor cores, such as float32 with TF32 off, to which this does not apply.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+from torchdoctor.words import CheckSpec, MatrixProduct, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, MatrixProduct, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the step in such products"
-THRESHOLD_SOURCE = "torchdoctor; the sizes: NVIDIA, Matrix Multiplication Background"
 _NEEDED = 16  # a larger multiple is only better
 _NAMED = 3
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     if trace is None or trace.matrix_work is None or not trace.step_s:
-        return []
+        return
     products = [one for one in trace.matrix_work.products if one.uneven]
     slow = [one for one in products if any(size.multiple <= _NEEDED for size in one.uneven)]
     found = slow if _share(slow, trace.step_s) >= THRESHOLD else products
     share = _share(found, trace.step_s)
     if share < THRESHOLD:
-        return []
-    severity = "advice" if found is not slow else "high" if share >= 0.2 else "moderate"
-    return [
-        Finding(
-            check="sizes-not-multiples",
-            share_of_step=share,
-            evidence=[_said(one, trace.step_s) for one in found[:_NAMED]],
-            location=next((one.location for one in found if one.location), None),
-            severity=severity,
-        )
-    ]
+        return
+    yield Symptom(
+        share=share,
+        evidence=[_said(one, trace.step_s) for one in found[:_NAMED]],
+        location=next((one.location for one in found if one.location), None),
+        severity=None if found is slow else "advice",
+    )
 
 
 def _share(products: list[MatrixProduct], step_s: float) -> float:
@@ -92,8 +80,18 @@ def _recording(**product: Any) -> dict[str, Any]:
 
 
 _ODD = {"dimension": "columns", "size": 5185, "multiple": 8}
-FIRES = [
-    _recording(uneven=[_ODD], peak_share=0.05, location={"file": "model.py", "line": 40}),
-    _recording(uneven=[{"dimension": "inner", "size": 1000, "multiple": 64}]),
-]
-QUIET = [_recording(), _recording(uneven=[_ODD], device_s=0.001)]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step in such products",
+    source="torchdoctor; the sizes: NVIDIA, Matrix Multiplication Background",
+    examine=_examine,
+    fires=[
+        _recording(uneven=[_ODD], peak_share=0.05, location={"file": "model.py", "line": 40}),
+        _recording(uneven=[{"dimension": "inner", "size": 1000, "multiple": 64}]),
+    ],
+    quiet=[_recording(), _recording(uneven=[_ODD], device_s=0.001)],
+)

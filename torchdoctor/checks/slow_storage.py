@@ -24,36 +24,23 @@ that a C library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) raise no audit 
 that are kept open are seen.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import training_loader_location
+from torchdoctor.facts.slow_reads import slow_mounts
+from torchdoctor.words import CheckSpec, MountReads, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, MountReads, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: as for waiting for data at all (XProf: 5 %)"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding for each mount whose reads the step waits for."""
-    from torchdoctor.facts.lookup import training_loader_location
-    from torchdoctor.facts.slow_reads import slow_mounts
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     location = training_loader_location(recording)
-    return [
-        Finding(
-            check="slow-storage",
-            share_of_step=share,
+    for mount, share in slow_mounts(recording):
+        yield Symptom(
+            share=share,
             evidence=_evidence(mount, share),
             location=location,
-            severity="high" if share is not None and share >= 0.2 else "moderate",
         )
-        for mount, share in slow_mounts(recording)
-    ]
 
 
 def _evidence(mount: MountReads, share: float | None) -> list[str]:
@@ -107,21 +94,32 @@ _WAITS = {
         }
     ],
 }
-FIRES = [
-    {**_WAITS, "storage": {"mounts": [_MOUNT], "memory_bytes": 2**34}},
-    # The cache would hide it, had it room for all the files.
-    {
-        **_WAITS,
-        "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**26},
-    },
-    {**_WAITS, "storage": {"mounts": [{**_MOUNT, "opens": 0, "held": 1}]}},
-]
-QUIET = [
-    {
-        **_WAITS,
-        "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**34},
-    },
-    {**_WAITS, "storage": {"mounts": [{**_MOUNT, "kind": "memory"}]}},
-    {**_WAITS, "storage": {"mounts": [{**_MOUNT, "cold_file_s": 1e-5}]}},
-    {"shares": {"data_loader": 0.01}, "storage": {"mounts": [_MOUNT]}},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
+    phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    examine=_examine,
+    fires=[
+        {**_WAITS, "storage": {"mounts": [_MOUNT], "memory_bytes": 2**34}},
+        # The cache would hide it, had it room for all the files.
+        {
+            **_WAITS,
+            "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**26},
+        },
+        {**_WAITS, "storage": {"mounts": [{**_MOUNT, "opens": 0, "held": 1}]}},
+    ],
+    quiet=[
+        {
+            **_WAITS,
+            "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**34},
+        },
+        {**_WAITS, "storage": {"mounts": [{**_MOUNT, "kind": "memory"}]}},
+        {**_WAITS, "storage": {"mounts": [{**_MOUNT, "cold_file_s": 1e-5}]}},
+        {"shares": {"data_loader": 0.01}, "storage": {"mounts": [_MOUNT]}},
+    ],
+)

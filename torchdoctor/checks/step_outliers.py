@@ -22,42 +22,29 @@ Not to be confused with
 Evaluation at the end of each epoch, which is expected.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import long_steps_share
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "other"
 THRESHOLD = 3.0
-THRESHOLD_UNIT = "times the median step: the 99th percentile"
-THRESHOLD_SOURCE = "torchdoctor; SageMaker Debugger marks steps beyond 3 standard deviations"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.lookup import long_steps_share
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     steps = recording.steps
     if steps is None or steps.p99_s is None or steps.median_s <= 0:
-        return []
+        return
     share = long_steps_share(steps)
     if steps.p99_s < THRESHOLD * steps.median_s or share < 0.05 * steps.median_s / steps.mean_s:
-        return []
-    return [
-        Finding(
-            check="step-outliers",
-            share_of_step=share,
-            evidence=[
-                f"One step in a hundred takes {_time(steps.p99_s)} or more, the median "
-                f"{_time(steps.median_s)} (observed launch)."
-            ],
-            location=None,
-            severity="advice",
-        )
-    ]
+        return
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"One step in a hundred takes {_time(steps.p99_s)} or more, the median "
+            f"{_time(steps.median_s)} (observed launch)."
+        ],
+        severity="advice",
+    )
 
 
 def _time(seconds: float) -> str:
@@ -67,8 +54,17 @@ def _time(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
-FIRES = [{"steps": {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2}}]
-QUIET = [
-    {"steps": {"median_s": 0.01, "mean_s": 0.01, "p99_s": 0.012}},
-    {"steps": {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2, "evaluation_s": 0.0019}},
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="other",
+    threshold=THRESHOLD,
+    unit="times the median step: the 99th percentile",
+    source="torchdoctor; SageMaker Debugger marks steps beyond 3 standard deviations",
+    examine=_examine,
+    fires=[{"steps": {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2}}],
+    quiet=[
+        {"steps": {"median_s": 0.01, "mean_s": 0.01, "p99_s": 0.012}},
+        {"steps": {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2, "evaluation_s": 0.0019}},
+    ],
+)

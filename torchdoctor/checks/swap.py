@@ -20,39 +20,36 @@ Not to be confused with
 Old pages that lie in swap and are not needed.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 256 * 2**20  # bytes
-THRESHOLD_UNIT = "bytes in swap (256 MiB), while CPUs wait for disks 10 % of the time"
-THRESHOLD_SOURCE = "torchdoctor: less may be old pages that nobody needs"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where swap is used and the disk is busy."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     sensors = recording.sensors
     if not sensors.swap_used_bytes or sensors.swap_used_bytes < THRESHOLD:
-        return []
+        return
     if not sensors.iowait_share or sensors.iowait_share < 0.1:
-        return []
-    return [
-        Finding(
-            check="swap",
-            evidence=[
-                f"{sensors.swap_used_bytes / 2**30:.1f} GiB are in swap and the CPUs wait for "
-                f"disks {sensors.iowait_share:.0%} of the time."
-            ],
-            severity="high",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=[
+            f"{sensors.swap_used_bytes / 2**30:.1f} GiB are in swap and the CPUs wait for "
+            f"disks {sensors.iowait_share:.0%} of the time."
+        ],
+        severity="high",
+    )
 
 
-FIRES = [{"sensors": {"swap_used_bytes": 2**31, "iowait_share": 0.4}}]
-QUIET = [{"sensors": {"swap_used_bytes": 2**31, "iowait_share": 0.0}}, {}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="bytes in swap (256 MiB), while CPUs wait for disks 10 % of the time",
+    source="torchdoctor: less may be old pages that nobody needs",
+    examine=_examine,
+    fires=[{"sensors": {"swap_used_bytes": 2**31, "iowait_share": 0.4}}],
+    quiet=[{"sensors": {"swap_used_bytes": 2**31, "iowait_share": 0.0}}, {}],
+)

@@ -16,59 +16,45 @@ Not to be confused with
 The one wait at the end of a step that reads the loss now and then.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.analysed import calls_of
+from torchdoctor.facts.counts import counted
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import CheckSpec, Recording, Symptom, TraceStatistics
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording, TraceStatistics
-
-UNDER = "cpu"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor; Nsight Systems' expert rule cuda_api_sync lists the same calls"
 _NAMED = 4
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.analysed import calls_of
-    from torchdoctor.facts.counts import counted
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     if trace is None or trace.sync_s is None or not trace.step_s:
-        return []
+        return
     blocked = (trace.sync_s + (trace.d2h_wait_s or 0.0)) / trace.step_s
     share = min(blocked, _idle_share(trace))
     if share < THRESHOLD:
-        return []
+        return
     waits = calls_of(recording, "wait")
     lines = [
         f"{place(recording, call.location, '')}: {call.name.strip('_')}, "
         f"{counted(call.calls_per_step, 'time')} a step, {call.host_s * 1e3:.2f} ms."
         for call in waits[:_NAMED]
     ]
-    return [
-        Finding(
-            check="sync-in-step",
-            share_of_step=share,
-            evidence=[
-                f"The host waits for the GPU {blocked:.0%} of each step, in {_waits(trace)} a "
-                f"step; what the GPU then waits for the host is at most {share:.0%}.",
-                *lines,
-            ],
-            location=waits[0].location if waits else None,
-            severity="moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"The host waits for the GPU {blocked:.0%} of each step, in {_waits(trace)} a "
+            f"step; what the GPU then waits for the host is at most {share:.0%}.",
+            *lines,
+        ],
+        location=waits[0].location if waits else None,
+        severity="moderate",
+    )
 
 
 def _waits(trace: TraceStatistics) -> str:
     """ "2 synchronisations and 6 copies to the host"; copies that hold nobody are left out."""
-    from torchdoctor.facts.counts import counted
-
     waits = []
     if trace.syncs_per_step:
         waits.append(counted(trace.syncs_per_step, "synchronisation"))
@@ -95,14 +81,24 @@ _WAIT = {
     "host_s": 0.004,
     "sure": True,
 }
-FIRES = [
-    {"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE}},
-    {
-        "trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE},
-        "processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [_WAIT]}],
-    },
-]
-QUIET = [
-    {"trace": {**_TRACE, "sync_s": 0.0001, "syncs_per_step": 1.0, "shares": _IDLE}},
-    {"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _BUSY}},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor; Nsight Systems' expert rule cuda_api_sync lists the same calls",
+    examine=_examine,
+    fires=[
+        {"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE}},
+        {
+            "trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _IDLE},
+            "processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [_WAIT]}],
+        },
+    ],
+    quiet=[
+        {"trace": {**_TRACE, "sync_s": 0.0001, "syncs_per_step": 1.0, "shares": _IDLE}},
+        {"trace": {**_TRACE, "sync_s": 0.004, "syncs_per_step": 3.0, "shares": _BUSY}},
+    ],
+)

@@ -16,63 +16,61 @@ Not to be confused with
 Double precision, which 16 bits cannot replace; it is left out.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.hardware import compute_capability
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.3
-THRESHOLD_UNIT = "% of the step in matrix kernels"
-THRESHOLD_SOURCE = "torchdoctor; XProf marks tensor cores used for less than 10 % of the time"
 _MUCH = 0.4
 _WITHOUT = ("GTX 16", "AMD")  # Turing without tensor cores; AMD numbers its GPUs otherwise
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.hardware import compute_capability
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace, capability = recording.trace, compute_capability(recording)
     if trace is None or not trace.step_s or not trace.float32_matrix_s:
-        return []
+        return
     share = trace.float32_matrix_s / trace.step_s
     gpus = recording.environment.gpus
     without = any(mark in gpu.name for gpu in gpus for mark in _WITHOUT)
     if share < THRESHOLD or capability is None or capability < (7, 0) or without:
-        return []
+        return
     if training_models(recording):
-        return []
+        return
     units = "float16" if capability < (8, 0) else "bfloat16, float16 and TF32"
-    return [
-        Finding(
-            check="tensor-cores-unused",
-            share_of_step=share,
-            evidence=[
-                f"{share:.0%} of each step is matrix kernels in float32 that use no tensor cores; "
-                f"those of the {gpus[0].name} multiply {units}."
-            ],
-            severity="high" if share >= _MUCH else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"{share:.0%} of each step is matrix kernels in float32 that use no tensor cores; "
+            f"those of the {gpus[0].name} multiply {units}."
+        ],
+        severity="high" if share >= _MUCH else "moderate",
+    )
 
 
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.1, "has_device": True, "float32_matrix_s": 0.06}
 _V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
 _T4 = {"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}
 _RUN = [{"pid": 1, "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}]}]
-FIRES = [
-    {"environment": {"gpus": [_V100]}, "trace": _TRACE},
-    {"environment": {"gpus": [_T4]}, "trace": _TRACE},
-]
-QUIET = [
-    {"environment": {"gpus": [{**_V100, "compute_capability": "6.1"}]}, "trace": _TRACE},
-    {"environment": {"gpus": [{**_T4, "name": "NVIDIA GeForce GTX 1660"}]}, "trace": _TRACE},
-    {"environment": {"gpus": [_V100]}, "trace": {**_TRACE, "float32_matrix_s": 0.02}},
-    {"environment": {"gpus": [_V100]}, "trace": _TRACE, "processes": _RUN},
-    {"trace": _TRACE},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step in matrix kernels",
+    source="torchdoctor; XProf marks tensor cores used for less than 10 % of the time",
+    examine=_examine,
+    fires=[
+        {"environment": {"gpus": [_V100]}, "trace": _TRACE},
+        {"environment": {"gpus": [_T4]}, "trace": _TRACE},
+    ],
+    quiet=[
+        {"environment": {"gpus": [{**_V100, "compute_capability": "6.1"}]}, "trace": _TRACE},
+        {"environment": {"gpus": [{**_T4, "name": "NVIDIA GeForce GTX 1660"}]}, "trace": _TRACE},
+        {"environment": {"gpus": [_V100]}, "trace": {**_TRACE, "float32_matrix_s": 0.02}},
+        {"environment": {"gpus": [_V100]}, "trace": _TRACE, "processes": _RUN},
+        {"trace": _TRACE},
+    ],
+)

@@ -15,24 +15,15 @@ Not to be confused with
 bfloat16 autocast, which is faster still and makes TF32 unnecessary where it applies.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.hardware import compute_capability
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 8.0
-THRESHOLD_UNIT = "or later: the GPU's CUDA compute capability"
-THRESHOLD_SOURCE = "NVIDIA Ampere architecture: compute capability 8.0"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.facts.hardware import compute_capability
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     capability, flags = compute_capability(recording), recording.main.flags
     if (
         not recording.has_gpu
@@ -40,30 +31,34 @@ def look(recording: Recording) -> list[Finding]:
         or capability < (8, 0)
         or flags.matmul_tf32 is not False
     ):
-        return []
+        return
     if any(m.autocast_forwards for m in recording.main.models):
-        return []
-    return [
-        Finding(
-            check="tf32-off",
-            share_of_step=None,
-            evidence=["float32 matrix products may not use TF32 (allow_tf32 is False)."],
-            location=None,
-            severity="advice",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=["float32 matrix products may not use TF32 (allow_tf32 is False)."],
+        severity="advice",
+    )
 
 
-FIRES = [
-    {
-        "environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]},
-        "processes": [
-            {
-                "pid": 1,
-                "flags": {"matmul_tf32": False},
-                "models": [{"ident": 0, "device": "cuda:0"}],
-            }
-        ],
-    }
-]
-QUIET = [{"processes": [{"pid": 1, "flags": {"matmul_tf32": False}}]}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="or later: the GPU's CUDA compute capability",
+    source="NVIDIA Ampere architecture: compute capability 8.0",
+    examine=_examine,
+    fires=[
+        {
+            "environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]},
+            "processes": [
+                {
+                    "pid": 1,
+                    "flags": {"matmul_tf32": False},
+                    "models": [{"ident": 0, "device": "cuda:0"}],
+                }
+            ],
+        }
+    ],
+    quiet=[{"processes": [{"pid": 1, "flags": {"matmul_tf32": False}}]}],
+)

@@ -21,38 +21,24 @@ Not to be confused with
 An idle GPU, which lowers its clock by itself.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-UNDER = "other"
 THRESHOLD = 0.2
-THRESHOLD_UNIT = "% of the samples"
-THRESHOLD_SOURCE = "torchdoctor: rarer ones cost little"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     reasons = [x for x in recording.sensors.gpu_throttle if _share(x) >= THRESHOLD]
     if not reasons:
-        return []
-    return [
-        Finding(
-            check="throttling",
-            share_of_step=None,
-            evidence=[
-                "NVML reports throttling: " + ", ".join(f"{x} of the time" for x in reasons) + "."
-            ],
-            location=None,
-            severity="moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=[
+            "NVML reports throttling: " + ", ".join(f"{x} of the time" for x in reasons) + "."
+        ],
+        severity="moderate",
+    )
 
 
 def _share(reason: str) -> float:
@@ -61,9 +47,18 @@ def _share(reason: str) -> float:
     return float(figure[1]) / 100 if figure else 1.0
 
 
-FIRES = [{"sensors": {"gpu_throttle": ["thermal 40 %"]}}]
-QUIET: list[dict[str, object]] = [
-    {"sensors": {"gpu_throttle": []}},
-    {"sensors": {"gpu_throttle": ["power cap 4 %"]}},
-    {},
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="other",
+    threshold=THRESHOLD,
+    unit="% of the samples",
+    source="torchdoctor: rarer ones cost little",
+    examine=_examine,
+    fires=[{"sensors": {"gpu_throttle": ["thermal 40 %"]}}],
+    quiet=[
+        {"sensors": {"gpu_throttle": []}},
+        {"sensors": {"gpu_throttle": ["power cap 4 %"]}},
+        {},
+    ],
+)

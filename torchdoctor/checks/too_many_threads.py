@@ -15,45 +15,47 @@ Not to be confused with
 Loader workers, which are processes and use one thread each.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 1.0
-THRESHOLD_UNIT = "thread for each usable CPU; a finding above it"
-THRESHOLD_SOURCE = "torchdoctor: more threads than CPUs wait for each other"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     flags, usable = recording.main.flags, recording.environment.cpus
     if flags.num_threads is None or recording.steps is None or recording.has_gpu:
-        return []
+        return
     trainers = recording.steps.trainers
     threads = flags.num_threads * trainers
     if threads <= THRESHOLD * max(usable, 1.0):
-        return []
+        return
     each = f" in each of {trainers} processes" if trainers > 1 else ""
-    return [
-        Finding(
-            check="too-many-threads",
-            share_of_step=None,
-            evidence=[f"{flags.num_threads} threads{each} share {usable:g} usable CPUs."],
-            location=flags.num_threads_location,
-            severity="high" if threads >= 2 * max(usable, 1.0) else "moderate",
-        )
-    ]
+    yield Symptom(
+        evidence=[f"{flags.num_threads} threads{each} share {usable:g} usable CPUs."],
+        location=flags.num_threads_location,
+        severity="high" if threads >= 2 * max(usable, 1.0) else "moderate",
+    )
 
 
-FIRES = [
-    {"environment": {"usable_cpus": 2.0}, "processes": [{"pid": 1, "flags": {"num_threads": 16}}]}
-]
-QUIET = [
-    {"environment": {"usable_cpus": 2.0}, "processes": [{"pid": 1, "flags": {"num_threads": 2}}]}
-]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="thread for each usable CPU; a finding above it",
+    source="torchdoctor: more threads than CPUs wait for each other",
+    examine=_examine,
+    fires=[
+        {
+            "environment": {"usable_cpus": 2.0},
+            "processes": [{"pid": 1, "flags": {"num_threads": 16}}],
+        }
+    ],
+    quiet=[
+        {
+            "environment": {"usable_cpus": 2.0},
+            "processes": [{"pid": 1, "flags": {"num_threads": 2}}],
+        }
+    ],
+)

@@ -16,72 +16,75 @@ Not to be confused with
 The softmax at the end of a classifier, which no batched products surround.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.05
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: a share of the step that is worth a change"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     if trace is None or not trace.step_s:
-        return []
+        return
     names = [operator.name for operator in trace.operators]
     if any("scaled_dot_product" in name or "flash_attn" in name for name in names):
-        return []
+        return
     softmax = [x for x in trace.operators if x.name == "aten::_softmax"]
     products = [x for x in trace.operators if x.name in ("aten::bmm", "aten::baddbmm")]
     count = sum(x.calls_per_step for x in softmax)
     if count < 1 or sum(x.calls_per_step for x in products) < 2 * count:
-        return []
+        return
     scores = [*softmax, *products, *(x for x in trace.operators if "_softmax_back" in x.name)]
     scores = [x for x in scores if "_log_" not in x.name]
     time_s = sum(x.device_s if x.device_s is not None else x.self_s for x in scores)
     share = min(time_s / trace.step_s, 1.0)
     if share < THRESHOLD:
-        return []
-    return [
-        Finding(
-            check="unfused-attention",
-            share_of_step=share,
-            evidence=[
-                f"{count:.0f} softmax and their batched products take {share:.0%} of the step, "
-                "and no fused attention is among the operators."
-            ],
-            severity="moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"{count:.0f} softmax and their batched products take {share:.0%} of the step, "
+            "and no fused attention is among the operators."
+        ],
+        severity="moderate",
+    )
 
 
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.010}
 _SOFTMAX = {"name": "aten::_softmax", "calls_per_step": 6.0, "self_s": 0.001}
 _BMM = {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.002}
-FIRES = [{"trace": {**_TRACE, "operators": [_SOFTMAX, _BMM]}}]
-QUIET = [
-    {"trace": {**_TRACE, "operators": [_SOFTMAX]}},
-    {"trace": {**_TRACE, "operators": [{**_SOFTMAX, "self_s": 1e-5}, {**_BMM, "self_s": 1e-5}]}},
-    {
-        "trace": {
-            **_TRACE,
-            "operators": [
-                _SOFTMAX,
-                _BMM,
-                {
-                    "name": "aten::_scaled_dot_product_flash_attention",
-                    "calls_per_step": 6.0,
-                    "self_s": 0.001,
-                },
-            ],
-        }
-    },
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: a share of the step that is worth a change",
+    examine=_examine,
+    fires=[{"trace": {**_TRACE, "operators": [_SOFTMAX, _BMM]}}],
+    quiet=[
+        {"trace": {**_TRACE, "operators": [_SOFTMAX]}},
+        {
+            "trace": {
+                **_TRACE,
+                "operators": [{**_SOFTMAX, "self_s": 1e-5}, {**_BMM, "self_s": 1e-5}],
+            }
+        },
+        {
+            "trace": {
+                **_TRACE,
+                "operators": [
+                    _SOFTMAX,
+                    _BMM,
+                    {
+                        "name": "aten::_scaled_dot_product_flash_attention",
+                        "calls_per_step": 6.0,
+                        "self_s": 0.001,
+                    },
+                ],
+            }
+        },
+    ],
+)

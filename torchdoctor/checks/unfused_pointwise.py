@@ -19,44 +19,33 @@ Many small kernels, whose launch costs the host more than they cost the GPU; opt
 tensor by tensor (fused and foreach are their fix).
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+from torchdoctor.words import CheckSpec, PointwiseChain, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, PointwiseChain, Recording
-
-UNDER = "gpu"
 THRESHOLD = 0.10
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: compiling does not pay for less"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     trace = recording.trace
     found = trace.pointwise if trace is not None else None
     if trace is None or found is None or not trace.step_s:
-        return []
+        return
     share = min(found.device_s / trace.step_s, 1.0)
     if share < THRESHOLD:
-        return []
-    return [
-        Finding(
-            check="unfused-pointwise",
-            share_of_step=share,
-            evidence=[
-                f"{found.kernels:.0f} pointwise kernels in {found.chains:.0f} chains take "
-                f"{share:.0%} of the step with the GPU to themselves; fused, they would take at "
-                f"most {min(found.saved_s / trace.step_s, 1.0):.0%} of it less.",
-                *[_said(one, trace.step_s) for one in found.costliest[:1]],
-            ],
-            location=next((one.location for one in found.costliest if one.location), None),
-            severity="moderate" if share >= 0.2 else "advice",
-        )
-    ]
+        return
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"{found.kernels:.0f} pointwise kernels in {found.chains:.0f} chains take "
+            f"{share:.0%} of the step with the GPU to themselves; fused, they would take at "
+            f"most {min(found.saved_s / trace.step_s, 1.0):.0%} of it less.",
+            *[_said(one, trace.step_s) for one in found.costliest[:1]],
+        ],
+        location=next((one.location for one in found.costliest if one.location), None),
+        severity="moderate" if share >= 0.2 else "advice",
+    )
 
 
 def _said(one: PointwiseChain, step_s: float) -> str:
@@ -81,5 +70,14 @@ def _recording(device_s: float) -> dict[str, Any]:
     return {"trace": {**trace, "pointwise": {**found, "costliest": [chain]}}}
 
 
-FIRES = [_recording(0.03), _recording(0.012)]
-QUIET = [_recording(0.005)]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="gpu",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: compiling does not pay for less",
+    examine=_examine,
+    fires=[_recording(0.03), _recording(0.012)],
+    quiet=[_recording(0.005)],
+)

@@ -25,38 +25,30 @@ Batches prepared in the loop (inline-batch-preparation), and Python inside the m
 (python-overhead).
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
+from torchdoctor.facts.lookup import place
+from torchdoctor.facts.outside import outside_rows
+from torchdoctor.facts.preparation import updates_by_hand
+from torchdoctor.facts.samples import Place, by_function
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.facts.samples import Place
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "other"
 THRESHOLD = 0.10
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: a tenth of the step is worth a look"
 
 _NAMED = 3
 _SHOWN = 50  # characters of a line
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding at the function that takes most of it."""
-    from torchdoctor.facts.outside import outside_rows
-    from torchdoctor.facts.preparation import updates_by_hand
-    from torchdoctor.facts.samples import by_function
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     outside = recording.shares.other
     rows = outside_rows(recording)
     samples = sum(row.count for row in recording.main.stacks)
     if outside is None or outside < THRESHOLD or not rows:
-        return []
+        return
     share = min(sum(row.count for row in rows) / samples, outside)
     if share < THRESHOLD:
-        return []
+        return
     ranked = by_function(rows)
     evidence = [
         f"{share:.0%} of each step passes outside data loading and the model.",
@@ -67,21 +59,16 @@ def look(recording: Recording) -> list[Finding]:
             "No optimizer steps: where this is the update of the weights, torch.optim makes it in "
             "a few operators for all of them (foreach=True, fused=True)."
         )
-    return [
-        Finding(
-            check="work-outside-model",
-            share_of_step=share,
-            evidence=evidence,
-            location=ranked[0].top.location,
-            severity="high" if share >= 0.3 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=evidence,
+        location=ranked[0].top.location,
+        severity="high" if share >= 0.3 else "moderate",
+    )
 
 
 def _named(recording: Recording, ranked: list[Place]) -> str:
     """ "accuracy at train.py:12 (83%), ..."; the script's own lines without a name."""
-    from torchdoctor.facts.lookup import place
-
     total = sum(one.count for one in ranked)
     parts = []
     for one in ranked[:_NAMED]:
@@ -111,28 +98,40 @@ _TRANSFORM = {
     "leaf": "torch/_functorch/apis.py wrapper",
     "text": "f(w, x)",
 }
-FIRES = [
-    {"shares": _LOADED, "steps": _STEPS, "processes": [{"pid": 1, "stacks": rows}]}
-    for rows in ([_ROW, _MODEL], [_UPDATE, _MODEL])
-]
-QUIET = [
-    {
-        "steps": _STEPS,
-        "shares": _LOADED,
-        "processes": [
-            {"pid": 1, "stacks": [{**_ROW, "leaf": "lib/python3.11/threading.py join"}, _MODEL]}
-        ],
-    },
-    {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_MODEL]}]},
-    {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_TRANSFORM, _MODEL]}]},
-    {
-        "shares": {"data_loader": 0.02, "cpu": 0.95, "other": 0.03},
-        "processes": [{"pid": 1, "stacks": [_ROW, _MODEL]}],
-    },
-    {
-        "shares": _LOADED,
-        "processes": [
-            {"pid": 1, "stacks": [{**_ROW, "phase": "other", "text": "loss = f(x)"}, _MODEL]}
-        ],
-    },
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="other",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: a tenth of the step is worth a look",
+    verdict="last",  # the verdict has said the share
+    opens_verdict=True,
+    examine=_examine,
+    fires=[
+        {"shares": _LOADED, "steps": _STEPS, "processes": [{"pid": 1, "stacks": rows}]}
+        for rows in ([_ROW, _MODEL], [_UPDATE, _MODEL])
+    ],
+    quiet=[
+        {
+            "steps": _STEPS,
+            "shares": _LOADED,
+            "processes": [
+                {"pid": 1, "stacks": [{**_ROW, "leaf": "lib/python3.11/threading.py join"}, _MODEL]}
+            ],
+        },
+        {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_MODEL]}]},
+        {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_TRANSFORM, _MODEL]}]},
+        {
+            "shares": {"data_loader": 0.02, "cpu": 0.95, "other": 0.03},
+            "processes": [{"pid": 1, "stacks": [_ROW, _MODEL]}],
+        },
+        {
+            "shares": _LOADED,
+            "processes": [
+                {"pid": 1, "stacks": [{**_ROW, "phase": "other", "text": "loss = f(x)"}, _MODEL]}
+            ],
+        },
+    ],
+)

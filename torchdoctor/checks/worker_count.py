@@ -14,56 +14,55 @@ Not to be confused with
 Many workers that wait for storage: they need no CPU.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import training_loaders
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 1.0  # busy workers' CPUs over usable CPUs
-THRESHOLD_UNIT = "worker for each usable CPU; a finding above it"
-THRESHOLD_SOURCE = "torch.utils.data warns above the CPUs that the process may use"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where busy workers outnumber the CPUs."""
-    from torchdoctor.facts.lookup import training_loaders
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     usable, loaders = recording.environment.cpus, training_loaders(recording)
     busy = recording.sensors.workers_cpus
     if not loaders or loaders[0].num_workers <= THRESHOLD * usable:
-        return []
+        return
     if busy is None or busy < 0.7 * usable:
-        return []
+        return
     loader = loaders[0]
-    return [
-        Finding(
-            check="worker-count",
-            evidence=[
-                f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
-                f"{busy:.1f} of them busy."
-            ],
-            location=loader.location,
-            severity="moderate",
-        )
-    ]
+    yield Symptom(
+        evidence=[
+            f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
+            f"{busy:.1f} of them busy."
+        ],
+        location=loader.location,
+        severity="moderate",
+    )
 
 
 _LOADER = {"ident": 0, "num_workers": 16, "batches": 50}
-FIRES = [
-    {
-        "environment": {"usable_cpus": 2.0},
-        "sensors": {"workers_cpus": 1.9},
-        "processes": [{"pid": 1, "loaders": [_LOADER]}],
-    }
-]
-QUIET = [
-    {
-        "environment": {"usable_cpus": 2.0},
-        "sensors": {"workers_cpus": 0.2},
-        "processes": [{"pid": 1, "loaders": [_LOADER]}],
-    }
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="worker for each usable CPU; a finding above it",
+    source="torch.utils.data warns above the CPUs that the process may use",
+    phases=("data_wait_s", "loader_start_s"),
+    examine=_examine,
+    fires=[
+        {
+            "environment": {"usable_cpus": 2.0},
+            "sensors": {"workers_cpus": 1.9},
+            "processes": [{"pid": 1, "loaders": [_LOADER]}],
+        }
+    ],
+    quiet=[
+        {
+            "environment": {"usable_cpus": 2.0},
+            "sensors": {"workers_cpus": 0.2},
+            "processes": [{"pid": 1, "loaders": [_LOADER]}],
+        }
+    ],
+)

@@ -18,53 +18,50 @@ Workers that are all too slow: then nothing lies ready. One batch in hundreds th
 is `slow-sample`.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 0.05  # of the step
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: the tree's bound for a moderate wait"
 _FEWEST = 3  # batches
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the step waits for the order of batches, not for their making."""
-    from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     share, wait = order_wait_share(recording), data_wait_share(recording)
     if share is None or wait is None or share < THRESHOLD:
-        return []
+        return
     loaders = training_loaders(recording)
     late, batches = sum(x.overtaken for x in loaders), sum(x.batches for x in loaders)
     if late < _FEWEST:
-        return []
-    return [
-        Finding(
-            check="worker-imbalance",
-            share_of_step=share,
-            evidence=[
-                f"{late} of {batches} batches were waited for while a later one of another worker "
-                f"lay ready: {share:.0%} of each step, of {wait:.0%} spent waiting for data with "
-                f"{loaders[0].num_workers} workers."
-            ],
-            location=loaders[0].location,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
+        return
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"{late} of {batches} batches were waited for while a later one of another worker "
+            f"lay ready: {share:.0%} of each step, of {wait:.0%} spent waiting for data with "
+            f"{loaders[0].num_workers} workers."
+        ],
+        location=loaders[0].location,
+    )
 
 
 _LOADER = {"ident": 0, "num_workers": 4, "batches": 100, "overtaken": 40, "overtaken_s": 0.2}
-FIRES = [{"steps": {"data_wait_s": 0.004}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}]
-QUIET = [
-    {
-        "steps": {"data_wait_s": 0.004},
-        "processes": [{"pid": 1, "loaders": [{**_LOADER, "overtaken_s": 0.01}]}],
-    },
-    {"steps": {"data_wait_s": 0.0001}, "processes": [{"pid": 1, "loaders": [_LOADER]}]},
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: the tree's bound for a moderate wait",
+    examine=_examine,
+    fires=[{"steps": {"data_wait_s": 0.004}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}],
+    quiet=[
+        {
+            "steps": {"data_wait_s": 0.004},
+            "processes": [{"pid": 1, "loaders": [{**_LOADER, "overtaken_s": 0.01}]}],
+        },
+        {"steps": {"data_wait_s": 0.0001}, "processes": [{"pid": 1, "loaders": [_LOADER]}]},
+    ],
+)

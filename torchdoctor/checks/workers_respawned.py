@@ -15,27 +15,18 @@ Not to be confused with
 The one start at the beginning of training, which is not in the measured steps.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.facts.lookup import place, respawn_share, training_loaders
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "data_loader"
 THRESHOLD = 0.03
-THRESHOLD_UNIT = "% of the step"
-THRESHOLD_SOURCE = "torchdoctor: what a trial can tell from noise on most machines"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where starting workers is a share of the step."""
-    from torchdoctor.facts.lookup import place, respawn_share, training_loaders
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     share, loaders = respawn_share(recording), training_loaders(recording)
     if share is None or share < THRESHOLD:
-        return []
+        return
     loader = loaders[0]
     where = place(recording, loader.location, "where it is made")
     if len(loaders) > 1:
@@ -45,26 +36,33 @@ def look(recording: Recording) -> list[Finding]:
         )
     else:
         remedy = f"persistent_workers=True keeps them ({where})."
-    return [
-        Finding(
-            check="workers-respawned",
-            share_of_step=share,
-            evidence=[
-                f"{loader.num_workers} workers are started for each epoch: {share:.0%} of the "
-                "mean step goes into starting them and waiting for their first batch.",
-                remedy,
-            ],
-            location=loader.location,
-            severity="high" if share >= 0.2 else "moderate",
-        )
-    ]
+    yield Symptom(
+        share=share,
+        evidence=[
+            f"{loader.num_workers} workers are started for each epoch: {share:.0%} of the "
+            "mean step goes into starting them and waiting for their first batch.",
+            remedy,
+        ],
+        location=loader.location,
+    )
 
 
 _LOADER = {"ident": 0, "num_workers": 2, "batches": 50, "iterators": 5}
-FIRES = [{"steps": {"loader_start_s": 0.002}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}]
-QUIET = [
-    {
-        "steps": {"loader_start_s": 0.002},
-        "processes": [{"pid": 1, "loaders": [{**_LOADER, "persistent_workers": True}]}],
-    }
-]
+
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="data_loader",
+    threshold=THRESHOLD,
+    unit="% of the step",
+    source="torchdoctor: what a trial can tell from noise on most machines",
+    phases=("data_wait_s", "loader_start_s"),
+    examine=_examine,
+    fires=[{"steps": {"loader_start_s": 0.002}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}],
+    quiet=[
+        {
+            "steps": {"loader_start_s": 0.002},
+            "processes": [{"pid": 1, "loaders": [{**_LOADER, "persistent_workers": True}]}],
+        }
+    ],
+)

@@ -14,36 +14,32 @@ Not to be confused with
 The default since torch 2.0, which is None.
 """
 
-from __future__ import annotations
+from collections.abc import Iterator
 
-from typing import TYPE_CHECKING
+from torchdoctor.words import CheckSpec, Recording, Symptom
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Finding, Recording
-
-UNDER = "cpu"
 THRESHOLD = 1
-THRESHOLD_UNIT = "call of zero_grad(set_to_none=False)"
-THRESHOLD_SOURCE = "PyTorch Performance Tuning Guide"
 
 
-def look(recording: Recording) -> list[Finding]:
-    """A finding where the threshold is passed."""
-    from torchdoctor.words import Finding
-
+def _examine(recording: Recording) -> Iterator[Symptom]:
     flags = recording.main.flags
     if flags.zero_grad_to_zero < THRESHOLD:
-        return []
-    return [
-        Finding(
-            check="zero-grad-to-zero",
-            share_of_step=None,
-            evidence=[f"zero_grad(set_to_none=False) was called {flags.zero_grad_to_zero} times."],
-            location=flags.zero_grad_location,
-            severity="advice",
-        )
-    ]
+        return
+    yield Symptom(
+        evidence=[f"zero_grad(set_to_none=False) was called {flags.zero_grad_to_zero} times."],
+        location=flags.zero_grad_location,
+        severity="advice",
+    )
 
 
-FIRES = [{"processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 30}}]}]
-QUIET = [{"processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 0}}]}]
+CHECK = CheckSpec(
+    file=__file__,
+    page=__doc__,
+    branch="cpu",
+    threshold=THRESHOLD,
+    unit="call of zero_grad(set_to_none=False)",
+    source="PyTorch Performance Tuning Guide",
+    examine=_examine,
+    fires=[{"processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 30}}]}],
+    quiet=[{"processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 0}}]}],
+)

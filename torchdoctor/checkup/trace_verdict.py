@@ -58,9 +58,10 @@ def with_waits(
     share, rest = waited_s / trace.step_s, (exposed_s - waited_s) / trace.step_s
     told = f"rank {row.rank} waits for the others {share:.0%} of each step, and communicates "
     told += f"{rest:.0%} of it"
+    checks = catalogue.checks()
     findings = [
         replace(f, evidence=[*f.evidence, f"Of that {told}."])
-        if f.check == "communication-share"
+        if checks[f.check].asks("communication")
         else f
         for f in diagnosis.findings
     ]
@@ -92,14 +93,18 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
     """The same of a trace that lacks what a device did: what rests on its idling is not said."""
     checks = catalogue.checks()
-    waiting = checks["data-wait"].QUESTION
+    waiting = {
+        check.question.text
+        for check in checks.values()
+        if check.question and check.asks("data_loader")
+    }
     path = [
         question
-        if question.question == waiting
+        if question.question in waiting
         else replace(question, answer="not measured", value=None)
         for question in diagnosis.path
     ]
-    findings = [f for f in diagnosis.findings if checks[f.check].UNDER not in _RESTS_ON_DEVICE]
+    findings = [f for f in diagnosis.findings if checks[f.check].branch not in _RESTS_ON_DEVICE]
     return replace(
         diagnosis, bottleneck="none", detail=None, sentence=why, path=path, findings=findings
     )

@@ -40,7 +40,6 @@ NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
 )
 _FEW_STEPS = 3
-_OUTSIDE, _IDLE = "outside-operators", ("gpu-utilization",)
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
@@ -166,11 +165,13 @@ def _offered(
     In the order of what they could save by the what-if replay; where there is none that is
     believed, those first that treat most of the bottleneck.
     """
+    checks = catalogue.checks()
+    unexplained = diagnosis.detail is not None and checks[diagnosis.detail].verdict == "all"
     treated: dict[str, dict[str | None, float]] = {}  # fix -> branch -> shares of its findings
     for finding in diagnosis.findings:
-        if diagnosis.detail == _OUTSIDE and finding.check in _IDLE:
+        if unexplained and checks[finding.check].asks("gpu"):
             continue  # the device waits for what no fix of the model makes shorter
-        branch = catalogue.checks()[finding.check].UNDER
+        branch = checks[finding.check].branch
         for ident in finding.fixes:
             shares = treated.setdefault(ident, {})
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)

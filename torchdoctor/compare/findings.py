@@ -10,11 +10,6 @@ from torchdoctor.words.figures import place, relative
 
 _SAME_LINE, _SAME_FILE, _ELSEWHERE = range(3)
 _LEFT = 0.1  # of the other side's cost: with less it is gone
-_SHARE_OF = {  # checks that are of a whole branch, of which something may remain
-    "communication-share": "communication",
-    "data-wait": "data_loader",
-    "memcpy-share": "memcpy",
-}
 _SMALL_CHANGE, _OF_ITSELF = 0.01, 0.1  # of the shorter step, and of what it cost before
 
 
@@ -43,8 +38,8 @@ def _only_by_a_trace(a: Report, old: Finding | None, new: Finding | None) -> boo
     seen = new if a.trace is None else old
     if seen is None or (old is not None and new is not None):
         return False
-    module = catalogue.checks().get(seen.check)
-    return module is None or all("trace" in example for example in getattr(module, "FIRES", ()))
+    check = catalogue.checks().get(seen.check)
+    return check is None or all("trace" in example for example in check.fires)
 
 
 def _pairs(a: Report, b: Report) -> list[tuple[Finding | None, Finding | None]]:
@@ -81,12 +76,12 @@ def _change(
 ) -> FindingChange:
     shown = new or old
     assert shown is not None
-    module = catalogue.checks().get(shown.check)  # a report may name a check of another version
+    check = catalogue.checks().get(shown.check)  # a report may name a check of another version
     a_s, b_s = _seconds(old, sides[0]), _seconds(new, sides[1])
     return FindingChange(
         check=shown.check,
         change="new" if old is None else "gone" if new is None else "changed",
-        branch=getattr(module, "UNDER", ""),
+        branch=check.branch if check else "",
         a_s=_below_threshold(shown, a, sides[0], b_s) if old is None else a_s,
         b_s=_below_threshold(shown, b, sides[1], a_s) if new is None else b_s,
         a_location=old.location if old else None,
@@ -108,9 +103,11 @@ def _below_threshold(
         side: for its step.
         other_s: the cost of the other side.
     """
-    name = _SHARE_OF.get(found.check)
+    check = catalogue.checks().get(found.check)
+    # Only the check of a whole branch has a share where it finds nothing.
+    name = check.share_field if check is not None and check.question is not None else None
     share = getattr(report.baseline.shares, name) if name else None
-    if found.check == "communication-share" and report.trace and report.trace.step_s:
+    if name == "communication" and report.trace and report.trace.step_s:
         exposed_s = report.trace.communication_exposed_s
         share = share if exposed_s is None else exposed_s / report.trace.step_s
     if not share or other_s is None or share * parts_s(side) < _LEFT * other_s:

@@ -295,8 +295,6 @@ def convolution_share(recording: Recording) -> float | None:
     return (plain + backward * (plain / forward if forward else 1.0)) / trace.step_s
 
 
-# Checks whose share is not of what they are named after.
-SHARE_IS = {"gpu-utilization": "GPU idle "}
 _SHORT_EPOCH_S = 5.0  # of which whole ones fit into a block
 _CONVOLUTION = re.compile(r"conv(?!ert)(?!_tbc)", re.IGNORECASE)
 # `_convolution` calls the library's operator; oneDNN's transposed one has no other operator.

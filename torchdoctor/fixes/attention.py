@@ -54,7 +54,7 @@ def refuses(recording: Recording) -> str | None:
 
     if recording.trace is None:
         return "Operators were not measured: that needs the profiler window."
-    if not unfused_attention.look(recording):
+    if not unfused_attention.CHECK.findings(recording):
         return "No attention that is computed operator by operator takes a share that counts."
     return None
 

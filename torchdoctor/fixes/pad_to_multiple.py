@@ -63,7 +63,7 @@ def refuses(recording: Recording) -> str | None:
         return None
     if not recording.has_gpu:
         return "The model trains on the CPU, which has no tiles to fill."
-    if not (odd_sizes.look(recording) or sizes_not_multiples.look(recording)):
+    if not (odd_sizes.CHECK.findings(recording) or sizes_not_multiples.CHECK.findings(recording)):
         return "No large layer has a size that tensor cores are slow with."
     return None
 

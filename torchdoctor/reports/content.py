@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.lookup import SHARE_IS, exposed_python
+from torchdoctor.facts.lookup import exposed_python
 from torchdoctor.reports.ceilings import ceiling_text
 from torchdoctor.reports.not_measured import not_tried
 from torchdoctor.reports.wording import TRAINING, proven_faster
@@ -118,7 +118,8 @@ def finding_rows(report: Report) -> list[FindingRow]:
 def _share_words(found: Finding) -> str:
     if found.share_of_step is None:
         return ""
-    return SHARE_IS.get(found.check, "") + percent(found.share_of_step)
+    check = catalogue.checks().get(found.check)  # a report may name a check of another version
+    return (check.share_prefix if check else "") + percent(found.share_of_step)
 
 
 def findings_order(report: Report) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.words import Report
@@ -45,13 +44,10 @@ _RULE = "The first yes names the bottleneck, because what comes later may hide b
 def path_rule(report: Report) -> str:
     """How the tree chooses, where several of its questions were answered yes; else empty."""
     yes = [asked for asked in report.diagnosis.path if asked.answer == "yes"]
-    under = {check.QUESTION: check.UNDER for check in _asked()}
+    checks = catalogue.checks().values()
+    under = {check.question.text: check.branch for check in checks if check.question}
     if yes and report.ceiling_trials:
         named = under.get(yes[0].question)
         if named is not None and named != report.diagnosis.bottleneck:
             return _REPLACED
     return _RULE if len(yes) > 1 else ""
-
-
-def _asked() -> list[Any]:
-    return [check for check in catalogue.checks().values() if hasattr(check, "QUESTION")]
