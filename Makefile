@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test quick lint docs clean
 
 $(VENV)/.torch: constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup || \
 	  { [ $$? = 1 ] && $(BIN)/python -m pytest -v --last-failed --last-failed-no-failures none; }
+
+# The tests that start no program, but for a few: what to run while working.
+quick: $(VENV)/.dev
+	$(BIN)/python -m pytest --quick -n auto --maxprocesses 8 --dist loadgroup
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

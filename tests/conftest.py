@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +22,52 @@ _AT_START = os.nice(0) if hasattr(os, "nice") else 0
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so, and every program under test would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--quick`, which `make quick` sets."""
+    parser.addoption(
+        "--quick", action="store_true", help="skip each slow test, and each that starts a program"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the slow tests in a quick run."""
+    if not config.getoption("--quick"):
+        return
+    slow = [item for item in items if _is_slow(item)]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if not _is_slow(item)]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None and not _is_smoke(item)
+
+
+def _is_smoke(item: pytest.Item) -> bool:
+    return item.get_closest_marker("smoke") is not None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """In a quick run, skip a test where it would start Python, unless it is a smoke test."""
+    if item.config.getoption("--quick"):
+        start = _START if _is_smoke(item) else _skip_python
+        subprocess.Popen.__init__ = start  # type: ignore[method-assign]
+
+
+_START = subprocess.Popen.__init__
+
+
+def _skip_python(process: Any, args: Any, *more: Any, **named: Any) -> None:
+    words = [args] if isinstance(args, (str, bytes, os.PathLike)) else list(args)
+    if any(_starts_python(str(word)) for word in words):
+        pytest.skip("starts a program: not part of a quick run")
+    _START(process, args, *more, **named)
+
+
+def _starts_python(word: str) -> bool:
+    return sys.executable in word or Path(word).name in ("python", "torchdoctor", "torchrun")
 
 
 @pytest.hookimpl(optionalhook=True)

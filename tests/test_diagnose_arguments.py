@@ -45,6 +45,7 @@ def says_one_sentence(result: subprocess.CompletedProcess) -> str:
     return result.stderr
 
 
+@pytest.mark.smoke
 def test_a_pipe_or_socket_in_a_folder_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

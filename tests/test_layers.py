@@ -1,6 +1,7 @@
 """Data flows one way: what each room may import, and what may stand where."""
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,11 +30,21 @@ def _room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0]
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(_tree(path)))
+
+
 def _may_import() -> dict[str, set[str]]:
     """What each room's `__init__.py` says that it may import."""
     rooms = {}
     for init in PACKAGE.glob("*/__init__.py"):
-        page = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        page = ast.get_docstring(_tree(init)) or ""
         lines = [line for line in page.splitlines() if line.startswith("May import: ")]
         assert len(lines) == 1, f"{_place(init)} does not say which rooms it may import"
         names = lines[0].removeprefix("May import: ").rstrip(".")
@@ -44,7 +55,7 @@ def _may_import() -> dict[str, set[str]]:
 def _imports(path: Path) -> Iterator[tuple[str, ast.stmt]]:
     """Dotted names that a file imports, at any place in it, in full."""
     package = path.relative_to(PACKAGE.parent).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -129,8 +140,7 @@ def test_what_runs_in_the_users_process_needs_only_the_standard_library() -> Non
     for path in FILES:
         if _room(path) not in ("probe", "fixes"):
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        at_import = {id(node) for node in _at_import(tree)}
+        at_import = {id(node) for node in _at_import(_tree(path))}
         for name, node in _imports(path):
             # The probe's files reach each other by relative imports.
             own = _room(path) == "probe" and name.startswith("torchdoctor.probe.")

@@ -111,6 +111,7 @@ def test_kept_graphs_and_copied_arrays_are_named_and_offered_as_edits(tmp_path: 
     assert all(one["aim"] == "speed" for one in offered.values()), "advice was not asked for"
 
 
+@pytest.mark.smoke
 def test_a_package_that_is_run_as_a_module(tmp_path: Path) -> None:
     package = tmp_path / "trainer"
     package.mkdir()

@@ -54,6 +54,7 @@ def text(run: EventAccumulator, tag: str) -> str:
     return run.Tensors(tag)[0].tensor_proto.string_val[0].decode()
 
 
+@pytest.mark.slow
 def test_scalars_text_and_trials_are_those_of_the_report(tmp_path: Path) -> None:
     report = measured()
     write_tensorboard(report, tmp_path)
@@ -119,6 +120,7 @@ def test_recommended_steps_are_set_against_those_of_the_untouched_program(tmp_pa
         assert {round(value, 6) for _, value in steps} == {step_ms / 1000}
 
 
+@pytest.mark.slow
 def test_images_are_of_a_size_that_tensorboard_shows(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     notes = write_tensorboard(report_with_run(tmp_path / "run"), tmp_path / "logs")

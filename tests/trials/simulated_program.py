@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,14 @@ from torchdoctor.words import (
 
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
 TYPICAL = (0.015, 0.008, 0.08)
+
+FULL = "TORCHDOCTOR_FULL_SIMULATION" in os.environ  # set by benchmarks/search_simulation.py
+
+
+def seeds(count: int) -> range:
+    """Return the seeds of so many simulated searches, of which the suite takes a tenth."""
+    return range(count if FULL else max(3, count // 10))
+
 
 NO_LOADER = CeilingTrial(
     ceiling="loader-batches",

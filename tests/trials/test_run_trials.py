@@ -4,7 +4,7 @@ import random
 
 import msgspec
 import pytest
-from simulated_program import TYPICAL, Simulated, observed, try_all
+from simulated_program import FULL, TYPICAL, Simulated, observed, seeds, try_all
 
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, FixFacts
@@ -588,12 +588,12 @@ def test_the_order_within_rounds_is_random_but_repeatable():
 @pytest.mark.parametrize("noise", [TYPICAL, (0.03, 0.03, 0.15)], ids=["typical", "noisy"])
 @pytest.mark.parametrize("budget_s", [None, 150.0])
 def test_null_candidates_are_rarely_recommended(noise, budget_s):
-    runs, false = 60, 0
-    for seed in range(runs):
+    runs, false = seeds(60), 0
+    for seed in runs:
         program = Simulated(noise=noise, seed=7000 + seed)
         results = try_all(program, [f"null-{i}" for i in range(8)], budget_s, seed=seed)
         false += bool(results.recommendation.fixes)
-    assert false <= 4
+    assert false <= max(1, len(runs) * 4 // 60)
 
 
 @pytest.mark.parametrize("seed", [20034, 20084, 20147])
@@ -607,7 +607,8 @@ def test_two_pairs_alone_recommend_nothing_while_there_is_time(seed):
 @pytest.mark.slow
 def test_the_recommended_interval_covers_the_truth():
     runs, held, gains = 0, 0, {"a": 1.5, "b": 1.2}
-    for seed in range(80):
+    searches = seeds(80)
+    for seed in searches:
         program = Simulated(noise=TYPICAL, seed=9000 + seed, gains=gains)
         results = try_all(program, ["null-a", "a", "null-b", "b"], None, seed=seed)
         truth = math.prod(gains.get(fix, 1.0) for fix, _ in recommended(results))
@@ -615,7 +616,8 @@ def test_the_recommended_interval_covers_the_truth():
             runs += 1
             speedup = results.recommendation.speedup
             held += speedup.low <= truth <= speedup.high
-    assert runs > 73 and held / runs >= 0.92
+    assert runs > 0.9 * len(searches)
+    assert held >= math.floor(0.92 * runs)
 
 
 def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
@@ -625,7 +627,7 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
         made.append(fixes)
 
     kept = set()
-    for number in range(20, 70):
+    for number in range(20, 70, 1 if FULL else 2):
         made.clear()
         program = Simulated(gains=GAINS, interrupt_at=number)
         results = try_all(program, NAMES, patch=make_patch)
@@ -665,7 +667,7 @@ def test_a_patch_is_measured_in_two_pairs_where_no_more_fit() -> None:
             return super().__call__(fixes, seed_offset=seed_offset)
 
     pairs = set()
-    for budget_s in range(60, 200, 2):
+    for budget_s in range(60, 200, 2 if FULL else 7):
         program = MoreAndMoreLoaded(gains={"workers": 2.0, "patch": 2.0})
         results = try_all(program, ["workers"], float(budget_s), patch=lambda fixes: None)
         if results.recommendation.fixes:

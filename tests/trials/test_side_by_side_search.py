@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from simulated_program import Simulated, SimulatedPairs, try_all
+from simulated_program import Simulated, SimulatedPairs, seeds, try_all
 
 from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.evidence import Evidence
@@ -32,21 +32,24 @@ def found(seed: int, beside: bool) -> list[str]:
     return recommended(try_all(program, names, 240.0, both_at_once=pairs))
 
 
+@pytest.mark.slow
 def test_a_shared_machine_hides_no_gain_of_a_tenth():
-    alone = sum(found(seed, False) == ["fused"] for seed in range(30))
-    beside = sum(found(seed, True) == ["fused"] for seed in range(30))
-    assert alone <= 15  # one launch after the other: mostly lost in the noise
-    assert beside >= 27
+    searches = seeds(30)
+    alone = sum(found(seed, False) == ["fused"] for seed in searches)
+    beside = sum(found(seed, True) == ["fused"] for seed in searches)
+    assert alone <= 0.5 * len(searches)  # one launch after the other: mostly lost in the noise
+    assert beside >= 0.9 * len(searches)
 
 
+@pytest.mark.slow
 def test_fixes_that_do_nothing_are_not_recommended():
-    false = 0
-    for seed in range(80):
+    searches, false = seeds(80), 0
+    for seed in searches:
         program = Simulated(noise=SHARED, seed=seed)
         names = ["a", "b", "c", "d", "e", "f"]
         results = try_all(program, names, 300.0, both_at_once=SimulatedPairs(program))
         false += bool(results.recommendation.fixes)
-    assert false <= 7
+    assert false <= max(1, len(searches) * 7 // 80)
 
 
 def test_the_best_set_is_found_in_pairs_and_so_is_the_a_a_candidate():

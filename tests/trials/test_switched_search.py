@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from simulated_program import NO_LOADER, QUIET, TYPICAL, Simulated, SimulatedSwitching, try_all
+from simulated_program import (
+    NO_LOADER,
+    QUIET,
+    TYPICAL,
+    Simulated,
+    SimulatedSwitching,
+    seeds,
+    try_all,
+)
 
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ceilings import CeilingTrial
@@ -41,7 +49,7 @@ def recommended(results: Any) -> list[tuple[str, dict[str, int]]]:
 
 
 @pytest.mark.parametrize("noise", [QUIET, TYPICAL], ids=["quiet", "typical"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_same_winners_with_fewer_launches(noise: tuple[float, ...], seed: int) -> None:
     plain = Simulated(gains=GAINS, noise=noise, seed=seed)  # type: ignore[arg-type]
     by_launches = try_all(plain, NAMES, facts=SWITCHED)
@@ -186,27 +194,27 @@ def test_ctrl_c_in_the_switching_launch() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("budget_s", [None, 150.0])
 def test_null_candidates_are_rarely_recommended(budget_s: float | None) -> None:
-    runs, false = 100, 0
-    for seed in range(runs):
+    runs, false = seeds(100), 0
+    for seed in runs:
         program = Simulated(noise=TYPICAL, seed=7000 + seed)
         names = ["amp", "tf32", "threads n=1", "threads n=2", "none", "workers n=2", "workers n=4"]
         switching = SimulatedSwitching(program)
         results = try_all(program, names, budget_s, facts=SWITCHED, switching=switching, seed=seed)
         false += bool(results.recommendation.fixes)
-    assert false / runs <= 0.06
+    assert false <= max(1, len(runs) * 6 // 100)
 
 
 def test_blocks_within_one_launch_cover_the_truth_of_that_launch() -> None:
     """Their t interval is narrow because the launch's offset is on both sides."""
-    held, runs, widths = 0, 200, []
-    for seed in range(runs):
+    held, runs, widths = 0, seeds(200), []
+    for seed in runs:
         program = Simulated(noise=TYPICAL, seed=seed, gains={"amp": 0.9, "tf32": 0.92})
         results, _ = search(program, ["amp", "tf32"])
         speedup = row(results, "amp").speedup
         held += speedup.low <= 0.9 <= speedup.high
         widths.append(math.log(speedup.high / speedup.low) / 2)
-    assert held / runs >= 0.9
-    assert sum(widths) / runs < 0.02
+    assert held / len(runs) >= 0.9
+    assert sum(widths) / len(runs) < 0.02
 
 
 def test_with_little_time_a_promising_fix_that_must_be_launched_is_not_forgotten() -> None:
