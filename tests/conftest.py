@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-_GROUPS = ("trials", "chromium")  # of tests that run one after the other
+_GROUPS = ("trials", "chromium", "commands", "advice")  # of tests that run one after the other
 _GIVES_WAY = 10  # of niceness
 _AT_START = os.nice(0) if hasattr(os, "nice") else 0
 

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 from left_behind import left_in
-
-from torchdoctor.advice import catalogue
-from torchdoctor.checkup.run import checkup
-from torchdoctor.checkup.run_settings import RunSettings
-from torchdoctor.launch.workload import workload_of
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
@@ -197,67 +190,3 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     said = result.stderr if result.returncode else result.stdout
     assert "No space left" in " ".join(said.split())
     assert "--output" in said or result.returncode == 0
-
-
-def _with_fix(monkeypatch, folder: Path, name: str, source: str) -> None:
-    """Add one more fix to the catalogue, as a file like all others."""
-    path = folder / f"{name.replace('-', '_')}.py"
-    path.write_text(textwrap.dedent(source))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    known = catalogue.fixes()
-    monkeypatch.setattr(catalogue, "fixes", lambda: {**known, name: module})
-
-
-FIX = """
-    TREATS = ("data-wait",)
-    KEEPS_RESULTS = "exactly"
-    WHEN = "launch"
-    def refuses(recording): return None
-    def settings(recording): return [{}]
-    def instruction(settings, recording): return "nothing"
-    def apply(torch, settings, program):
-"""
-
-
-SAME_SAMPLE = """
-        def first_only(arguments, ident):
-            dataset = arguments["dataset"]
-            class First(torch.utils.data.Dataset):
-                row = dataset[0]
-                def __len__(self): return len(dataset)
-                def __getitem__(self, index): return self.row
-            arguments["dataset"] = First()
-            program.applied()
-        program.before_loader(first_only)
-"""
-HUNGRY = """
-        def eat(arguments, ident):
-            program.applied()
-            torch.empty(1 << 50)
-        program.before_loader(eat)
-"""
-
-
-@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
-def test_fixes_that_repeat_samples_or_run_out_of_memory_are_never_recommended(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    _with_fix(monkeypatch, tmp_path, "same-sample", FIX + SAME_SAMPLE)
-    _with_fix(monkeypatch, tmp_path, "hungry", FIX + HUNGRY)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(LOADER_LOOP.replace("{above}", ""))
-    fixes = ["hungry", "same-sample"]
-    settings = RunSettings(budget_s=240.0, output=tmp_path / "out", fixes=fixes)
-    report = checkup(workload_of(["train.py"]), settings, progress=lambda event: None)
-    by_fix = {t.fix: t for t in report.trials}
-    assert by_fix["hungry"].verdict == "failed"
-    assert "memory" in (by_fix["hungry"].reason or "").lower()
-    faster = by_fix["same-sample"]
-    assert faster.speedup is not None, faster
-    assert faster.speedup.estimate > 2.0
-    assert faster.numerics == "changed"
-    assert report.recommendation.fixes == []

@@ -13,7 +13,7 @@ import pytest
 from torchdoctor.reports import html, markdown, terminal
 from torchdoctor.words.record_files import read_report
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("advice")]  # share one run
 
 # Least squares over inputs of deviation 0.1: gradient descent diverges above 2 / 0.1 ** 2 = 200.
 LIMIT = 200.0

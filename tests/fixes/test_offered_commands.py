@@ -89,7 +89,7 @@ def test_the_line_keeps_the_script_and_leaves_out_what_started_it(command: str, 
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")
+@pytest.mark.xdist_group("commands")
 def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
     tmp_path: Path, of_one_process: list[float]
 ) -> None:
@@ -100,7 +100,7 @@ def test_the_lines_for_one_process_a_gpu_train_as_one_process_does(
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")
+@pytest.mark.xdist_group("commands")
 @pytest.mark.parametrize("torch_has", ["fully_shard", "only the older class"])
 def test_the_lines_that_shard_a_model_train_as_one_process_does(
     torch_has: str, tmp_path: Path, of_one_process: list[float]
@@ -123,7 +123,7 @@ print('seen as', describe(model)['data_parallel'], flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")
+@pytest.mark.xdist_group("commands")
 def test_the_lines_that_split_a_model_train_as_one_process_does(
     tmp_path: Path, of_one_process: list[float]
 ) -> None:
@@ -147,7 +147,7 @@ loader = [(torch.stack(dataset), torch.ones(64, 1))] * 4
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")
+@pytest.mark.xdist_group("commands")
 def test_the_command_for_two_machines_joins_two_agents(
     tmp_path: Path, of_one_process: list[float]
 ) -> None:
@@ -202,7 +202,7 @@ printf 'localhost\\nnode2\\n'
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")
+@pytest.mark.xdist_group("commands")
 def test_the_slurm_script_trains_on_every_node(tmp_path: Path, of_one_process: list[float]) -> None:
     (tmp_path / "train.py").write_text(BEFORE + permanent("ddp") + AFTER)
     said = instruction("several-machines", {}, gpus=1, data_parallel="DistributedDataParallel")

@@ -53,7 +53,6 @@ def test_the_same_program_passes(project: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("trials")  # one at a time: they need their budgets
 def test_a_reference_that_cannot_run_is_not_decided(project: Path) -> None:
     (project / "settings.py").write_text("PAUSE = 1\n")
     git(project.parent, "commit", "-qam", "broken")

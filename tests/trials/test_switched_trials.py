@@ -21,7 +21,7 @@ from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.switching import rounds_of
 from torchdoctor.words import SwitchedLaunch
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("trials")]
+pytestmark = pytest.mark.slow
 
 # Accumulates over 4 batches, and has 10 ms more where gradients are filled with zeros.
 SCRIPT = """
@@ -73,6 +73,7 @@ def launched(
         sandbox.close()
 
 
+@pytest.mark.xdist_group("trials")
 def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
     found = launched(tmp_path)
     assert found.ended == "measured", found.reason
@@ -126,6 +127,7 @@ for x in torch.utils.data.DataLoader(Slow(), batch_size=4):
 """
 
 
+@pytest.mark.xdist_group("trials")
 def test_numbers_of_workers_are_compared_within_one_launch(tmp_path: Path) -> None:
     """Samples that sleep: each number of workers makes its batches in its share of the time."""
     numbers = (1, 2, 4)
