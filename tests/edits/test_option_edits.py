@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from torchdoctor.edits import KeywordEdit
-from torchdoctor.edits.source import by_command, edited
+from torchdoctor.edits.keywords import by_command
+from torchdoctor.edits.source import edited
 
 HEAD = """import argparse
 p = argparse.ArgumentParser()

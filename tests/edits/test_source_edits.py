@@ -10,7 +10,8 @@ import pytest
 
 from torchdoctor.edits import DecoratorEdit, KeywordEdit, StatementEdit
 from torchdoctor.edits.diff import instead, unified_diff
-from torchdoctor.edits.source import by_command, edit_call_keyword, edited
+from torchdoctor.edits.keywords import by_command
+from torchdoctor.edits.source import edit_call_keyword, edited
 
 WORKERS = ("DataLoader", "num_workers", "4", 5)
 

@@ -6,9 +6,15 @@ from event_sequences import Script
 
 from torchdoctor.observe.events import read_events
 from torchdoctor.observe.phases import PHASES
-from torchdoctor.observe.step_cycles import cycle_length, settled_after, shows_slope
 from torchdoctor.observe.step_finding import StepsFound, find_boundary
-from torchdoctor.observe.steps import count_samples, step_statistics, window_ns
+from torchdoctor.observe.steps import (
+    count_samples,
+    cycle_length,
+    settled_after,
+    shows_slope,
+    step_statistics,
+    window_ns,
+)
 from torchdoctor.probe import step_log
 
 

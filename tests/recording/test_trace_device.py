@@ -7,7 +7,7 @@ import io
 import pytest
 from synthetic_traces import TraceBuilder, every_branch
 
-from torchdoctor.trace.kernel_names import is_communication, is_matrix_work, uses_tensor_cores
+from torchdoctor.trace.kinds import is_communication, is_matrix_work, uses_tensor_cores
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.words import TraceStatistics

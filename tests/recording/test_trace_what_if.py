@@ -15,9 +15,8 @@ from torchdoctor.trace import what_if as trace_what_if
 from torchdoctor.trace.dependencies import dependencies
 from torchdoctor.trace.device_order import GPU
 from torchdoctor.trace.reader import read_trace
-from torchdoctor.trace.replay import replay
 from torchdoctor.trace.timeline import build_timeline
-from torchdoctor.trace.what_if import COSTS, what_if
+from torchdoctor.trace.what_if import COSTS, replay, what_if
 from torchdoctor.words import WhatIf
 
 

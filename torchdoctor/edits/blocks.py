@@ -1,14 +1,15 @@
-"""Edits of whole statements: one put before a loop, or several put under a `with`."""
+"""Edits of whole statements: before a loop, under a `with`, and those of a training step."""
 
 from __future__ import annotations
 
+import builtins
+import re
 from collections.abc import Collection, Sequence
 
 import libcst as cst
 from libcst import matchers
 
-from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, WithEdit
-from torchdoctor.edits.losses import needed_before
+from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, ScaledStepEdit, WithEdit
 from torchdoctor.edits.syntax import (
     Ranges,
     call_at,
@@ -19,6 +20,185 @@ from torchdoctor.edits.syntax import (
     replaced,
     same_statement,
 )
+
+_COMMENT = re.compile(r"#.*")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+
+
+def needed_before(
+    module: cst.Module, inside: Sequence[cst.CSTNode], backward: cst.CSTNode
+) -> int | None:
+    """How many of the statements lead to what the backward pass needs; those behind need not move.
+
+    Setting gradients to zero and counting what was right often stand between loss and backward.
+
+    Args:
+        module: that they stand in.
+        inside: from the model's call on.
+        backward: the statement that makes the pass, or calls what makes it.
+
+    Returns:
+        None where the loss may be made by what `backward` calls, so that it would stay outside.
+    """
+    if _makes_loss(module, backward):
+        return None
+    code = _COMMENT.sub("", module.code_for_node(backward))
+    wanted = set(_DOTTED.findall(code))
+    for number in range(len(inside) - 1, 0, -1):
+        changed = _changed(module, inside[number])
+        if any(_concerns(name, x) for name in wanted for x in changed):
+            return number + 1
+    return 1
+
+
+def _concerns(name: str, changed: str) -> bool:
+    """Whether what is read by this name (`state`, `state.loss.backward`) may be another then."""
+    return name == changed or name.startswith(f"{changed}.") or changed.startswith(f"{name}.")
+
+
+def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
+    """What a statement assigns to, or calls something on for its effect (`losses.append(loss)`)."""
+    seen = collect(statement)
+    nodes = list(seen.targets)
+    for value in seen.expressions:
+        if not isinstance(value, cst.Call):
+            continue
+        if isinstance(value.func, cst.Attribute):
+            nodes.append(value.func.value)
+        elif not hasattr(builtins, last_name(value.func)):
+            # `add_losses(losses, out)`
+            nodes += [x.value for x in value.args if isinstance(x.value, cst.Name)]
+    return {module.code_for_node(_base(node)).strip() for node in nodes}
+
+
+def _base(node: cst.BaseExpression) -> cst.BaseExpression:
+    """`losses` of `losses["ce"]`, `self.state` of `self.state[0].loss`."""
+    found = node
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        found = node.value if isinstance(node, cst.Subscript) else found
+        node = node.value
+    return found
+
+
+def _makes_loss(module: cst.Module, backward: cst.CSTNode) -> bool:
+    """Whether the statement leaves it to a function to make the loss: `self.backward_G()`."""
+    calls = collect(backward).calls
+    functions = {x.name.value: x for x in collect(module).functions}
+    passes = [x for x in calls if last_name(x.func) in ("backward", "manual_backward")]
+    for call in passes or calls:
+        owner = call.func.value if isinstance(call.func, cst.Attribute) else None
+        own = isinstance(owner, cst.Name) and owner.value == "self"
+        if call in passes and not (own and not call.args):
+            return False
+        function = functions.get(last_name(call.func))
+        if function is None and call.args:
+            return False  # `loss_scaler(loss, optimizer)`
+        if function is not None and _passes_parameter(module, function):
+            return False
+    return True
+
+
+def _passes_parameter(module: cst.Module, function: cst.FunctionDef) -> bool:
+    """Whether a function makes the backward pass of nothing but what it was given."""
+    seen = collect(function)
+    given = {x.name.value for x in seen.parameters} - {"self"}
+    given -= {module.code_for_node(x).strip() for x in seen.targets}
+    passes = [x for x in seen.calls if last_name(x.func) in ("backward", "manual_backward")]
+    read = [set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", module.code_for_node(x))) for x in passes]
+    return bool(read) and all(names & given for names in read)
+
+
+_OPTIMIZER = "opt"  # in the name of what is stepped; a scheduler's steps are its own
+# Past the step without `update()`, the scaler refuses the next `unscale_()`.
+_LEAVES = matchers.OneOf(
+    matchers.Continue(), matchers.Break(), matchers.Return(), matchers.Raise(), matchers.Yield()
+)
+
+
+def scaled_step(module: cst.Module, ranges: Ranges, edit: ScaledStepEdit) -> cst.Module | None:
+    """`loss.backward()` ... `optimizer.step()` in one block, by way of the scaler."""
+    if f"{edit.scaler}.scale(" in module.code:
+        return module
+    if edit.scaler in module.code:
+        return None  # a name of the user's
+    seen = collect(module)
+    for block in reversed(seen.blocks):  # the innermost first
+        for number, statement in enumerate(block.body):
+            if not covers(ranges, statement, edit.line):
+                continue
+            loss = _receiver(statement, "backward")
+            if loss is None:
+                return None
+            return _with_scaler(module, block, number, loss, edit.scaler)
+    return None
+
+
+def _with_scaler(
+    module: cst.Module,
+    block: cst.Module | cst.IndentedBlock,
+    number: int,
+    loss: cst.BaseExpression,
+    scaler: str,
+) -> cst.Module | None:
+    after = block.body[number + 1 :]
+    steps = [
+        (place, owner)
+        for place, statement in enumerate(after, number + 1)
+        if (owner := _receiver(statement, "step")) is not None
+        and _OPTIMIZER in last_name(owner).lower()
+    ]
+    # A second backward pass, or a step elsewhere, would need a scaler's call of its own.
+    learning = [x for x in collect(module).calls if last_name(x.func) in ("backward", "step")]
+    optimizers = [
+        x
+        for x in learning
+        if isinstance(x.func, cst.Attribute)
+        and (x.func.attr.value == "backward" or _OPTIMIZER in last_name(x.func.value).lower())
+    ]
+    if len(steps) != 1 or len(optimizers) != 2:
+        return None
+    place, owner = steps[0]
+    if any(matchers.findall(x, _LEAVES) for x in block.body[number + 1 : place]):
+        return None
+    loss_text, name = module.code_for_node(loss), module.code_for_node(owner)
+    body = list(block.body)
+    stepped = _statements(f"{scaler}.step({name})", body[place])
+    update = cst.parse_statement(f"{scaler}.update()")
+    backward = _statements(f"{scaler}.scale({loss_text}).backward()", body[number])
+    # Whatever lies between the two may clip the gradients, or look at them.
+    unscale = [cst.parse_statement(f"{scaler}.unscale_({name})")] if place > number + 1 else []
+    changed = [
+        *body[:number],
+        backward,
+        *unscale,
+        *body[number + 1 : place],
+        stepped,
+        update,
+        *body[place + 1 :],
+    ]
+    if isinstance(block, cst.Module):
+        return module.with_changes(body=changed)
+    return replaced(module, block, block.with_changes(body=changed))
+
+
+def _statements(code: str, like: cst.CSTNode) -> cst.SimpleStatementLine:
+    """A statement with the comments of the one that it replaces."""
+    made = cst.ensure_type(cst.parse_statement(code), cst.SimpleStatementLine)
+    old = cst.ensure_type(like, cst.SimpleStatementLine)
+    return made.with_changes(
+        leading_lines=old.leading_lines, trailing_whitespace=old.trailing_whitespace
+    )
+
+
+def _receiver(statement: cst.CSTNode, method: str) -> cst.BaseExpression | None:
+    """`loss` of the statement `loss.backward()`; None for anything else, arguments included."""
+    if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+        return None
+    call = statement.body[0].value if isinstance(statement.body[0], cst.Expr) else None
+    if not isinstance(call, cst.Call) or call.args or not isinstance(call.func, cst.Attribute):
+        return None
+    return call.func.value if call.func.attr.value == method else None
+
 
 _LEARNS = frozenset({"backward", "step"})
 

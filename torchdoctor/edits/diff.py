@@ -46,8 +46,8 @@ def folder_of(edits: Sequence[Edit], folder: str) -> str:
 
 def instead(edits: Sequence[Edit]) -> list[str]:
     """For arguments that are not edited: the command to give, or where they come from."""
-    from torchdoctor.edits.script_options import by_option_of_script
-    from torchdoctor.edits.source import by_command, by_hand
+    from torchdoctor.edits.keywords import by_command, by_hand
+    from torchdoctor.edits.options import by_option_of_script
 
     found: list[str] = []
     for edit in edits:
@@ -76,7 +76,7 @@ def _in_words(edit: KeywordEdit, origin: str) -> str:
 
 def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
     """Options whose defaults the edits change, with file and line of what else reads them."""
-    from torchdoctor.edits.source import also_reading
+    from torchdoctor.edits.keywords import also_reading
 
     found: list[tuple[str, str, int]] = []
     for edit in edits:
@@ -93,7 +93,7 @@ def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
 
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
     """Contents before and after the edits by path; None where one of them cannot be made."""
-    from torchdoctor.edits.source import edited  # LibCST takes a while to import
+    from torchdoctor.edits.source import edited
 
     names = _one_name_each(edits)
     before: dict[str, str] = {}

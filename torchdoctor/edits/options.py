@@ -1,23 +1,82 @@
 """Where an argument's value comes from: an option of the command line, or else a constant.
 
 `num_workers=args.workers` is not overwritten, which would leave `--workers` without effect: the
-option's default is changed, or, where the command gives the option, the command.
+option's default is changed, or, where the command gives the option, the command. If the option is
+declared in another file than the call, nothing proves that they are the same: no source is changed.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import libcst as cst
 from libcst import matchers
 from libcst.matchers import findall
+from libcst.metadata import MetadataWrapper, PositionProvider
 
 from torchdoctor.edits import KeywordEdit
-from torchdoctor.edits.constants import constant_changed
-from torchdoctor.edits.option_uses import serves_something_else
-from torchdoctor.edits.origins import Names, set_elsewhere
+from torchdoctor.edits.origins import Names, constant_changed, set_elsewhere
 from torchdoctor.edits.syntax import collect, last_name, replaced
+
+# Of a loader: they go with its number of workers.
+_BESIDE = (
+    "persistent_workers",
+    "prefetch_factor",
+    "multiprocessing_context",
+    "timeout",
+    "pin_memory",
+)
+_SHOWS = ("print", "info", "debug", "write")
+
+
+def serves_something_else(module: cst.Module, option: str, keyword: str) -> bool:
+    """Whether `args.threads` seeds or sizes something too, which a new default would change.
+
+    Not where it is shown, or is the same argument of another call, as of a second loader.
+
+    Args:
+        option: its name in the namespace: "threads".
+        keyword: the argument that it is changed for: "num_workers".
+    """
+    names = Names(module)
+    reads: list[cst.CSTNode] = [
+        x
+        for x in matchers.findall(module, matchers.Attribute(attr=matchers.Name(option)))
+        if not matchers.matches(x, matchers.Attribute(value=matchers.Name("self")))
+    ]
+    reads += matchers.findall(module, matchers.SubscriptElement(matchers.Index(_text(option))))
+    reads += [
+        x for x in collect(module).calls if last_name(x.func) == "getattr" and _asks(x, option)
+    ]
+    return any(not _is_for(names, one, keyword) for one in reads)
+
+
+def _text(option: str) -> matchers.SimpleString:
+    return matchers.SimpleString(
+        value=matchers.MatchIfTrue(lambda text: text.strip("rbuRBU'\"") == option)
+    )
+
+
+def _asks(call: cst.Call, option: str) -> bool:
+    return any(matchers.matches(x.value, _text(option)) for x in call.args[1:2])
+
+
+def _is_for(names: Names, read: cst.CSTNode, keyword: str) -> bool:
+    """Whether a read is within such an argument, or what is printed."""
+    node = names.parents.get(read)
+    while node is not None and not isinstance(node, cst.BaseStatement):
+        if isinstance(node, cst.Arg):
+            if node.keyword is not None and node.keyword.value in (keyword, *_BESIDE):
+                return True
+            call = names.parents.get(node)
+            if isinstance(call, cst.Call) and last_name(call.func) in _SHOWS:
+                return True
+        node = names.parents.get(node)
+    return False
+
 
 _CONVERTS = ("int", "float")
 _BATCH = "batch_size"  # what else reads it (a mean, a number of steps) has to follow it
@@ -250,3 +309,33 @@ def _default_changed(module: cst.Module, option: cst.Call, value: str) -> cst.Mo
         text = re.sub(rf"(default\W{{0,3}}){re.escape(said)}(?![\w.])", rf"\g<1>{value}", text)
         changed[told] = changed[told].with_changes(value=cst.parse_expression(text))
     return replaced(module, option, option.with_changes(args=changed))
+
+
+_LAST_OF = re.compile(r"[\w.]+\.(\w+)")  # args.num_workers, self.args.num_workers
+
+
+def by_option_of_script(edit: KeywordEdit, origin: str) -> list[str]:
+    """A comment that names the option, and the command with the new value; [] without one.
+
+    Args:
+        origin: what the argument is set to, as source: "args.num_workers".
+    """
+    found = _LAST_OF.fullmatch(origin)
+    if found is None or edit.script is None or edit.script == edit.file:
+        return []
+    if not any(Path(word).name == Path(edit.script).name for word in edit.command):
+        return []  # `bash -c`, `-m package`: what is added at its end may be no argument of it
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(Path(edit.script).read_bytes()))
+    except (OSError, cst.ParserSyntaxError, UnicodeDecodeError):
+        return []
+    module, places = wrapper.module, wrapper.resolve(PositionProvider)
+    option = declared(module, found[1], edit.value)
+    command = None if option is None else command_with(module, option, edit)
+    if option is None or command is None:
+        return []
+    where = f"{Path(edit.script).name}:{places[option].start.line}"
+    return [
+        f"# {edit.keyword} may come from {origin}, for which {where} has an option: try",
+        shlex.join(command),
+    ]

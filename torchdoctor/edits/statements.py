@@ -9,15 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import libcst as cst
 
-from torchdoctor.edits.constants import is_computed
-from torchdoctor.edits.syntax import (
-    collect,
-    imported,
-    imports,
-    replaced,
-    resolved,
-    same_statement,
-)
+from torchdoctor.edits.origins import is_computed
+from torchdoctor.edits.syntax import collect, imported, imports, replaced, resolved, same_statement
 
 # What may be called between imports: nothing in them trains.
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "matplotlib"})

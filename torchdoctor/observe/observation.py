@@ -1,18 +1,164 @@
-"""What the launches that are not timed showed."""
+"""The observing and the profiled launch: when they have shown enough, and what they showed."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchdoctor.observe.step_finding import StepsFound
+from torchdoctor.launch.launch import LaunchResult, RunningLaunch
+from torchdoctor.launch.launch_ending import how_it_ended
+from torchdoctor.observe.events import Events, read_channel
+from torchdoctor.observe.step_finding import NoSteps, StepsFound, boundary_rows, find_boundary
+from torchdoctor.observe.steps import step_durations
 from torchdoctor.words import (
     ProcessFacts,
     ProgramFailure,
     SensorStatistics,
     StepStatistics,
     TraceStatistics,
+    Workload,
 )
+from torchdoctor.words.errors import NoStepFound, ProgramFailed, TimedOut, UsageError
 from torchdoctor.words.program import ANALYSED
+
+_LOOK_EVERY_S = 0.5
+_ENOUGH_STEPS = 40
+FEW_STEPS = 12
+FEWEST_STEPS = 3
+
+
+class ObservationWatch:
+    """Decides when the observing launch has shown enough.
+
+    Args:
+        step_on: what separates iterations, where the user says so.
+        enough_s: time of training that is worth watching.
+        most_s: time after the first steps at which it ends in any case.
+        wait_s: longest wait for the first steps.
+    """
+
+    def __init__(self, step_on: str | None, enough_s: float, most_s: float, wait_s: float) -> None:
+        self._step_on = step_on
+        self._enough_s = enough_s
+        self._most_s = most_s
+        self._wait_s = wait_s
+        self.gave_up = False  # no steps came in time
+        self._next_look = 0.0
+
+    def __call__(self, running: RunningLaunch) -> bool:
+        """True when the launch may be stopped; reads the step log about twice a second."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        self._next_look = now + _LOOK_EVERY_S
+        events, facts, _ = read_channel(running.channel)
+        found = find_boundary(events, facts, self._step_on)
+        if isinstance(found, NoSteps):
+            self.gave_up = running.elapsed_s > self._wait_s
+            return self.gave_up
+        durations = step_durations(events[found.trainers[0]], found)
+        # Reading grows with the log: look less often at a program with very many events.
+        self._next_look += 10 * (time.monotonic() - now)
+        return self._enough(len(durations), float(durations.sum()))
+
+    def _enough(self, steps: int, stepping_s: float) -> bool:
+        if steps >= _ENOUGH_STEPS and stepping_s >= self._enough_s:
+            return True
+        if steps >= FEW_STEPS and stepping_s >= 2 * self._enough_s:
+            return True
+        return steps >= FEWEST_STEPS and stepping_s >= self._most_s
+
+
+_LONGER = (
+    "Where it had not come to its training yet (it loads its data, or evaluates first), give it "
+    "longer with --budget and --timeout, or less data."
+)
+_OWN_OPTIONS = frozenset(
+    f"--{name}"
+    for name in (
+        *("budget", "json", "html", "tensorboard", "output", "steps", "warmup", "fixes", "skip"),
+        *("no-fixes", "allow-training-changes", "step-on", "timeout", "seed", "python"),
+        *("no-sandbox", "quiet"),
+    )
+)
+
+
+def check_usable(
+    result: LaunchResult,
+    events: dict[int, Events],
+    found: StepsFound | NoSteps,
+    workload: Workload,
+) -> None:
+    """Nothing where steps were found.
+
+    Raises:
+        ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
+    """
+    steps = 0
+    if isinstance(found, StepsFound):
+        steps = len(step_durations(events[found.trainers[0]], found))
+    failed = result.ended == "exited" and result.exit_code != 0
+    if failed and steps < FEW_STEPS:
+        raise ProgramFailed(
+            f"The program failed before it could be measured ({how_it_ended(result)}, after "
+            f"{steps} whole training steps). {_last_words(result, workload)}",
+            result.exit_code,
+        )
+    if result.ended == "timed-out" and steps < FEWEST_STEPS:
+        seen, todo = f"{steps} were seen", ""
+        if isinstance(found, NoSteps):
+            seen, todo = found.reason, f" {found.advice}"
+        raise TimedOut(
+            f"Stopped after {result.wall_s:.0f} s without enough training steps: "
+            f"{seen.rstrip('.')}.{todo} {_LONGER}"
+        )
+    if isinstance(found, NoSteps):
+        raise NoStepFound(f"No training step was found: {found.reason} {found.advice}")
+
+
+def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
+    """How a program failed of which `steps` were enough; None: it did not, or we ended it."""
+    if result.ended != "exited" or not result.exit_code:
+        return None
+    return ProgramFailure(
+        exit_code=result.exit_code, steps=steps, output_tail=result.output_tail.strip()
+    )
+
+
+def _last_words(result: LaunchResult, workload: Workload) -> str:
+    said = result.output_tail.strip()
+    if not said:
+        return "It printed nothing. Make it run without torchdoctor first."
+    given = {argument.partition("=")[0] for argument in workload.command}
+    ours = sorted(option for option in given & _OWN_OPTIONS if option in said)
+    todo = "Make it run without torchdoctor first."
+    if ours:
+        todo = (
+            f"{', '.join(ours)} went to the program: torchdoctor's own options stand before the "
+            "script."
+        )
+    return f"Its own output ends with:\n\n{said}\n\n{todo}"
+
+
+def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:
+    """Seconds from the launch's start to the first iteration: what every launch pays again."""
+    total = float(step_durations(trainer, found).sum())
+    most = max(result.wall_s - total, 0.0)
+    if result.began_s is None:
+        return most
+    # Not what follows the last iteration: an evaluation, a checkpoint, the end of the process.
+    first = float(trainer.t_ns[boundary_rows(trainer, found.boundary)[0]]) / 1e9 - result.began_s
+    return first if 0.0 <= first <= most else most
+
+
+def trainers_first(
+    facts: Mapping[int, ProcessFacts], trainers: Sequence[int]
+) -> list[ProcessFacts]:
+    """Facts of all processes: the main trainer's, the other trainers', the rest; never nothing."""
+    first = [facts[pid] for pid in trainers if pid in facts]
+    rest = [fact for pid, fact in sorted(facts.items()) if pid not in trainers]
+    return [*first, *rest] or [ProcessFacts(pid=trainers[0])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,3 +189,29 @@ class Profiled:
             return processes
         seen_there = {name: getattr(self.analysed, name) for name in ANALYSED}
         return [replace(processes[0], **seen_there), *processes[1:]]
+
+
+def profiled_window(result: LaunchResult) -> Profiled:
+    """Read the largest trace of a launch.
+
+    Raises:
+        ProgramFailed: where no trace came of it.
+    """
+    from torchdoctor.trace.summary import read_and_summarise
+
+    traces = sorted(result.channel.glob("trace-*.json.gz"))
+    if not traces:
+        raise ProgramFailed(
+            f"The profiler window gave no trace ({how_it_ended(result)}).", result.exit_code
+        )
+    largest = max(traces, key=lambda path: path.stat().st_size)
+    try:
+        trace = read_and_summarise([largest])[0]
+    except UsageError as error:
+        raise ProgramFailed(
+            f"The profiler window gave no trace that can be read: {error}"
+        ) from error
+    facts = read_channel(result.channel)[1]
+    own = facts.get(int(largest.name.split("-")[1].split(".")[0]))
+    analysed = own if own is not None and own.analysed_steps else None
+    return Profiled(trace=trace, analysed=analysed)

@@ -1,4 +1,4 @@
-"""Event columns -> `StepStatistics`: how long the iterations took, and what they consist of."""
+"""Regularities in a column of step times: warming up, cycles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torchdoctor.observe.evaluation import (
     learning_rows,
 )
 from torchdoctor.observe.events import Events
-from torchdoctor.observe.optimizer_updates import update_seconds
 from torchdoctor.observe.phases import (
     PHASES,
     before_forwards,
@@ -26,11 +25,117 @@ from torchdoctor.observe.phases import (
     stretches,
     sum_by_step,
 )
-from torchdoctor.observe.step_cycles import cycle_length, settled_after, shows_slope
 from torchdoctor.observe.step_finding import StepsFound, boundary_rows
 from torchdoctor.probe import step_log
 from torchdoctor.words import Boundary, StepStatistics
 from torchdoctor.words.report import TWO_MODES
+
+_TREND_STEPS = 10
+# Mann-Kendall: of the 45 pairs among ten steps, this many more falling than rising; p = 0.01.
+_TREND_SCORE = 27
+_TREND_SIZE = 0.03  # and the fall must matter
+_LONG_STEP = 3.0  # times the median
+_LONGEST_SEARCH = 2000
+
+
+def shows_slope(durations: np.ndarray) -> bool:
+    """Whether the last ten step times still fall (a rank test: robust against single spikes)."""
+    last = durations[-_TREND_STEPS:]
+    if len(last) < _TREND_STEPS:
+        return False
+    earlier, later = np.triu_indices(_TREND_STEPS, k=1)
+    score = float(np.sign(last[earlier] - last[later]).sum())
+    half = _TREND_STEPS // 2
+    before, after = float(np.median(last[:half])), float(np.median(last[half:]))
+    return score >= _TREND_SCORE and after < before * (1.0 - _TREND_SIZE)
+
+
+def settled_after(durations: np.ndarray) -> int | None:
+    """How many steps it took until the last ten showed no slope; None: fewer than ten steps."""
+    for count in range(_TREND_STEPS, min(len(durations), _LONGEST_SEARCH) + 1):
+        if not shows_slope(durations[:count]):
+            return count
+    return len(durations) if len(durations) >= _TREND_STEPS else None
+
+
+def cycle_length(
+    epoch_ends: np.ndarray, durations: np.ndarray, optimizer_steps_per_step: float = 1.0
+) -> int | None:
+    """Steps per regular cycle, where one was seen.
+
+    Args:
+        epoch_ends: step numbers in which the training loader was found exhausted, ascending.
+        durations: seconds per step.
+        optimizer_steps_per_step: below one where gradients are accumulated.
+
+    Returns:
+        The length of an epoch; else the period of far longer steps (rollouts, evaluation every
+        n steps); else that of gradient accumulation; None where nothing repeats.
+    """
+    if len(epoch_ends) >= 2:
+        return max(int(np.median(np.diff(epoch_ends))), 1)
+    if len(epoch_ends) == 1:
+        return max(int(epoch_ends[0]) + 1, 1)
+    period = _period_of_long_steps(durations)
+    if period is not None:
+        return period
+    if 0.0 < optimizer_steps_per_step < 0.9:
+        return round(1.0 / optimizer_steps_per_step)
+    return None
+
+
+def _period_of_long_steps(durations: np.ndarray) -> int | None:
+    if len(durations) < 4:
+        return None
+    long = np.flatnonzero(durations > _LONG_STEP * np.median(durations))
+    gaps = np.diff(long)
+    if len(gaps) < 2:
+        return None
+    # One step may be missing at the edge of an epoch that does not divide evenly.
+    return int(np.median(gaps)) if gaps.max() - gaps.min() <= 1 and gaps.min() > 1 else None
+
+
+def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
+    """Seconds per step of each optimizer's updates.
+
+    Counted from the last forward or backward within `step(closure)`, or from its beginning where
+    there is none, to its end. A `step` called within another's is no part of the outer one.
+    LBFGS also computes between its closure's calls; no other implementation changes that.
+
+    Args:
+        events: one process's events.
+        edges: row numbers of the steps' boundaries, ascending.
+
+    Returns:
+        By the optimizer's number; shorter than the list of optimizers where the last took none.
+    """
+    steps = max(len(edges) - 1, 0)
+    rows = events.at(step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END)
+    if not steps or not len(rows):
+        return []
+    rows = rows[(rows >= edges[0]) & (rows <= edges[-1])]  # a boundary may be the end of a step
+    learned = events.at(step_log.FORWARD_END, step_log.BACKWARD_END)
+    totals: dict[int, int] = {}
+    open_steps: list[list[int]] = []  # row it began at, ns of those within it
+    for row in rows.tolist():
+        if events.code[row] == step_log.OPTIMIZER_BEGIN:
+            open_steps.append([row, 0])
+            continue
+        if not open_steps:
+            continue  # it began before the window
+        begin, within = open_steps.pop()
+        last = int(np.searchsorted(learned, row)) - 1
+        start = max(begin, int(learned[last])) if last >= 0 else begin
+        if open_steps:
+            open_steps[-1][1] += int(events.t_ns[row] - events.t_ns[begin])
+        # What lies within may have come before the last backward, and then is not counted anyway.
+        own = int(events.t_ns[row] - events.t_ns[start]) - within
+        ident = int(events.ident[row])
+        totals[ident] = totals.get(ident, 0) + max(own, 0)
+    if not totals:
+        return []
+    return [totals.get(ident, 0) / 1e9 / steps for ident in range(max(totals) + 1)]
+
 
 LEAST_WARMUP = 10
 _ENOUGH_FOR_P99 = 50

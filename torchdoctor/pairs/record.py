@@ -25,15 +25,16 @@ from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import storage_facts, waits_for_input
 from torchdoctor.observe.evaluation import evaluates_training_loader
 from torchdoctor.observe.events import read_channel
-from torchdoctor.observe.observation import Observation, Profiled
-from torchdoctor.observe.observation_ending import (
+from torchdoctor.observe.observation import (
+    Observation,
+    ObservationWatch,
+    Profiled,
     check_usable,
     own_failure,
+    profiled_window,
     step_start_s,
     trainers_first,
 )
-from torchdoctor.observe.observation_watch import ObservationWatch
-from torchdoctor.observe.profiled_window import profiled_window
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
 from torchdoctor.observe.window import Window

@@ -15,8 +15,8 @@ from typing import IO, Any, BinaryIO, cast
 import msgspec
 import numpy as np
 
-from torchdoctor.trace.categories import OUR_CATEGORY
 from torchdoctor.trace.files import TraceFile
+from torchdoctor.trace.kinds import OUR_CATEGORY
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import Finding
 from torchdoctor.words.errors import UsageError

@@ -16,10 +16,9 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.categories import KERNEL
 from torchdoctor.trace.columns import Ints, Trace
-from torchdoctor.trace.gpus import text
-from torchdoctor.trace.kernel_names import is_communication
+from torchdoctor.trace.kinds import KERNEL, is_communication
+from torchdoctor.trace.metadata import text
 from torchdoctor.trace.threads import is_step, named, named_by
 from torchdoctor.trace.timeline import HOST_COMMUNICATION, Timeline
 

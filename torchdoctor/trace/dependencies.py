@@ -21,9 +21,11 @@ from torchdoctor.trace.host_chain import (
     STEP_START,
     WAIT_END,
     HostPoints,
+    HostWaits,
     host_points,
+    host_waits,
+    stuck_ns,
 )
-from torchdoctor.trace.host_waits import HostWaits, host_waits, stuck_ns
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words.intervals import Ints
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.categories import KERNEL, MEMCPY
 from torchdoctor.trace.columns import Table, Trace
-from torchdoctor.trace.kernel_names import is_communication
+from torchdoctor.trace.kinds import KERNEL, MEMCPY, is_communication
+from torchdoctor.trace.nesting import launch_rows
 from torchdoctor.trace.threads import named, named_by
-from torchdoctor.trace.timeline import Timeline, launch_rows
+from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words.intervals import Ints
 
 # What time can belong to; a what-if takes one of them away. FIXED stays in all of them.

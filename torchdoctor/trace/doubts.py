@@ -1,11 +1,126 @@
-"""What cannot be trusted in a trace, each said in one sentence."""
+"""What of a trace cannot be trusted, and what of the launched work it does not show."""
 
 from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from torchdoctor.trace.columns import Trace
-from torchdoctor.trace.threads import named
+from torchdoctor.trace.kinds import KERNEL
+from torchdoctor.trace.metadata import dictionary
+from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
+from torchdoctor.trace.threads import named, named_by
+from torchdoctor.trace.timeline import Steps
+
+# cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
+_LAUNCH = re.compile(r"Launch(?!HostFunc)")
+# Operators that launch a kernel each time, wherever they run on a GPU at all.
+_COMPUTES = re.compile(
+    r"aten::(?:mm|bmm|addmm|baddbmm|(?:cudnn|miopen)_\w+|convolution_backward|relu_?|clamp_min_?|"
+    r"native_(?:batch|layer|group)_norm\w*|threshold_backward|gelu\w*|_(?:log_)?softmax\w*)$"
+)
+# What only a GPU runs, or runs on behalf of one; names that the host's own operators do not have.
+_DEVICE_OPERATOR = re.compile(
+    r"aten::(?:_?cudnn_|_?miopen_|_thnn_fused|_fused_dropout|record_stream|_?pin_memory|"
+    r"_(?:flash|efficient)_attention_|_scaled_dot_product_\w+_attention(?!_for_cpu))|nccl:"
+)
+_DEVICE_BACKEND = re.compile(r"nccl|rccl|xccl|hccl", re.IGNORECASE)
+_DEVICE_ACTIVITY = re.compile(r"\b(?:CUDA|XPU|HPU|MTIA|PrivateUse1)\b", re.IGNORECASE)
+_NEXT_TO_NONE = 0.10  # of the launches show their kernel: the device was not recorded
+_MISSING_FROM_CUT = 0.20  # of the launches lack it, in a file that was cut off
+
+
+@dataclass(frozen=True)
+class Launches:
+    """Launches of kernels and graphs in the steps, and how many of them show a kernel."""
+
+    made: int
+    shown: int
+
+    @property
+    def share(self) -> float | None:
+        """Of the launches that show a kernel; None: nothing was launched."""
+        return self.shown / self.made if self.made else None
+
+
+def launches(trace: Trace, steps: Steps) -> Launches:
+    """Counts them; a kernel that names no launch of the trace may be any launch's."""
+    launching = named_by(trace, trace.runtime, lambda name: _LAUNCH.search(name) is not None)
+    calls = launching & (steps.host.index(trace.runtime.start) >= 0)
+    made = int(calls.sum())
+    kernels = trace.device["kind"] == KERNEL
+    launched_by = launch_rows(trace)[kernels]
+    known = launched_by[launched_by >= 0]
+    shown = np.zeros(len(calls), dtype=bool)
+    shown[known] = True
+    orphans = steps.index(trace.device.start[kernels][launched_by < 0]) >= 0
+    return Launches(made, min(made, int((shown & calls).sum()) + int(orphans.sum())))
+
+
+def _without_launch(trace: Trace, steps: Steps) -> float:
+    """Share of the operators that compute in which no launch was made: calls are lost as well."""
+    computes = np.array([_COMPUTES.match(name) is not None for name in trace.names], dtype=bool)
+    nesting = operator_nesting(trace)
+    wanted = named(trace, trace.operators, computes) & nesting.leaves
+    wanted &= steps.host.index(trace.operators.start) >= 0
+    if not wanted.any():
+        return 0.0
+    inside = innermost(trace.operators, nesting, trace.runtime.thread, trace.runtime.start)
+    calling = np.zeros(len(wanted), dtype=bool)
+    calling[inside[inside >= 0]] = True
+    return float((wanted & ~calling).sum() / wanted.sum())
+
+
+def _drives_device(trace: Trace) -> bool:
+    """Whether the part of a file that is there speaks of a device that its program drives."""
+    if trace.metadata.get("deviceProperties") or len(trace.runtime):
+        return True
+    if any(_DEVICE_OPERATOR.search(name) for name in trace.names):
+        return True
+    backend = dictionary(trace.metadata.get("distributedInfo")).get("backend")
+    if isinstance(backend, str) and _DEVICE_BACKEND.search(backend):
+        return True
+    activities = _under(trace.metadata, "activities")
+    return any(isinstance(one, str) and _DEVICE_ACTIVITY.search(one) for one in activities)
+
+
+def _under(value: Any, key: str, levels: int = 8) -> list[Any]:
+    """What the lists of this name hold, anywhere in the metadata, which tools nest as they like."""
+    if not isinstance(value, dict) or not levels:
+        return []
+    found = value.get(key)
+    below = [one for inner in value.values() for one in _under(inner, key, levels - 1)]
+    return [*(found if isinstance(found, list) else []), *below]
+
+
+def device_missing(trace: Trace, steps: Steps) -> str | None:
+    """Why the device's part of the steps is not there, in one sentence; None: it is there."""
+    found = launches(trace, steps)
+    share = found.share
+    if trace.cut_off:
+        if not trace.has_device and (found.made or _drives_device(trace)):
+            return (
+                "The file was cut off or damaged before its GPU events, which the profiler writes "
+                "after the host's: what the GPU did is unknown. Record or copy the trace again."
+            )
+        lost = max(1.0 - (1.0 if share is None else share), _without_launch(trace, steps))
+        if trace.has_device and lost > _MISSING_FROM_CUT:
+            return (
+                f"{lost:.0%} of what the steps launched shows no kernel: GPU events lie in the "
+                "part of the file that is missing, so GPU time is too low. Record or copy the "
+                "trace again."
+            )
+    if trace.has_device and share is not None and share < _NEXT_TO_NONE:
+        return (
+            f"{found.made - found.shown} of {found.made} kernel launches in the steps show no "
+            "kernel: what ran on the GPU was not recorded (an older profiler records nothing in "
+            "CUDA graphs), so GPU time is unknown."
+        )
+    return None
+
 
 _OVERLAP_SHARE = 0.01  # of a stream's events; fewer are rounding
 _ROUNDING_NS = 2_000  # the first releases wrote whole microseconds

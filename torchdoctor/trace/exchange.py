@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.categories import KERNEL
-from torchdoctor.trace.columns import Ints, Trace
-from torchdoctor.trace.gpus import dictionary, whole_number
-from torchdoctor.trace.kernel_names import is_communication
-from torchdoctor.trace.nesting import innermost, nest
-from torchdoctor.trace.payloads import ACCUMULATED
+from torchdoctor.trace.columns import ACCUMULATED, Ints, Trace
+from torchdoctor.trace.kinds import KERNEL, is_communication
+from torchdoctor.trace.metadata import dictionary, whole_number
+from torchdoctor.trace.nesting import innermost, launch_rows, nest
 from torchdoctor.trace.threads import named_by
-from torchdoctor.trace.timeline import Steps, Timeline, launch_rows
+from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words.intervals import union
 from torchdoctor.words.traced import GradientExchange
 

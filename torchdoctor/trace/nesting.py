@@ -1,4 +1,4 @@
-"""Which operator runs inside which: depth, parent and self time, without a loop over events."""
+"""What runs inside which operator, and which call launched what, without a loop over events."""
 
 from __future__ import annotations
 
@@ -94,3 +94,37 @@ def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
             found = np.where(over, nesting.parent[found], found)
         result[asked] = found
     return result
+
+
+@once
+def launch_rows(trace: Trace) -> Ints:
+    """For every device event the row of the runtime call that launched it, or -1."""
+    calls, device = trace.runtime["correlation"], trace.device["correlation"]
+    order = np.argsort(calls, kind="stable")
+    if not len(order):
+        return np.full(len(device), -1)
+    if (np.diff(calls[order]) == 0).any():
+        order = _first_of_each_use(trace.runtime, calls)
+    place = np.minimum(np.searchsorted(calls[order], device), len(order) - 1)
+    if (np.diff(calls[order]) == 0).any():
+        place = _latest_before(trace, order, place)
+    row = order[place]
+    return np.where((calls[row] == device) & (device >= 0), row, -1)
+
+
+def _first_of_each_use(runtime: Table, calls: Ints) -> Ints:
+    """Rows of calls by id and time; of calls within each other (runtime and driver) the outer."""
+    order = np.lexsort((-runtime.end, runtime.start, calls))
+    same = (np.diff(calls[order]) == 0) & (runtime.start[order][1:] < runtime.end[order][:-1])
+    return order[np.concatenate(([True], ~same))]
+
+
+def _latest_before(trace: Trace, order: Ints, place: Ints) -> Ints:
+    """Where ids are given again (by another process, in another window): the call just before."""
+    calls, start = trace.runtime["correlation"][order], trace.runtime.start[order]
+    moments = np.sort(start)
+    group = np.cumsum(np.concatenate(([0], np.diff(calls) != 0)))
+    size = len(moments) + 1
+    key = group * size + np.searchsorted(moments, start)
+    wanted = group[place] * size + np.searchsorted(moments, trace.device.start, side="right") - 1
+    return np.maximum(np.searchsorted(key, wanted, side="right") - 1, place)

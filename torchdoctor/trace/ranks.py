@@ -14,7 +14,7 @@ from pathlib import Path
 from torchdoctor.trace.clocks import Collectives, collectives
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.files import trace_paths
-from torchdoctor.trace.gpus import dictionary, gpus, text, whole_number
+from torchdoctor.trace.metadata import dictionary, gpus, text, whole_number
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
 from torchdoctor.trace.timeline import Timeline, build_timeline

@@ -7,18 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.trace.backend import backend_of
 from torchdoctor.trace.calls import allocation, runtime_calls
 from torchdoctor.trace.columns import Trace
-from torchdoctor.trace.compiled import traced_compilation
-from torchdoctor.trace.copies import summarise_copies
-from torchdoctor.trace.device import summarise_device
-from torchdoctor.trace.doubts import doubts_about
+from torchdoctor.trace.compilation import pointwise_chains, traced_compilation
+from torchdoctor.trace.device import summarise_copies, summarise_device
+from torchdoctor.trace.doubts import device_missing, doubts_about
 from torchdoctor.trace.exchange import gradient_exchange
 from torchdoctor.trace.files import trace_paths
-from torchdoctor.trace.launches import device_missing
+from torchdoctor.trace.metadata import backend_of
 from torchdoctor.trace.operators import summarise_operators
-from torchdoctor.trace.pointwise import pointwise_chains
 from torchdoctor.trace.products import matrix_work
 from torchdoctor.trace.python import python_places
 from torchdoctor.trace.reader import read_trace

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.counts import counted
-from torchdoctor.trace.categories import KERNEL, MEMCPY, MEMSET
-from torchdoctor.trace.columns import Ints, Table, Trace, once
-from torchdoctor.trace.kernel_names import is_communication
-from torchdoctor.trace.nesting import operator_nesting
+from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
+from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.trace.threads import is_loader, is_step, named, named_by, of_fetching_thread
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract, union
 
@@ -220,40 +219,6 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
             f"ended before {they} did); left out."
         )
     return Steps(start[:keep], end[:keep], host_start[:keep], host_end[:keep], True, doubts)
-
-
-@once
-def launch_rows(trace: Trace) -> Ints:
-    """For every device event the row of the runtime call that launched it, or -1."""
-    calls, device = trace.runtime["correlation"], trace.device["correlation"]
-    order = np.argsort(calls, kind="stable")
-    if not len(order):
-        return np.full(len(device), -1)
-    if (np.diff(calls[order]) == 0).any():
-        order = _first_of_each_use(trace.runtime, calls)
-    place = np.minimum(np.searchsorted(calls[order], device), len(order) - 1)
-    if (np.diff(calls[order]) == 0).any():
-        place = _latest_before(trace, order, place)
-    row = order[place]
-    return np.where((calls[row] == device) & (device >= 0), row, -1)
-
-
-def _first_of_each_use(runtime: Table, calls: Ints) -> Ints:
-    """Rows of calls by id and time; of calls within each other (runtime and driver) the outer."""
-    order = np.lexsort((-runtime.end, runtime.start, calls))
-    same = (np.diff(calls[order]) == 0) & (runtime.start[order][1:] < runtime.end[order][:-1])
-    return order[np.concatenate(([True], ~same))]
-
-
-def _latest_before(trace: Trace, order: Ints, place: Ints) -> Ints:
-    """Where ids are given again (by another process, in another window): the call just before."""
-    calls, start = trace.runtime["correlation"][order], trace.runtime.start[order]
-    moments = np.sort(start)
-    group = np.cumsum(np.concatenate(([0], np.diff(calls) != 0)))
-    size = len(moments) + 1
-    key = group * size + np.searchsorted(moments, start)
-    wanted = group[place] * size + np.searchsorted(moments, trace.device.start, side="right") - 1
-    return np.maximum(np.searchsorted(key, wanted, side="right") - 1, place)
 
 
 def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:

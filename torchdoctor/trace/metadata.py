@@ -1,4 +1,4 @@
-"""The GPUs that a trace names: of all of the node those that did something in it."""
+"""What a trace says of its job: the GPUs that it used and the torch.distributed backend."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from torchdoctor.trace.columns import Trace
+from torchdoctor.trace.timeline import Timeline, host_collectives
 from torchdoctor.words import Gpu
+from torchdoctor.words.intervals import subtract
 
 
 def gpus(trace: Trace) -> list[Gpu]:
@@ -47,3 +49,23 @@ def whole_number(value: Any) -> int | None:
 def text(value: Any) -> str | None:
     """`value`, or None where it is no text, or an empty one."""
     return value if isinstance(value, str) and value else None
+
+
+def backend_of(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Fields of `TraceStatistics`; empty where the trace is of one process alone."""
+    information = trace.metadata.get("distributedInfo")
+    if not isinstance(information, dict):
+        return {}
+    found: dict[str, Any] = {}
+    name, world = information.get("backend"), information.get("world_size")
+    if isinstance(name, str):
+        found["backend"] = name
+    if isinstance(world, int) and world > 0:
+        found["world_size"] = world
+    on_host = host_collectives(trace)
+    if trace.has_device and len(on_host):
+        steps = timeline.steps
+        not_hidden = subtract(on_host, timeline.branches["gpu"])
+        spent = not_hidden.covered(steps.start, steps.end).sum()
+        found["host_collective_s"] = float(spent) / len(steps) / 1e9
+    return found
