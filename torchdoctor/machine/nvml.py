@@ -30,7 +30,7 @@ def reading(read: Callable[[], T]) -> T | None:
     """The value, or None where the driver or the device does not support it."""
     try:
         return read()
-    except (pynvml.NVMLError, AttributeError):
+    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, AttributeError):
         return None
 
 

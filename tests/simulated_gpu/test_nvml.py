@@ -1,0 +1,70 @@
+"""The simulated NVML, read by the official client, and through it by torchdoctor's sensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from simulated_gpu import devices
+
+PROGRAM = """
+import dataclasses, json
+from torchdoctor.machine.nvml import session
+with session() as nvml:
+    rows = []
+    for device in nvml.devices if nvml else []:
+        rows.append({
+            "utilization": nvml.utilization(device), "memory": nvml.memory_bytes(device),
+            "power": nvml.power_w(device), "clock": nvml.sm_clock_mhz(device),
+            "throttle": nvml.throttle(device), "pcie": nvml.pcie_bytes_per_s(device),
+            "processes": sorted(nvml.processes(device) or []),
+        })
+    named = [gpu.name for gpu in nvml.describe()] if nvml else None
+print(json.dumps([rows, named, nvml.driver() if nvml else None]))
+"""
+
+
+def read(folder: Path, state: str) -> Any:
+    (folder / "state").write_text(state, encoding="utf-8")
+    variables = {
+        **os.environ,
+        "SIMULATED_NVML": str(folder / "state"),
+        "LD_LIBRARY_PATH": devices.nvml_folder(),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=variables, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_what_the_driver_says_is_read(tmp_path: Path) -> None:
+    rows, names, driver = read(
+        tmp_path,
+        "devices=2\ndriver=555.1\n1.name=NVIDIA H100\nutilization=37\nused=1048576\n"
+        "power_w=300\nsm_mhz=1200\n1.throttle=4\nrx_kb=2000\ntx_kb=10\npids=11 12\n",
+    )
+    assert names == ["NVIDIA A100-SIM", "NVIDIA H100"]
+    assert driver == "555.1"
+    first, second = rows
+    assert (first["utilization"], first["memory"], first["power"]) == (0.37, 1 << 20, 300.0)
+    assert (first["clock"], first["throttle"], second["throttle"]) == (1200.0, 0, 4)
+    assert sorted(first["pcie"]) == [10 * 1024.0, 2000 * 1024.0]
+    assert first["processes"] == [11, 12]
+
+
+def test_what_a_driver_lacks_is_not_measured(tmp_path: Path) -> None:
+    missing = "nvmlDeviceGetUtilizationRates nvmlDeviceGetComputeRunningProcesses_v3"
+    [row], _, _ = read(tmp_path, f"missing={missing}\n")
+    assert row["utilization"] is None
+    assert row["clock"] == 1410.0
+
+
+def test_a_device_that_vanished_is_no_crash(tmp_path: Path) -> None:
+    rows, names, _ = read(tmp_path, "devices=2\n0.lost=1\n1.name=still there\n")
+    assert len(rows) == 1
+    assert names == ["still there"]
