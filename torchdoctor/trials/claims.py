@@ -20,6 +20,7 @@ SIGMAS: Floats = np.geomspace(0.01, 0.25, 11)
 # Three machines had 1.6, 6 and 14 %. The median lies towards the bad end: a prior that is right on
 # average would promise too much on the bad machine.
 _MEDIAN_SIGMA, _SIGMA_SPREAD = 0.09, 0.8
+_MEDIAN_SIGMA_IN_TURNS = 0.15  # launches that follow each other meet different loads
 # Stopping when a result looks good costs the rest of 5 %; a single pair cannot show its own error.
 _ERROR_RATE, _ERROR_RATE_OF_ONE_PAIR = 0.04, 0.02
 _POINTS = 1201
@@ -39,9 +40,10 @@ class LogInterval:
         return (self.high - self.low) / 2
 
 
-def sigma_prior_log() -> Floats:
+def sigma_prior_log(side_by_side: bool = True) -> Floats:
     """Return the log weight of each of `SIGMAS` before anything was measured."""
-    log: Floats = -0.5 * (np.log(SIGMAS / _MEDIAN_SIGMA) / _SIGMA_SPREAD) ** 2
+    median = _MEDIAN_SIGMA if side_by_side else _MEDIAN_SIGMA_IN_TURNS
+    log: Floats = -0.5 * (np.log(SIGMAS / median) / _SIGMA_SPREAD) ** 2
     return log
 
 

@@ -1,0 +1,200 @@
+"""The policy alone: what it measures next, what it claims, and when it stops."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchdoctor.trials.beliefs import Arm, Beliefs, BlockGain, Members, Results, Step
+from torchdoctor.trials.search_policy import Action, Claim, Prices, SearchPolicy
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from policy_simulation import SimulatedSearch, World
+
+WAITS = Step(shares={"data": 0.89, "compute": 0.08}, competing=frozenset(["data"]))
+
+
+def an_arm(name: str, phases: str = "", **fields: object) -> Arm:
+    return Arm(
+        name=name,
+        fixes=frozenset([name]),
+        phases=frozenset(phases.split()),
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+CACHE = an_arm("cache", "data", p_helps=0.6, ceiling=9.0)
+WORKERS = an_arm("workers", "data", p_helps=0.6, ceiling=9.0)
+THREADS = an_arm("threads", p_helps=0.25, ceiling=2.0, risk=1)
+PRECISION = an_arm("precision", "compute", p_helps=0.25, ceiling=1.2, risk=2)
+
+
+def a_set(*names: str) -> Members:
+    return frozenset(names)
+
+
+def logs(*speedups: float) -> list[float]:
+    return [math.log(speedup) for speedup in speedups]
+
+
+def policy(
+    arms: list[Arm], results: Results, left_s: float = 60.0, **prices: object
+) -> SearchPolicy:
+    known = {"budget_s": 100.0, "left_s": left_s, "launch_s": 10.0, **prices}
+    return SearchPolicy(Beliefs(arms, WAITS, results, seed=1), Prices(**known))  # type: ignore[arg-type]
+
+
+def best(search: SearchPolicy) -> Claim:
+    assert search.claims
+    return search.claims[0]
+
+
+def test_a_cache_of_six_times_is_recommended_after_its_first_pair() -> None:
+    """5.65x in one pair was called unclear while a 1.06x stood above it."""
+    results = Results(pairs={a_set("cache"): logs(5.65)})
+    claim = best(policy([CACHE, WORKERS, PRECISION], results))
+    assert claim.members == {"cache"}
+    assert 2.0 < math.exp(claim.interval.low) < 5.65 < math.exp(claim.interval.high) < 20.0
+
+
+def test_what_treats_the_largest_share_is_measured_first() -> None:
+    action = policy([PRECISION, THREADS, CACHE], Results()).next()
+    assert (action.kind, action.members) == ("pair", {"cache"})
+
+
+def test_fixes_that_do_nothing_are_not_recommended_and_end_the_search() -> None:
+    arms = [THREADS, PRECISION]
+    pairs = {a_set("threads"): logs(1.004, 0.996), a_set("precision"): logs(1.002, 0.997)}
+    search = policy(arms, Results(pairs=pairs, same=logs(1.001, 0.998)), left_s=400, budget_s=500.0)
+    assert not search.claims
+    assert search.next() == Action(kind="stop", reason="nothing to gain")
+
+
+def test_a_rider_is_dropped() -> None:
+    """One thread and a lower precision came along with a loader's fix, "unclear" both."""
+    blocks = {
+        "threads": BlockGain(gain=math.log(1.23), error=0.25),
+        "precision": BlockGain(gain=math.log(1.19), error=0.25),
+    }
+    whole = a_set("cache", "threads", "precision")
+    pairs = {whole: logs(9.9, 9.5), a_set("cache"): logs(9.7)}
+    search = policy([CACHE, THREADS, PRECISION], Results(pairs=pairs, blocks=blocks))
+    assert best(search).members == {"cache"}
+    alone = policy([CACHE, THREADS, PRECISION], Results(pairs={whole: logs(9.9, 9.5)}))
+    assert not alone.claims, "nothing says that the set needs all its members"
+
+
+def test_a_member_that_has_proven_its_gain_stays() -> None:
+    fused = an_arm("fused", p_helps=0.4, ceiling=2.0)
+    pairs = {
+        a_set("cache"): logs(3.0, 3.05),
+        a_set("fused"): logs(1.30, 1.32),
+        a_set("cache", "fused"): logs(3.95, 4.0),
+    }
+    assert best(policy([CACHE, fused], Results(pairs=pairs))).members == {"cache", "fused"}
+
+
+def test_of_two_sets_as_fast_the_smaller_one_is_recommended() -> None:
+    fused = an_arm("fused", p_helps=0.4, ceiling=2.0)
+    pairs = {
+        a_set("cache"): logs(3.0, 3.02, 3.01),
+        a_set("fused"): logs(1.02, 1.022, 1.021),
+        a_set("cache", "fused"): logs(3.06, 3.08, 3.07),
+    }
+    assert best(policy([CACHE, fused], Results(pairs=pairs))).members == {"cache"}
+
+
+def test_a_member_of_lower_precision_needs_three_percent_for_sure() -> None:
+    for gain, expected in ((1.02, {"cache"}), (1.18, {"cache", "precision"})):
+        arms = [CACHE, an_arm("precision", p_helps=0.5, ceiling=1.5, risk=2)]
+        pairs = {
+            a_set("cache"): logs(3.0, 3.01),
+            a_set("precision"): logs(gain, gain + 0.002, gain - 0.002),
+            a_set("cache", "precision"): logs(3.0 * gain, 3.01 * gain),
+        }
+        search = policy(arms, Results(pairs=pairs, same=logs(1.001, 0.999)))
+        assert best(search).members == expected
+
+
+def test_a_decided_search_stops_early() -> None:
+    """Threads 32 to 2 gave 5.6x within fifteen seconds, and the search took its whole budget."""
+    pairs = {a_set("cache"): logs(8.3, 8.5, 8.4), a_set("workers"): logs(2.0)}
+    search = policy([CACHE, WORKERS], Results(pairs=pairs), left_s=400.0, budget_s=480.0)
+    assert search.next() == Action(kind="stop", reason="decided")
+
+
+def test_want_of_time_is_no_decision() -> None:
+    assert policy([CACHE], Results(), left_s=15.0).next() == Action(kind="stop", reason="time")
+    assert policy([], Results()).next() == Action(kind="stop", reason="nothing to gain")
+
+
+@pytest.mark.parametrize("left_s", [5, 19, 21, 25, 41, 47, 70, 100])
+def test_nothing_is_begun_that_does_not_fit(left_s: float) -> None:
+    arms = [CACHE, replace(THREADS, once_s=40.0), PRECISION]
+    search = policy(arms, Results(), left_s=left_s)
+    action = search.next()
+    assert action.kind == "stop" or search.pair_s(action.members) <= left_s
+
+
+def test_a_set_that_failed_makes_its_untried_members_run_alone_first() -> None:
+    pairs = {a_set("cache"): logs(3.0)}
+    results = Results(pairs=pairs, failed_sets=[a_set("cache", "threads")])
+    search = policy([CACHE, THREADS], results)
+    assert a_set("cache", "threads") not in search.targets
+    assert a_set("threads") in search.targets
+    gone = policy([CACHE], replace(results, failed=a_set("cache")))
+    assert not gone.claims and not gone.targets
+
+
+def test_launches_with_other_seeds_come_once_something_is_won() -> None:
+    pairs, opened = {a_set("workers"): logs(2.5)}, a_set("workers")
+    results = Results(pairs=pairs, open_training=opened)
+    assert policy([WORKERS], results).next().kind == "seeds"
+    assert not policy([WORKERS], replace(results, seeds_done=True)).claims
+
+
+def test_the_patch_is_measured_when_nothing_else_is_worth_its_time() -> None:
+    pairs = {a_set("cache"): logs(8.3, 8.5, 8.4)}
+    search = policy([CACHE], Results(pairs=pairs), patch=True)
+    assert search.next() == Action(kind="patch", members=a_set("cache"))
+    again = policy([CACHE], Results(pairs=pairs, patch_pairs=2), patch=True)
+    assert again.next() == Action(kind="stop", reason="decided")
+
+
+def test_another_setting_of_the_same_fix_is_believed_to_do_as_well() -> None:
+    two, four = (
+        replace(WORKERS, name=f"workers {n}", family="workers", setting=float(n)) for n in (2, 4)
+    )
+    before = Beliefs([two, four], WAITS, Results(), seed=1).p_helps("workers 4")
+    results = Results(pairs={a_set("workers 2"): logs(1.9)})
+    beliefs = Beliefs([two, four], WAITS, results, seed=1)
+    assert beliefs.p_helps("workers 4") > max(before, 0.9)
+    assert beliefs.exclude("workers 2", "workers 4")
+
+
+def test_arms_that_can_be_switched_are_measured_in_one_launch_if_that_is_cheap() -> None:
+    arms = [an_arm(name, p_helps=0.4, ceiling=2.0, switches=True) for name in "abcde"]
+    search = policy(arms, Results(), switch_s=lambda names, rounds: 5.0 + rounds * len(names) / 2)
+    action = search.next()
+    assert action.kind == "switch" and set(action.arms) == set("abcde")
+
+
+def test_the_same_seed_gives_the_same_actions() -> None:
+    runs = [SimulatedSearch(World(7, "hard"), 100.0).run().actions for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_simulated_searches_find_what_is_large_keep_the_budget_and_claim_little_else() -> None:
+    """The full figures are those of benchmarks/policy_simulation.py."""
+    waits = [SimulatedSearch(World(seed, "waits"), 60.0).run() for seed in range(5000, 5020)]
+    assert sum(outcome.claim is not None for outcome in waits) >= 18
+    first = [outcome.first_s for outcome in waits if outcome.first_s is not None]
+    assert sum(first) / len(first) < 35.0
+    nothing = [SimulatedSearch(World(seed, "nothing"), 60.0).run() for seed in range(30)]
+    assert sum(outcome.claim is not None for outcome in nothing) <= 2
+    # A launch that takes longer than those before it is no choice of the policy.
+    assert sum(outcome.overrun for outcome in [*waits, *nothing]) <= 1

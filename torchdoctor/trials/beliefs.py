@@ -1,0 +1,327 @@
+"""What is believed of each fix, in numbers: a prior, and what every measurement says of it. Pure.
+
+The log speed-up of an arm is held as a grid of values, once for each standard deviation that a pair
+may have on this machine. All decisions are averages over joint samples of these grids.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from torchdoctor.trials.claims import (
+    SIGMAS,
+    Floats,
+    LogInterval,
+    claim_interval,
+    error_density,
+    sigma_prior_log,
+    spread_evidence,
+)
+
+Members = frozenset[str]  # names of the arms of a set
+
+SAMPLES = 480
+LEAST_GAIN = 0.003  # log speed-up: less does not count as a gain
+GRID: Floats = 0.02 * np.sinh(np.linspace(-math.asinh(50.0), math.asinh(200.0), 221))
+_ZERO = int(np.argmin(np.abs(GRID)))
+GRID[_ZERO] = 0.0
+_WIDTH = np.gradient(GRID)
+_NO_EFFECT = 0.6  # of the probability not to help: exactly nothing; the rest is a loss
+_LOSS = 0.15  # standard deviation of a loss
+_BEYOND_CEILING = 0.03  # part of a gain that the ceiling does not bound: shares are known roughly
+_LARGEST_CEILING = 3.5  # log speed-up
+# Blocks of one launch: what does not carry over to the next launch, and a part of the pair's sigma.
+_BLOCK_ERROR, _BLOCK_SIGMA = 0.025, 0.4
+_LEAST_SPREAD = 0.01
+# Another setting of the same fix, for each doubling between them.
+_NEIGHBOUR_ERROR, _NEIGHBOUR_PART = 0.05, 0.25
+# The gain of a set is never quite what its members promise.
+_SET_ERROR, _SET_PART = 0.02, 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """What is known of a candidate before anything was measured.
+
+    Attributes:
+        name: unique.
+        fixes: ids that it applies; arms that share one exclude each other.
+        family: arms of one family differ by `setting` alone; empty: it has no relatives.
+        setting: a number, such as 4 workers.
+        phases: of the step, that it works on; empty: not known.
+        p_helps: probability that it gains anything.
+        ceiling: the most that it can gain by the share of the step, as a speed-up; None: not known.
+        risk: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training.
+        switches: it can be switched on and off in a running program.
+        once_s: one-time cost of its first launch (compiling) in seconds.
+        may_reseed: only launches with other seeds are likely to tell whether it changes training.
+    """
+
+    name: str
+    fixes: frozenset[str]
+    family: str = ""
+    setting: float | None = None
+    phases: frozenset[str] = frozenset()
+    p_helps: float = 0.35
+    ceiling: float | None = None
+    risk: int = 0
+    switches: bool = False
+    once_s: float = 0.0
+    may_reseed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The observed step: the share of each phase, and the phases of which the best fix counts."""
+
+    shares: Mapping[str, float] = field(default_factory=dict)
+    competing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockGain:
+    """The median log speed-up of an arm's blocks in one launch, and its error."""
+
+    gain: float
+    error: float
+
+    @classmethod
+    def of(cls, gains: Sequence[float], spread: float) -> BlockGain:
+        """Return the gain of blocks, one a round; `spread`: of a block over all arms' rounds."""
+        error = 1.25 * max(spread, _LEAST_SPREAD) / math.sqrt(max(len(gains), 1))
+        return cls(gain=float(np.median(gains)), error=math.hypot(_BLOCK_ERROR, error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """All that was measured so far.
+
+    Attributes:
+        pairs: log speed-ups of each set's pairs against the untouched program, in order.
+        blocks: of arms that were switched within one launch.
+        same: pairs of the untouched program with itself.
+        failed: arms that failed or were refused, or that change training.
+        failed_sets: sets that failed, of which no member failed alone.
+        open_training: arms of which only launches with other seeds tell whether training changed.
+        switch_launches: how often arms were switched.
+        seeds_done: launches with other seeds were made, or cannot be.
+        patch_pairs: pairs of the patched program.
+        side_by_side: both launches of a pair run at once, so that they meet the same load.
+    """
+
+    pairs: Mapping[Members, Sequence[float]] = field(default_factory=dict)
+    blocks: Mapping[str, BlockGain] = field(default_factory=dict)
+    same: Sequence[float] = ()
+    failed: frozenset[str] = frozenset()
+    failed_sets: Sequence[Members] = ()
+    open_training: frozenset[str] = frozenset()
+    switch_launches: int = 0
+    seeds_done: bool = False
+    patch_pairs: int = 0
+    side_by_side: bool = True
+
+
+def prior_mass(arm: Arm) -> Floats:
+    """Return the probability of each value of `GRID` before anything was measured."""
+    top = math.log(arm.ceiling) if arm.ceiling else _LARGEST_CEILING
+    share = 1.0 - math.exp(-min(max(top, 0.0) + 0.05, _LARGEST_CEILING))
+    gains = GRID > 0
+    most = -math.log(1 - share)
+    gain = np.where(gains & (most > GRID), np.exp(-GRID) / share, 0.0)
+    gain = gain + _BEYOND_CEILING * np.where(gains, np.exp(-GRID / 0.5) / 0.5, 0.0)
+    loss = np.where(GRID < 0, np.exp(-0.5 * (GRID / _LOSS) ** 2), 0.0)
+    lost = (1 - _NO_EFFECT) * (1 - arm.p_helps)
+    mass = arm.p_helps * _normalised(gain * _WIDTH) + lost * _normalised(loss * _WIDTH)
+    mass[_ZERO] += _NO_EFFECT * (1 - arm.p_helps)
+    return mass
+
+
+class Belief:
+    """One arm's grid of log probabilities, a row for each of `SIGMAS`; not normalised."""
+
+    def __init__(self, arm: Arm) -> None:
+        self.arm = arm
+        self.log: Floats = np.tile(np.log(prior_mass(arm) + 1e-12), (len(SIGMAS), 1))
+
+    def observe(self, gain: float, error: float = 0.0, sigma_part: float = 1.0) -> None:
+        """Add a measured gain; `sigma_part`: part of a pair's sigma that is in its error."""
+        sigma = np.hypot(sigma_part * SIGMAS, error)
+        self.log = self.log + np.log(error_density(gain - GRID[None, :], sigma[:, None]) + 1e-9)
+
+    def sigma_evidence(self) -> Floats:
+        """Return the log evidence for each of `SIGMAS`."""
+        top = self.log.max()
+        return np.asarray(top + np.log(np.exp(self.log - top).sum(axis=1)))
+
+
+class Beliefs:
+    """Joint samples of the machine's sigma and of every arm's gain, given all results.
+
+    Args:
+        arms: all candidates.
+        step: the observed step.
+        results: what was measured.
+        seed: of the samples.
+    """
+
+    def __init__(self, arms: Sequence[Arm], step: Step, results: Results, seed: int) -> None:
+        self.arms = {arm.name: arm for arm in arms}
+        self.step, self.results = step, results
+        self._grids = {arm.name: Belief(arm) for arm in arms}
+        for name, gain, error, sigma_part in self._observations():
+            self._grids[name].observe(gain, error, sigma_part)
+        self._evidence = {name: grid.sigma_evidence() for name, grid in self._grids.items()}
+        self._gains: dict[Members, Floats] = {}
+        self.random = np.random.default_rng([seed, 5])
+        self._draw()
+
+    def _observations(self) -> Iterator[tuple[str, float, float, float]]:
+        """Yield arm, gain, error and part of sigma of all that was measured of single arms."""
+        for members, logs in self.results.pairs.items():
+            if len(members) != 1:
+                continue
+            [name] = members
+            for log in logs:
+                yield name, log, 0.0, 1.0
+                yield from self._neighbours(name, log, _NEIGHBOUR_ERROR)
+        for name, blocks in self.results.blocks.items():
+            if name in self.arms:
+                yield name, blocks.gain, blocks.error, _BLOCK_SIGMA
+                error = max(blocks.error, _NEIGHBOUR_ERROR)
+                yield from self._neighbours(name, blocks.gain, error)
+
+    def _neighbours(
+        self, name: str, gain: float, error: float
+    ) -> Iterator[tuple[str, float, float, float]]:
+        """Yield what a measured setting says of other settings of the same fix."""
+        arm = self.arms[name]
+        for other in self.arms.values():
+            if other is arm or not arm.family or other.family != arm.family:
+                continue
+            doublings = abs(math.log2(((other.setting or 0) + 0.5) / ((arm.setting or 0) + 0.5)))
+            more = _NEIGHBOUR_PART * doublings * max(abs(gain), 0.1)
+            yield other.name, gain, error + more, 1.0
+
+    def sigma_log(self, without: Members | None = None) -> Floats:
+        """Return the log weight of each of `SIGMAS` by all pairs of the run, but those of a set."""
+        log = sigma_prior_log(self.results.side_by_side)
+        for name, evidence in self._evidence.items():
+            if without != frozenset([name]):
+                log = log + evidence
+        for members, logs in self.results.pairs.items():
+            if len(members) > 1 and members != without and len(logs) > 1:
+                log = log + spread_evidence(logs)
+        if self.results.same:
+            log = log + spread_evidence(self.results.same, centre=0.0)
+        return np.asarray(log - log.max())
+
+    def _draw(self) -> None:
+        weights = _normalised(np.exp(self.sigma_log()))
+        units = self.random.random((max(len(self.arms), 1), SAMPLES))
+        strata = (np.arange(SAMPLES) + 0.5) / SAMPLES
+        rows = np.searchsorted(np.cumsum(weights)[:-1], strata)
+        self.random.shuffle(rows)
+        self.sigma = SIGMAS[rows]
+        self.gain_of: dict[str, Floats] = {}
+        for unit, (name, grid) in zip(units, self._grids.items(), strict=False):
+            mass = np.exp(grid.log - grid.log.max(axis=1, keepdims=True))
+            total = np.cumsum(mass, axis=1)
+            total /= total[:, -1:]
+            column = (total[rows] < unit[:, None]).sum(axis=1).clip(0, len(GRID) - 1)
+            self.gain_of[name] = GRID[column]
+        weight = np.ones(SAMPLES)
+        for members, logs in self.results.pairs.items():
+            if len(members) < 2:
+                continue
+            gain = self.gain(members)
+            for log in logs:
+                weight = weight * (error_density(log - gain, np.hypot(self.sigma, 0.01)) + 1e-6)
+        self.weight = _normalised(weight)
+
+    def gain(self, members: Members) -> Floats:
+        """Return samples of a set's log speed-up: shares of the step add up, rivals do not."""
+        if members not in self._gains:
+            self._gains[members] = self._set_gain(members)
+        return self._gains[members]
+
+    def _set_gain(self, members: Members) -> Floats:
+        total = np.zeros(SAMPLES)
+        removed: dict[str, Floats] = {}
+        for name in sorted(members):
+            gain, phases = self.gain_of[name], self.arms[name].phases
+            if not phases:
+                total = total + gain
+                continue
+            total = total + np.minimum(gain, 0.0)
+            part = 1.0 - np.exp(-np.maximum(gain, 0.0))
+            phase = max(sorted(phases), key=lambda one: self.step.shares.get(one, 0.0))
+            if phase not in removed:
+                removed[phase] = part
+            elif phase in self.step.competing:
+                removed[phase] = np.maximum(removed[phase], part)
+            else:  # each takes its part of what the other left
+                whole = max(self.step.shares.get(phase, 0.3), 0.02)
+                removed[phase] = removed[phase] + part - removed[phase] * part / whole
+        if removed:
+            gone = np.sum(list(removed.values()), axis=0)
+            total = total - np.log(np.maximum(1.0 - gone, 0.02))
+        if len(members) > 1:
+            noise = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
+            error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)
+            total = total + error * noise.normal(0, 1, SAMPLES)
+        return total
+
+    def mean_gain(self, members: Members) -> float:
+        """Return the expected log speed-up of a set."""
+        return float(self.weight @ self.gain(members))
+
+    def adding(self, members: Members, name: str) -> Floats:
+        """Return for each sample whether an arm adds to a set, by itself and beside its rivals."""
+        best = np.zeros(SAMPLES)
+        for rival in members - {name}:
+            if self.compete(rival, name):
+                best = np.maximum(best, self.gain_of[rival])
+        return np.asarray(self.gain_of[name] > best + LEAST_GAIN)
+
+    def p_adds(self, members: Members, name: str) -> float:
+        """Return the probability that an arm adds to a set."""
+        return float(self.weight @ self.adding(members, name))
+
+    def p_helps(self, name: str) -> float:
+        """Return the probability that an arm gains by itself."""
+        return self.p_adds(frozenset(), name)
+
+    def p_within(self, name: str, delta: float) -> float:
+        """Return the probability that an arm changes the log speed by `delta` at most."""
+        return float(self.weight @ (np.abs(self.gain_of[name]) <= delta))
+
+    def lower_bound(self, name: str) -> float:
+        """Return the log speed-up that an arm exceeds with a probability of 97.5 %."""
+        order = np.argsort(self.gain_of[name])
+        total = np.cumsum(self.weight[order])
+        return float(
+            self.gain_of[name][order][min(int(np.searchsorted(total, 0.025)), SAMPLES - 1)]
+        )
+
+    def compete(self, one: str, other: str) -> bool:
+        """Return whether the better of two arms does what the other does."""
+        both = self.arms[one].phases & self.arms[other].phases & self.step.competing
+        return self.exclude(one, other) or bool(both)
+
+    def exclude(self, one: str, other: str) -> bool:
+        """Return whether two arms share a fix, so that no set can hold both."""
+        return bool(self.arms[one].fixes & self.arms[other].fixes)
+
+    def claim(self, members: Members) -> LogInterval | None:
+        """Return the interval of a set by pairs of its own; None: it had none."""
+        logs = self.results.pairs.get(members)
+        return claim_interval(logs, self.sigma_log(without=members)) if logs else None
+
+
+def _normalised(values: Floats) -> Floats:
+    return np.asarray(values / max(values.sum(), 1e-12))
