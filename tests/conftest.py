@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flaky import FirstFailures
 
-_GROUPS = ("trials", "chromium", "commands", "advice")  # of tests that run one after the other
 _GIVES_WAY = 10  # of niceness
 _AT_START = os.nice(0) if hasattr(os, "nice") else 0
 
@@ -25,10 +25,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--quick`, which `make quick` sets."""
+    """Add what `make quick` and `make test` set."""
     parser.addoption(
         "--quick", action="store_true", help="skip each slow test, and each that starts a program"
     )
+    parser.addoption(
+        "--again",
+        action="store_true",
+        help="with --last-failed: list what passes this time as flaky",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the first failure of each test, or compare with those kept."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and config.cache is not None:
+        plugin = FirstFailures(config.cache, config.getoption("--again"))
+        config.pluginmanager.register(plugin, "first-failures")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -87,21 +99,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     group = item.get_closest_marker("xdist_group")
     if (group is None or "trials" not in group.args) and os.nice(0) == _AT_START:
         os.nice(_GIVES_WAY)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """`--last-failed` looks for a test's own name, to which xdist appends the group's."""
-    cache = getattr(session.config, "cache", None)
-    if cache is None or not session.config.pluginmanager.has_plugin("dsession"):
-        return
-    failed = cache.get("cache/lastfailed", {})
-    cache.set("cache/lastfailed", {_without_group(name): True for name in failed})
-
-
-def _without_group(name: str) -> str:
-    own, _, group = name.rpartition("@")
-    return own if group in _GROUPS else name
 
 
 @pytest.fixture(autouse=True)

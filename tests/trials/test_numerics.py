@@ -17,6 +17,7 @@ from torchdoctor.words import (
     Workload,
 )
 
+pytestmark = pytest.mark.slow
 KINDS = ("mlp", "cnn", "lm")
 SAME_DATA = [f"x{n}:y{n % 10}" for n in range(64)]
 
