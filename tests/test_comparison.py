@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import recorded_traces
 from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
 from scipy.stats import ttest_ind
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.compare import compare
 from torchdoctor.reports.comparison import terminal
 from torchdoctor.trials.compare import welch_interval
@@ -20,7 +19,6 @@ from torchdoctor.words.comparison import Comparison
 from torchdoctor.words.errors import Inconclusive
 
 ROOT = Path(__file__).parent.parent
-SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
 
 
 def changed(folder: Path, **how) -> Comparison:
@@ -267,10 +265,7 @@ def test_no_step_time_is_inconclusive() -> None:
 
 
 def test_workers_in_a_recorded_training_took_the_wait_for_data_away() -> None:
-    files = [SHARED / f"v100_resnet50_workers{n}.json.gz" for n in (0, 4)]
-    if not all(file.exists() for file in files):
-        pytest.skip(f"no recorded traces in {SHARED} (set TORCHDOCTOR_TRACES to their folder)")
-    a, b = (trace_checkup([str(file)]) for file in files)
+    a, b = (recorded_traces.report(f"v100_resnet50_workers{n}") for n in (0, 4))
     found = compare(a, b)
     assert found.verdict == "faster"
     assert found.parts[0].name == "data_loader"

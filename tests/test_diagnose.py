@@ -14,15 +14,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 from compared_pairs import synthetic
+from recorded_traces import report as recorded
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.traces import _permanent, trace_checkup
+from torchdoctor.advice.wording import permanent_form
+from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.trace.ranks import read_ranks
-from torchdoctor.words import Report
 from torchdoctor.words.errors import UsageError
 
 ROOT = Path(__file__).parent.parent
-SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
 
 
 def diagnose(*arguments: str, **more) -> subprocess.CompletedProcess:
@@ -47,14 +47,6 @@ TRUTHS = {
     "h100_owlv2_data_loader": ("data_loader", "data-wait"),
     "h100_bert_launch_bound": ("cpu", "many-small-kernels"),
 }
-
-
-def recorded(name: str) -> Report:
-    """The report of a recorded trace; skips the test where there is none."""
-    file = SHARED / f"{name}.json.gz"
-    if not file.exists():
-        pytest.skip(f"no recorded trace {file} (set TORCHDOCTOR_TRACES to their folder)")
-    return trace_checkup([str(file)])
 
 
 @pytest.mark.parametrize("name", TRUTHS)
@@ -423,13 +415,9 @@ def test_metadata_of_odd_types_is_ignored(metadata: dict, tmp_path: Path) -> Non
 
 def test_what_is_offered_suits_the_gpu_and_the_program() -> None:
     """No TF32 before its time, and no optimizer where only inference was recorded."""
-    files = [
-        SHARED / f"{name}.json.gz" for name in ("v100_resnet50_workers0", "h100_bert_launch_bound")
-    ]
-    if not all(file.exists() for file in files):
-        pytest.skip("no recorded traces (set TORCHDOCTOR_TRACES to their folder)")
     v100, bert = (
-        [f.fix for f in trace_checkup([str(file)]).recommendation.also_offered] for file in files
+        [fix.fix for fix in recorded(name).recommendation.also_offered]
+        for name in ("v100_resnet50_workers0", "h100_bert_launch_bound")
     )
     assert {"channels-last", "mixed-precision"} < set(v100) and "tf32" not in v100
     assert bert[0] == "torch-compile" and "fused-optimizer" not in bert
@@ -511,5 +499,5 @@ def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
 
 
 def test_code_that_is_offered_keeps_its_indentation() -> None:
-    code = _permanent(catalogue.fixes()["decoded-cache"])
+    code = permanent_form(catalogue.fixes()["decoded-cache"])
     assert "    def __getitem__(self, index):\n        if " in code

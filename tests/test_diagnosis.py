@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+import recorded_traces
 from illnesses import CPU_ILLNESSES, GPU_ILLNESSES, TUNED
 from partial_recordings import merged, recording
 
@@ -14,8 +13,6 @@ from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.words import BRANCHES, Diagnosis, Environment, Recording, Shares, Workload
 
 ILLNESSES = {**CPU_ILLNESSES, **GPU_ILLNESSES}
-PROJECT = Path(__file__).resolve().parents[1]
-TRACES = Path(os.environ.get("TORCHDOCTOR_TRACES", PROJECT.parent / "shared" / "traces"))
 
 
 def observed(partial) -> Recording:
@@ -172,16 +169,8 @@ TRUTH = {
 }
 
 
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(),
-    reason=f"no recorded traces in {TRACES} (set TORCHDOCTOR_TRACES to their folder)",
-)
-
-
 def of_trace(name) -> Diagnosis:
-    from torchdoctor.trace.summary import read_and_summarise
-
-    trace = read_and_summarise([TRACES / f"{name}.json.gz"])[0]
+    trace = recorded_traces.statistics(name)
     seen = Recording(
         workload=Workload(command=[], cwd="/"),
         environment=Environment(),
@@ -191,7 +180,6 @@ def of_trace(name) -> Diagnosis:
     return diagnose(seen, catalogue.checks(), catalogue.fixes())
 
 
-@needs_traces
 @pytest.mark.parametrize("name", TRUTH)
 def test_recorded_gpu_traces(name):
     answer = of_trace(name)
@@ -205,14 +193,12 @@ def test_recorded_gpu_traces(name):
         assert "memcpy-share" in {finding.check for finding in answer.findings}
 
 
-@needs_traces
 def test_a_trace_without_steps_is_answered() -> None:
     answer = of_trace("v100_resnet50_no_steps")
     assert answer.bottleneck in BRANCHES
     assert {question.answer for question in answer.path} <= {"yes", "no"}
 
 
-@needs_traces
 def test_a_trace_without_a_gpu_answers_no_gpu_and_never_zero() -> None:
     path = of_trace("cpu_only").path
     asked = [question for question in path if question.answer == "no GPU"]

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+import recorded_traces
 from compared_pairs import diagnosed, trace_of
 
-from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.compare import compare
 from torchdoctor.compare.workloads import different
 from torchdoctor.words import Report, TraceStatistics
 
 ROOT = Path(__file__).parent.parent
-SHARED = Path(os.environ.get("TORCHDOCTOR_TRACES", ROOT.parent / "shared" / "traces"))
 RESNET = {"aten::cudnn_convolution": 53, "aten::addmm": 1, "aten::mm": 2}
 RESNET_SIZES = ["[32, 256, 14, 14], [1024, 256, 1, 1]", "[32, 64, 56, 56], [64, 64, 3, 3]"]
 BERT = {"aten::addmm": 74, "aten::bmm": 24, "aten::mm": 146}
@@ -107,8 +105,5 @@ def test_a_program_before_and_after_a_change_is_compared(case: str, tmp_path: Pa
     ],
 )
 def test_recorded_programs(first: str, second: str, same: bool) -> None:
-    files = [SHARED / f"{name}.json.gz" for name in (first, second)]
-    if not all(file.exists() for file in files):
-        pytest.skip(f"no recorded traces in {SHARED} (set TORCHDOCTOR_TRACES to their folder)")
-    a, b = (trace_checkup([str(file)]) for file in files)
+    a, b = recorded_traces.report(first), recorded_traces.report(second)
     assert (different(a, b) is None) == same

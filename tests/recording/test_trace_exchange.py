@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from distributed_traces import rank_trace, text
-from test_trace_shared import FOLDER, statistics
+from recorded_traces import FOLDER, statistics
 
 from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.trace.reader import read_trace

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
+from recorded_traces import statistics
 
-from torchdoctor.trace.reader import read_trace
-from torchdoctor.trace.summary import summarise
-from torchdoctor.words import TraceStatistics
-
-PROJECT = Path(__file__).resolve().parents[2]
-FOLDER = Path(os.environ.get("TORCHDOCTOR_TRACES", PROJECT.parent / "shared" / "traces"))
-pytestmark = pytest.mark.skipif(
-    not FOLDER.is_dir(),
-    reason=f"no recorded traces in {FOLDER} (set TORCHDOCTOR_TRACES to their folder)",
-)
+pytestmark = pytest.mark.xdist_group("traces")  # which are read once
 
 # Published shares in percent, computed with the TensorBoard plugin's rules: step in us, kernels
 # (collectives among them), memcpy, runtime, data loader, CPU, other.
@@ -29,13 +18,6 @@ KNOWN = {
     "h100_owlv2_data_loader": (1211182, 45.53, 1.20, 0.79, 51.11, 0.60, 0.70),
     "h100_bert_launch_bound": (4426, 6.94, 0.05, 8.60, 0, 35.88, 48.53),
 }
-
-
-def statistics(name: str) -> TraceStatistics:
-    file = FOLDER / f"{name}.json.gz"
-    if not file.exists():
-        pytest.skip(f"{file} is missing")
-    return summarise(read_trace(file))
 
 
 @pytest.mark.parametrize("name", KNOWN)

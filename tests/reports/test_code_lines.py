@@ -8,7 +8,7 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.traces import _permanent
+from torchdoctor.advice.wording import permanent_form
 from torchdoctor.reports.code_lines import code_lines, is_python
 from torchdoctor.reports.terminal import render
 from torchdoctor.words import (
@@ -40,7 +40,7 @@ def printed(code: str, width: int = 80) -> str:
     return "\n".join(line[5:] for line in lines[begin + 1 : end]).strip("\n")
 
 
-TEMPLATES = {ident: _permanent(module) for ident, module in catalogue.fixes().items()}
+TEMPLATES = {ident: permanent_form(module) for ident, module in catalogue.fixes().items()}
 for ident, module in catalogue.fixes().items():
     if hasattr(module, "advice"):
         TEMPLATES[ident] = module.advice(recording({"trace": {"path": "t", "steps": 4}}))
