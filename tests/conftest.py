@@ -38,8 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the first failure of each test, or compare with those kept."""
-    if "PYTEST_XDIST_WORKER" not in os.environ and config.cache is not None:
-        plugin = FirstFailures(config.cache, config.getoption("--again"))
+    cache = getattr(config, "cache", None)
+    if cache is not None and not hasattr(config, "workerinput"):
+        plugin = FirstFailures(cache, config.getoption("--again"))
         config.pluginmanager.register(plugin, "first-failures")
 
 
