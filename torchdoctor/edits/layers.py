@@ -17,7 +17,7 @@ _NORM = re.compile(r"(Sync)?BatchNorm([123]d)?$")
 
 
 def convolutions_before_norm(file: str, line: int, count: int) -> list[int]:
-    """Lines (1-based) of the convolutions whose output a batch normalization gets at once.
+    """Return lines (1-based) of convolutions that a batch normalization follows at once.
 
     Args:
         file: of the model's class.
@@ -34,16 +34,20 @@ def convolutions_before_norm(file: str, line: int, count: int) -> list[int]:
     ]
     if not scopes:
         return []
-    inside = max(scopes, key=lambda one: ranges[one].start.line)
-    found = {x for x in (*_in_sequence(inside), *_by_name(module, inside)) if _has_bias(x)}
-    return sorted(ranges[one].start.line for one in found) if len(found) == count else []
+    inside = max(scopes, key=lambda node: ranges[node].start.line)
+    convolutions = {x for x in (*_in_sequence(inside), *_by_name(module, inside)) if _has_bias(x)}
+    return (
+        sorted(ranges[node].start.line for node in convolutions)
+        if len(convolutions) == count
+        else []
+    )
 
 
 def _in_sequence(node: cst.CSTNode) -> list[cst.Call]:
-    """Convolutions that a batch normalization follows among the same arguments or in one list."""
-    seen = collect(node)
-    rows: list[Sequence[cst.BaseExpression]] = [[a.value for a in x.args] for x in seen.calls]
-    rows += [[element.value for element in x.elements] for x in seen.lists]
+    """Return convolutions that a batch normalization follows among arguments or in a list."""
+    syntax = collect(node)
+    rows: list[Sequence[cst.BaseExpression]] = [[a.value for a in x.args] for x in syntax.calls]
+    rows += [[element.value for element in x.elements] for x in syntax.lists]
     return [
         first
         for row in rows
@@ -54,23 +58,23 @@ def _in_sequence(node: cst.CSTNode) -> list[cst.Call]:
 
 
 def _by_name(module: cst.Module, inside: cst.ClassDef) -> list[cst.Call]:
-    """`self.conv1` and `self.bn1` of `self.bn1(self.conv1(x))`."""
-    seen = collect(inside)
+    """Return convolutions such as `self.conv1` of `self.bn1(self.conv1(x))`."""
+    syntax = collect(inside)
     made: dict[str, list[cst.Call]] = {}
-    for assign in seen.assigns:
+    for assign in syntax.assigns:
         if isinstance(assign.value, cst.Call) and len(assign.targets) == 1:
             name = module.code_for_node(assign.targets[0].target).strip()
             made.setdefault(name, []).append(assign.value)
-    found = []
-    for call in seen.calls:
+    convolutions = []
+    for call in syntax.calls:
         given = call.args[0].value if len(call.args) == 1 else None
         if not isinstance(given, cst.Call):
             continue
         norms = made.get(module.code_for_node(call.func).strip(), [])
         convs = made.get(module.code_for_node(given.func).strip(), [])
         if len(norms) == len(convs) == 1 and _NORM.search(last_name(norms[0].func)):
-            found += [one for one in convs if _CONV.search(last_name(one.func))]
-    return found
+            convolutions += [conv for conv in convs if _CONV.search(last_name(conv.func))]
+    return convolutions
 
 
 def _has_bias(call: cst.Call) -> bool:

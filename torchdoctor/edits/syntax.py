@@ -103,26 +103,26 @@ class _Collect(cst.CSTVisitor):
 
 
 def collect(node: cst.CSTNode) -> _Collect:
-    """All that edits look for below a node."""
-    found = _Collect()
-    node.visit(found)
-    return found
+    """Collect all that edits look for below a node."""
+    nodes = _Collect()
+    node.visit(nodes)
+    return nodes
 
 
 def last_name(node: cst.BaseExpression) -> str:
-    """ "step" of `self.optimizer.step`; empty for what has no name."""
+    """Return "step" of `self.optimizer.step`; empty for what has no name."""
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
 
 
 def covers(ranges: Ranges, node: cst.CSTNode, line: int) -> bool:
-    """Whether a node stands on this line (1-based)."""
+    """Return True if a node stands on this line (1-based)."""
     return ranges[node].start.line <= line <= ranges[node].end.line
 
 
 def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
-    """Whether `import name` stands among these lines, under its own name."""
+    """Return True if `import name` stands among these lines, under its own name."""
     for line in body:
         for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             for alias in part.names if isinstance(part, cst.Import) else ():
@@ -134,11 +134,11 @@ def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
 
 
 def imported(module: cst.Module) -> dict[str, str]:
-    """All names that imports bind, wherever they stand, and what they stand for.
+    """Return all names that imports bind, wherever they stand, and what they stand for.
 
     {"cudnn": "torch.backends.cudnn"}; what a package imports of itself begins with a dot.
     """
-    found = {}
+    names = {}
     for node in collect(module).imports:
         owner = ""
         if isinstance(node, cst.ImportFrom):
@@ -146,15 +146,15 @@ def imported(module: cst.Module) -> dict[str, str]:
         for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
             name = alias.evaluated_name
             if alias.evaluated_alias:
-                found[alias.evaluated_alias] = owner + name
+                names[alias.evaluated_alias] = owner + name
             else:
                 root = name.split(".")[0]
-                found[root] = owner + root
-    return found
+                names[root] = owner + root
+    return names
 
 
 def resolved(names: Mapping[str, str], code: str) -> str:
-    """ "torch.backends.cudnn.benchmark" of `cudnn.benchmark`, by the names that are `imported`."""
+    """Return "torch.backends.cudnn.benchmark" of `cudnn.benchmark`, by the imported names."""
     root, dot, rest = code.strip().partition(".")
     return names.get(root, root) + dot + rest
 
@@ -164,7 +164,7 @@ def _code(node: cst.CSTNode) -> str:
 
 
 def same_statement(line: cst.CSTNode, added: cst.CSTNode) -> bool:
-    """Whether a line is this statement already, whatever its comments and layout."""
+    """Return True if a line is this statement already, whatever its comments and layout."""
     return type(line) is type(added) and _parsed(line) == _parsed(added)
 
 
@@ -173,7 +173,7 @@ def _parsed(statement: cst.CSTNode) -> str:
 
 
 def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Call | None:
-    """The one call of an expression (`model`, `self.net`) on a line; None where it is not sure."""
+    """Return the one call of an expression (`model`, `self.net`) on a line; None if not sure."""
     calls = [x for x in collect(module).calls if module.code_for_node(x.func).strip() == name]
     on_line = [call for call in calls if covers(ranges, call, line)]
     starting = [call for call in on_line if ranges[call].start.line == line]
@@ -182,6 +182,6 @@ def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Cal
 
 
 def replaced(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module | None:
-    """The module with one node replaced."""
+    """Return the module with one node replaced."""
     changed = module.deep_replace(old, new)
     return changed if isinstance(changed, cst.Module) else None

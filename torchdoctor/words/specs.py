@@ -65,17 +65,17 @@ class CheckSpec:
 
     @property
     def ident(self) -> str:
-        """The check's id, which is the name of its file."""
+        """Return the check's id, which is the name of its file."""
         return PurePath(self.file).stem.replace("_", "-")
 
     @property
     def text(self) -> str:
-        """The page's text, without the facts that the catalogue adds."""
+        """Return the page's text, without the facts that the catalogue adds."""
         return inspect.cleandoc(self.page or "")
 
     @property
     def title(self) -> str:
-        """The first line of the page."""
+        """Return the first line of the page."""
         return self.text.split("\n", 1)[0]
 
     def findings(self, recording: Recording) -> list[Finding]:
