@@ -34,6 +34,7 @@ from torchdoctor.trials.switched_trials import SwitchedTrials
 from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
 from torchdoctor.words import Candidate, Interval, Recording
 from torchdoctor.words.errors import Inconclusive
+from torchdoctor.words.specs import FixSpec
 
 _SIDE_BY_SIDE = 8  # pairs of both results with the untouched program
 _TOGETHER = 0.3  # of the exhaustive search's time: for the best together
@@ -47,7 +48,7 @@ class Workload:
     recording: Recording
     seen: Any
     window: Any
-    modules: dict[str, Any]
+    modules: dict[str, FixSpec]
 
     @classmethod
     @contextmanager
@@ -116,9 +117,8 @@ class Workload:
             ),
         )
 
-    def _null_facts(self, module: Any) -> FixFacts:
-        switches = getattr(module, "WHEN", "launch") == "between steps"
-        return FixFacts(keeps_results=module.KEEPS_RESULTS, switches=switches)
+    def _null_facts(self, fix: FixSpec) -> FixFacts:
+        return FixFacts(keeps_results=fix.keeps_results, switches=fix.when == "between steps")
 
     def _facts(self, ident: str) -> FixFacts:
         return fix_facts(self.modules[ident], self.recording)

@@ -27,7 +27,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import types
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +39,7 @@ from torchdoctor.cli.arguments import parse_duration
 from torchdoctor.trials.arms import Fixes, label
 from torchdoctor.words import Candidate
 from torchdoctor.words.errors import TorchdoctorError
+from torchdoctor.words.specs import FixSpec
 
 SAMPLES = Path(__file__).parent.parent / "sample_workloads"
 TIMES = 10  # the budget of the exhaustive search
@@ -121,12 +121,15 @@ def run_nulls(script: Path, budget_s: float, number: int) -> dict[str, Any]:
         with Workload.observed(script, folder, budget_s) as one:
             tried = []
             for index in range(_NULLS):
-                module = types.SimpleNamespace(
-                    __file__=str(folder / "null_fix.py"),
-                    KEEPS_RESULTS="exactly",
-                    WHEN="between steps" if index % 2 else "launch",
+                one.modules[f"null-{index}"] = FixSpec(
+                    file=str(folder / "null_fix.py"),
+                    page="Change nothing.",
+                    treats=(),
+                    keeps_results="exactly",
+                    when="between steps" if index % 2 else "launch",
+                    refuses=lambda recording: None,
+                    instruction=lambda settings, recording: "",
                 )
-                one.modules[f"null-{index}"] = module
                 tried.append(Candidate(fix=f"null-{index}"))
             found = one.search(tried, budget_s, number)
     fresh = [x for x in found.trials if "screened only" not in (x.reason or "")]

@@ -231,7 +231,7 @@ _ROWS_OF_FIXES = (
         fixes=("larger-batch",),
         tests=(
             "tests/trials/test_sizes.py::"
-            "test_a_real_program_that_runs_out_of_memory_is_a_failed_trial_of_its_size",
+            "test_a_size_that_does_not_fit_into_memory_ends_its_launch_and_says_so",
             f"{_PROBED}::test_gradients_of_a_few_more_steps_give_the_noise_scale",
         ),
         lacking="The search on a GPU's own out-of-memory errors is not run by a test.",

@@ -1,7 +1,7 @@
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
+from made_specs import made_fix
 
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.checkup.run_settings import RunSettings
@@ -20,12 +20,13 @@ from torchdoctor.words import (
     Workload,
 )
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.specs import TrainingAdvice
 
 
 def fix(treats, settings=({},), keeps="within rounding", refusal=None, **more):
-    return SimpleNamespace(
-        TREATS=treats,
-        KEEPS_RESULTS=keeps,
+    return made_fix(
+        treats=treats,
+        keeps_results=keeps,
         refuses=lambda recording: refusal,
         settings=lambda recording: [dict(s) for s in settings],
         **more,
@@ -33,7 +34,7 @@ def fix(treats, settings=({},), keeps="within rounding", refusal=None, **more):
 
 
 CATALOGUE = {
-    "compile": fix(("compute", "python-overhead"), SETUP_S=40.0),
+    "compile": fix(("compute", "python-overhead"), setup_s=40.0),
     "precision": fix(("compute",), keeps="lower precision"),
     "workers": fix(("data-wait",), ({"n": 2}, {"n": 4}, {"n": 8})),
     "fused": fix(("single-tensor-optimizer",)),
@@ -41,6 +42,7 @@ CATALOGUE = {
     "batch": fix(("batch-too-small",), keeps="changes training"),
     "threads": fix(("too-many-threads",)),
 }
+CATALOGUE = {ident: replace(spec, file=f"{ident}.py") for ident, spec in CATALOGUE.items()}
 
 
 def recording(**steps):
@@ -161,7 +163,7 @@ def test_a_fix_cannot_gain_more_than_the_phases_that_it_works_on():
     seen = recording(optimizer_s=0.004)
     finding = Finding(check="many-small-kernels", share_of_step=0.8)
     diagnosis = Diagnosis(bottleneck="cpu", detail="many-small-kernels", findings=[finding])
-    narrow = fix(("many-small-kernels",), PHASES=("optimizer_s",))
+    narrow = fix(("many-small-kernels",), phases=("optimizer_s",))
     fixes = {"narrow": narrow, "wide": fix(("many-small-kernels",))}
     chosen, _ = candidates(seen, diagnosis, fixes)
     assert [one.fix for one in chosen] == ["wide", "narrow"]
@@ -175,17 +177,19 @@ def test_a_fix_that_includes_another_goes_before_it():
 
 
 def test_what_no_run_can_apply_is_neither_tried_nor_refused_where_it_is_called_for():
-    by_hand = fix(("compute",), WHEN="by hand", keeps="changes training")
+    by_hand = fix(("compute",), when="by hand", keeps="changes training")
     chosen, refused = candidates(recording(), DIAGNOSIS, {"ddp": by_hand})
     assert (chosen, refused) == ([], []), "the report offers it"
-    elsewhere = fix(("odd-sizes",), WHEN="by hand")
+    elsewhere = fix(("odd-sizes",), when="by hand")
     chosen, refused = candidates(recording(), DIAGNOSIS, {"pad": elsewhere})
     assert chosen == []
     assert "Nothing that was found" in refused[0].reason
 
 
 def test_advice_on_training_waits_for_the_users_word():
-    advice = {"lr": fix((), WHEN="by hand", AIM="training", keeps="changes training")}
+    advice = {
+        "lr": fix((), training=TrainingAdvice(trial="loss", costs="x."), keeps="changes training")
+    }
     _, refused = candidates(recording(), DIAGNOSIS, advice)
     assert "--allow-training-changes" in refused[0].reason
     chosen, refused = candidates(recording(), DIAGNOSIS, advice, allow_training_changes=True)
@@ -193,7 +197,7 @@ def test_advice_on_training_waits_for_the_users_word():
 
 
 def test_a_fix_that_trades_time_for_memory_is_tried_where_it_is_called_for_or_named():
-    trade = {"checkpoint": fix(("memory-near-limit",), NEEDS_FINDING=True)}
+    trade = {"checkpoint": fix(("memory-near-limit",), needs_finding=True)}
     chosen, refused = candidates(recording(), DIAGNOSIS, trade)
     assert chosen == []
     assert "Nothing that was found" in refused[0].reason
@@ -202,10 +206,10 @@ def test_a_fix_that_trades_time_for_memory_is_tried_where_it_is_called_for_or_na
 
 
 def test_where_a_fix_knows_better_than_its_phases_that_bounds_it():
-    reader = fix(("data-wait",), PHASES=("data_wait_s",), works_on_s=lambda seen: 0.02)
+    reader = fix(("data-wait",), phases=("data_wait_s",), works_on_s=lambda seen: 0.02)
     found, _ = candidates(recording(), DIAGNOSIS, {"reader": reader})
     assert found[0].ceiling == found[0].bound == pytest.approx(1 / 0.8)
-    unknown = fix(("data-wait",), PHASES=("data_wait_s",), works_on_s=lambda seen: None)
+    unknown = fix(("data-wait",), phases=("data_wait_s",), works_on_s=lambda seen: None)
     found, _ = candidates(recording(), DIAGNOSIS, {"reader": unknown})
     assert found[0].bound == pytest.approx(1 / 0.4)
     found, _ = candidates(recording(), DIAGNOSIS, {"wide": fix(("data-wait",))})
@@ -215,7 +219,7 @@ def test_where_a_fix_knows_better_than_its_phases_that_bounds_it():
 def test_without_busy_workers_the_training_may_gain_beyond_its_waits():
     """Ten workers on two CPUs slow the forward pass, too: 2.7x of a step that waits for 53 %."""
     workers = fix(
-        ("data-wait",), ({"num_workers": 0}, {"num_workers": 16}), PHASES=("data_wait_s",)
+        ("data-wait",), ({"num_workers": 0}, {"num_workers": 16}), phases=("data_wait_s",)
     )
     own = ProcessFacts(pid=1, loaders=[LoaderFacts(ident=0, num_workers=10, batches=50)])
     busy = replace(recording(), processes=[own], sensors=SensorStatistics(workers_cpus=0.25))
@@ -230,7 +234,7 @@ def test_without_busy_workers_the_training_may_gain_beyond_its_waits():
 def test_what_goes_with_a_fix_may_gain_beyond_its_bound():
     both = fix(
         ("data-wait",),
-        PHASES=("data_wait_s",),
+        phases=("data_wait_s",),
         together=lambda settings, seen: {"threads": {}},
     )
     found, _ = candidates(recording(), DIAGNOSIS, {"both": both, "threads": fix(())})
@@ -241,8 +245,8 @@ def test_what_goes_with_a_fix_may_gain_beyond_its_bound():
 def test_of_gains_that_are_as_large_the_cheaper_trial_comes_first():
     """A few microseconds of a phase more must not put a conversion of files before workers."""
     waiting = ("data_wait_s", "before_forward_s")
-    convert = fix(("data-wait",), PHASES=waiting, SETUP_S=2.0)
-    workers = fix(("data-wait",), PHASES=("data_wait_s",))
+    convert = fix(("data-wait",), phases=waiting, setup_s=2.0)
+    workers = fix(("data-wait",), phases=("data_wait_s",))
     seen = recording(data_wait_s=0.055, before_forward_s=0.0005)
     found, _ = candidates(seen, DIAGNOSIS, {"convert": convert, "workers": workers})
     assert [one.fix for one in found] == ["workers", "convert"]
@@ -267,7 +271,7 @@ def test_of_gains_that_are_as_large_what_is_made_for_the_finding_comes_first():
         (0.8, "exactly", {}, "gradients"),
         (0.5, "exactly", {}, "workers"),  # less than the bottleneck
         (0.8, "lower precision", {}, "workers"),
-        (0.8, "exactly", {"SETUP_S": 5.0}, "workers"),
+        (0.8, "exactly", {"setup_s": 5.0}, "workers"),
     ],
 )
 def test_a_mistake_that_costs_more_than_the_bottleneck_does_not_wait(share, keeps, more, first):
@@ -280,8 +284,8 @@ def test_a_mistake_that_costs_more_than_the_bottleneck_does_not_wait(share, keep
 def test_workers_gain_no_more_than_the_cpus_leave_to_them():
     """On two CPUs that decode all the time, what takes the decoding away goes first."""
     catalogue = {
-        "workers": fix(("data-wait",), PREPARES_ELSEWHERE=True),
-        "cache": fix(("data-wait",), SETUP_S=2.0),
+        "workers": fix(("data-wait",), prepares_elsewhere=True),
+        "cache": fix(("data-wait",), setup_s=2.0),
     }
     loader = LoaderFacts(ident=0, num_workers=0, batches=50, sample_cpu_share=1.0)
 

@@ -36,7 +36,7 @@ def test_every_id_and_every_test_that_a_row_names_exists(row: coverage_rows.Row)
 def test_every_check_and_fix_is_asked_for_by_some_row() -> None:
     fixes, checks = catalogue.fixes(), catalogue.checks()
     named = {ident for row in ROWS for ident in (*row.fixes, *row.checks)}
-    treated = {check for row in ROWS for i in row.fixes if i in fixes for check in fixes[i].TREATS}
+    treated = {check for row in ROWS for i in row.fixes if i in fixes for check in fixes[i].treats}
     assert set(fixes) <= named
     # These say what goes on around the program, which no guide asks for.
     around = {"other-load", "work-outside-model", "cpu-execution"}

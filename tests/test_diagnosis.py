@@ -99,7 +99,7 @@ def test_findings_are_ordered_by_severity_and_cost():
 
 def test_findings_name_the_fixes_that_treat_them():
     answer = diagnosis(CPU_ILLNESSES["slow decode"][0])
-    treats = {ident: set(fix.TREATS) for ident, fix in catalogue.fixes().items()}
+    treats = {ident: set(fix.treats) for ident, fix in catalogue.fixes().items()}
     for finding in answer.findings:
         assert set(finding.fixes) == {i for i, checks in treats.items() if finding.check in checks}
     cause = next(f for f in answer.findings if f.check == "loader-cpu-bound")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from made_specs import made_fix
 from test_patches import recording
 
 from torchdoctor.advice import catalogue
@@ -29,6 +32,7 @@ from torchdoctor.words import (
     Trial,
     WorkloadRecord,
 )
+from torchdoctor.words.specs import FixSpec
 
 FASTER = Interval(estimate=1.2, low=1.1, high=1.3)
 OPEN = Interval(estimate=1.2, low=0.9, high=1.5)
@@ -47,6 +51,10 @@ def offered(
 ) -> list[RecommendedFix]:
     found = offered_fixes(DIAGNOSIS, rows, recommended, recording(folder), catalogue.fixes())
     return [one for one in found if one.standing != "offered"]
+
+
+def with_changed(fixes: Mapping[str, FixSpec], ident: str, **fields: Any) -> dict[str, FixSpec]:
+    return {**fixes, ident: replace(fixes[ident], **fields)}
 
 
 def trial(fix: str, speedup: Interval | None, **values) -> Trial:
@@ -176,20 +184,21 @@ def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: P
     assert content.patch_commands(report, [replace(found[0], edit=None), found[1]]) == []
 
 
-def test_what_only_a_run_can_clear_is_not_offered_without_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_only_a_run_can_clear_is_not_offered_without_one(tmp_path: Path) -> None:
     """A cache of samples that differ each time would freeze the augmentation for ever."""
     diagnosis = Diagnosis(
         bottleneck="data_loader",
         findings=[Finding(check="loader-cpu-bound", fixes=["decoded-cache"])],
     )
     seen, fixes = recording(tmp_path), catalogue.fixes()
-    monkeypatch.setattr(fixes["decoded-cache"], "refuses", lambda recording: None)
+    fixes = {
+        **fixes,
+        "decoded-cache": replace(fixes["decoded-cache"], refuses=lambda recording: None),
+    }
     for rows in ([], [trial("decoded-cache", None)]):
         found = offered_fixes(diagnosis, rows, [], seen, fixes)
         assert "decoded-cache" not in [one.fix for one in found]
-    monkeypatch.setattr(fixes["decoded-cache"], "OFFERED_UNTRIED", True)
+    fixes = with_changed(fixes, "decoded-cache", offered_untried=True)
     found = offered_fixes(diagnosis, [], [], seen, fixes)
     assert [one.fix for one in found] == ["decoded-cache"], "else the test says nothing"
 
@@ -217,11 +226,14 @@ def changing_itself(folder: Path) -> Recording:
     ],
 )
 def test_workers_for_a_dataset_that_changes_itself_are_shown_where_training_was_seen_the_same(
-    tmp_path: Path, row: Trial | None, shown: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, row: Trial | None, shown: bool
 ) -> None:
     """Measured launches end before a later epoch misses what the workers did not hand back."""
     seen, fixes = changing_itself(tmp_path), catalogue.fixes()
-    monkeypatch.setattr(fixes["loader-workers"], "refuses", lambda recording: None)
+    fixes = {
+        **fixes,
+        "loader-workers": replace(fixes["loader-workers"], refuses=lambda recording: None),
+    }
     found = offered_fixes(DIAGNOSIS, [row] if row else [], [], seen, fixes)
     assert ("loader-workers" in [one.fix for one in found]) == shown
     plain = offered_fixes(DIAGNOSIS, [row] if row else [], [], recording(tmp_path), fixes)
@@ -286,29 +298,22 @@ def test_no_setting_is_offered_untried_where_others_of_the_fix_looked_slower(
 def test_a_fix_that_fails_to_name_its_edits_keeps_its_instruction(tmp_path: Path) -> None:
     """The whole report was lost with it."""
 
-    class Broken:
-        @staticmethod
-        def instruction(settings: dict, recording: Recording) -> str:
-            return "set it by hand"
+    def fail(settings: dict, recording: Recording) -> list:
+        raise IndexError
 
-        @staticmethod
-        def edits(settings: dict, recording: Recording) -> list:
-            raise IndexError
-
-    seen, modules = recording(tmp_path), {**catalogue.fixes(), "broken": Broken}
+    by_hand = made_fix("broken", instruction=lambda settings, recording: "by hand", edits=fail)
+    seen, modules = recording(tmp_path), {**catalogue.fixes(), "broken": by_hand}
     one = as_code(RecommendedFix(fix="broken"), seen, modules)
-    assert (one.instruction, one.edit) == ("set it by hand", None)
+    assert (one.instruction, one.edit) == ("by hand", None)
     patch = source_patch([("broken", {}), ("loader-workers", WORKERS)], seen, modules)
     assert patch is not None
     assert (patch.fixes, patch.left_out) == (["loader-workers"], ["broken"])
 
 
-def test_a_fix_without_a_setting_worth_trying_is_not_offered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fix_without_a_setting_worth_trying_is_not_offered(tmp_path: Path) -> None:
     seen, fixes = recording(tmp_path), catalogue.fixes()
     diagnosis = replace(DIAGNOSIS, findings=[Finding(check="gc-pauses", fixes=["gc-freeze"])])
-    monkeypatch.setattr(fixes["gc-freeze"], "refuses", lambda recording: None)
+    fixes = with_changed(fixes, "gc-freeze", refuses=lambda recording: None)
     assert [x.fix for x in offered_fixes(diagnosis, [], [], seen, fixes)] == ["gc-freeze"]
-    monkeypatch.setattr(fixes["gc-freeze"], "settings", lambda recording: [])
+    fixes = with_changed(fixes, "gc-freeze", settings=lambda recording: [])
     assert offered_fixes(diagnosis, [], [], seen, fixes) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import socket
@@ -70,7 +69,7 @@ for epoch in range(4):
 
 def permanent(fix: str) -> str:
     """The code of a page."""
-    page = inspect.getdoc(catalogue.fixes()[fix]) or ""
+    page = catalogue.fixes()[fix].text
     section = page.split("Make it permanent\n-----------------\n", 1)[1].split("\n\nSources\n")[0]
     return textwrap.dedent(section)
 

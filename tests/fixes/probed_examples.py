@@ -42,7 +42,7 @@ def run_with(
     channel.mkdir(parents=True)
     script = folder / "example.py"
     script.write_text(program)
-    files = {ident: str(catalogue.fixes()[ident].__file__) for ident in fixes}
+    files = {ident: catalogue.fixes()[ident].file for ident in fixes}
     plan = {
         "channel": str(channel),
         "purpose": "observe",
@@ -62,7 +62,7 @@ def run_with(
     }
     for ident, settings in fixes.items():
         module = catalogue.fixes()[ident]
-        changed = module.environment(settings) if hasattr(module, "environment") else {}
+        changed = module.environment(settings)
         environment |= {name: value for name, value in changed.items() if value is not None}
         environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}
     ran = forked_programs.run([script.name, *arguments], folder, environment, folder)

@@ -2,59 +2,48 @@
 
 from __future__ import annotations
 
-import importlib.util
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
 from partial_recordings import recording
-from probed_examples import run_with
+from probed_examples import Ran, run_with
 
-from torchdoctor.advice import candidates, catalogue
+from torchdoctor.advice import catalogue
 
-BY_HAND = {i: m for i, m in catalogue.fixes().items() if catalogue.is_by_hand(m)}
-FIXES = {i: m for i, m in catalogue.fixes().items() if i not in BY_HAND}
-NEEDS_CUDA = [i for i, m in FIXES.items() if getattr(m, "EXAMPLE_NEEDS", None) == "cuda"]
-ANYWHERE = [i for i in FIXES if i not in NEEDS_CUDA]
-
-
-def lacks_libraries(ident: str) -> bool:
-    """EXAMPLE_NEEDS names libraries of the user's, or "cuda"."""
-    needs = getattr(FIXES[ident], "EXAMPLE_NEEDS", "").split()
-    return any(importlib.util.find_spec(name) is None for name in needs if name != "cuda")
+BY_HAND = {i: fix for i, fix in catalogue.fixes().items() if fix.when == "by hand"}
+FIXES = {i: fix for i, fix in catalogue.fixes().items() if fix.when != "by hand"}
+EXAMPLES = {i: fix.example for i, fix in FIXES.items() if fix.example is not None}
+NEEDS_CUDA = [i for i, example in EXAMPLES.items() if example.needs == "cuda"]
+ANYWHERE = [i for i in EXAMPLES if i not in NEEDS_CUDA]
 
 
-def given(module: ModuleType) -> dict[str, str]:
-    """The environment that the example is run in before the fix changes it."""
-    found: dict[str, str] = getattr(module, "EXAMPLE_ENVIRONMENT", {})
-    return found
+def run_example(ident: str, folder: Path, fixed: bool) -> Ran:
+    example = EXAMPLES[ident]
+    lacking = [name for name in example.needs.split() if name != "cuda" and not find_spec(name)]
+    if lacking:
+        pytest.skip(f"needs {lacking}")
+    fixes = {ident: example.settings} if fixed else {}
+    ran = run_with(example.code, fixes, folder, variables=example.environment)
+    assert ran.returncode == 0, ran.stderr
+    return ran
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ident", FIXES)
+@pytest.mark.parametrize("ident", EXAMPLES)
 def test_without_the_fix(ident: str, tmp_path: Path) -> None:
-    if lacks_libraries(ident):
-        pytest.skip(f"needs {FIXES[ident].EXAMPLE_NEEDS}")
-    module = FIXES[ident]
-    ran = run_with(module.EXAMPLE, {}, tmp_path, variables=given(module))
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == module.EXAMPLE_WITHOUT
+    ran = run_example(ident, tmp_path, fixed=False)
+    assert ran.stdout == EXAMPLES[ident].without
     assert not ran.probe_errors
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ident", ANYWHERE)
 def test_with_the_fix(ident: str, tmp_path: Path) -> None:
-    if lacks_libraries(ident):
-        pytest.skip(f"needs {FIXES[ident].EXAMPLE_NEEDS}")
-    module = FIXES[ident]
-    ran = run_with(
-        module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path, variables=given(module)
-    )
-    assert ran.returncode == 0, ran.stderr
+    ran = run_example(ident, tmp_path, fixed=True)
     assert ran.applied[ident]["state"] == "applied", ran.applied
-    assert ran.stdout == module.EXAMPLE_WITH
+    assert ran.stdout == EXAMPLES[ident].with_fix
     assert not ran.probe_errors
 
 
@@ -62,15 +51,11 @@ def test_with_the_fix(ident: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ident", NEEDS_CUDA)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here the fix applies")
 def test_refused_in_the_program_without_a_gpu(ident: str, tmp_path: Path) -> None:
-    module = FIXES[ident]
-    ran = run_with(
-        module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path, variables=given(module)
-    )
-    assert ran.returncode == 0, ran.stderr
+    ran = run_example(ident, tmp_path, fixed=True)
     assert ran.applied[ident]["state"] == "refused"
     reason = ran.applied[ident]["reason"]
     assert "CUDA" in reason or "GPU" in reason
-    assert ran.stdout == module.EXAMPLE_WITHOUT
+    assert ran.stdout == EXAMPLES[ident].without
 
 
 @pytest.mark.gpu
@@ -78,52 +63,49 @@ def test_refused_in_the_program_without_a_gpu(ident: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("ident", NEEDS_CUDA)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_with_the_fix_on_a_gpu(ident: str, tmp_path: Path) -> None:
-    module = FIXES[ident]
-    ran = run_with(
-        module.EXAMPLE, {ident: module.EXAMPLE_SETTINGS}, tmp_path, variables=given(module)
-    )
-    assert ran.returncode == 0, ran.stderr
+    ran = run_example(ident, tmp_path, fixed=True)
     assert ran.applied[ident]["state"] == "applied", ran.applied
-    assert ran.stdout == module.EXAMPLE_WITH
+    assert ran.stdout == EXAMPLES[ident].with_fix
 
 
-ADVICE = {i: m for i, m in FIXES.items() if candidates.advises_training(m)}
+ADVICE = {i: fix for i, fix in FIXES.items() if fix.training is not None}
 SHOWN = {**BY_HAND, **ADVICE}  # as code, whatever a run makes of it
-OFFERS = [(i, n) for i, m in SHOWN.items() for n in range(len(m.OFFERS))]
-REFUSES = [(i, n) for i, m in SHOWN.items() for n in range(len(m.REFUSES))]
+OFFERS = [(i, n) for i, fix in SHOWN.items() for n in range(len(fix.offers))]
+REFUSALS = [(i, n) for i, fix in SHOWN.items() for n in range(len(fix.refusals))]
 
 
 @pytest.mark.parametrize(("ident", "number"), OFFERS)
 def test_is_offered_with_what_to_write(ident: str, number: int) -> None:
-    module = SHOWN[ident]
-    over, text = module.OFFERS[number]
+    fix = SHOWN[ident]
+    over, text = fix.offers[number]
     seen = recording(over)
-    assert module.refuses(seen) is None
-    for settings in module.settings(seen) or [{}]:
-        assert text in module.instruction(settings, seen)
+    assert fix.refuses(seen) is None
+    for settings in fix.settings(seen) or [{}]:
+        assert text in fix.instruction(settings, seen)
 
 
-@pytest.mark.parametrize(("ident", "number"), REFUSES)
+@pytest.mark.parametrize(("ident", "number"), REFUSALS)
 def test_is_refused_with_a_reason(ident: str, number: int) -> None:
-    over, text = SHOWN[ident].REFUSES[number]
+    over, text = SHOWN[ident].refusals[number]
     reason = SHOWN[ident].refuses(recording(over))
     assert reason is not None and text in reason
     assert reason.endswith(".") and "\n" not in reason
 
 
+@pytest.mark.parametrize("ident", SHOWN)
+def test_what_is_shown_as_code_is_not_offered_to_everybody(ident: str) -> None:
+    assert SHOWN[ident].offers and SHOWN[ident].refusals
+    assert SHOWN[ident].refuses(recording()) is not None
+
+
 @pytest.mark.parametrize("ident", BY_HAND)
-def test_what_is_by_hand_says_why_and_shows_both(ident: str) -> None:
-    module = BY_HAND[ident]
-    assert module.UNTRIED.endswith(".")
-    assert module.OFFERS
-    assert module.REFUSES
-    assert module.refuses(recording()) is not None, "it must not be offered to everybody"
+def test_what_is_by_hand_says_why(ident: str) -> None:
+    assert BY_HAND[ident].untried.endswith(".")
 
 
 @pytest.mark.parametrize("ident", ADVICE)
-def test_advice_on_training_is_tried_in_a_known_way_and_says_what_it_may_cost(ident: str) -> None:
-    module = ADVICE[ident]
-    assert module.TRIAL in ("range test", "loss")
-    assert module.COSTS.endswith(".") and "\n" not in module.COSTS
-    assert module.KEEPS_RESULTS == "changes training" and module.OFFERS and module.REFUSES
-    assert module.refuses(recording()) is not None, "it must not be offered to everybody"
+def test_advice_on_training_says_what_it_may_cost(ident: str) -> None:
+    training = ADVICE[ident].training
+    assert training is not None
+    assert training.costs.endswith(".") and "\n" not in training.costs
+    assert ADVICE[ident].keeps_results == "changes training"

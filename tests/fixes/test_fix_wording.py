@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import test_patches
+from made_specs import made_fix
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -48,10 +49,10 @@ def programs(folder: Path) -> list[Recording]:
 def test_every_fix_can_be_written_with_its_own_settings(ident: str, tmp_path: Path) -> None:
     fix = catalogue.fixes()[ident]
     for program in programs(tmp_path):
-        assert not wording_for_trace(ident, fix, program).failures
+        assert not wording_for_trace(fix, program).failures
         if fix.refuses(program) is None:
             for settings in fix.settings(program):
-                words = wording(ident, fix, settings, program)
+                words = wording(fix, settings, program)
                 assert words.instruction and not words.failures
 
 
@@ -60,35 +61,36 @@ def test_no_settings_and_no_reason_to_apply_cost_no_report(ident: str, tmp_path:
     """A setting that was missing ended a run of --no-fixes with exit code 70."""
     fix = catalogue.fixes()[ident]
     for program in programs(tmp_path):
-        for settings in [{}, getattr(fix, "EXAMPLE_SETTINGS", {})]:
-            words = wording(ident, fix, settings, program)
+        for settings in [{}, fix.example.settings if fix.example else {}]:
+            words = wording(fix, settings, program)
             assert all(ident in sentence for sentence in words.failures)
 
 
+def no_line(recording: Recording) -> None:
+    raise IndexError("no line")
+
+
+BROKEN = made_fix(
+    "broken",
+    page="""Set it.
+
+    Make it permanent
+    -----------------
+        set(it)
+
+    Sources
+    -------
+    """,
+    instruction=lambda settings, recording: str(settings["number"]),
+    location=no_line,
+)
+
+
 def test_a_fix_that_fails_to_word_itself_shows_its_page_and_says_so() -> None:
-    class Broken:
-        """Set it.
-
-        Make it permanent
-        -----------------
-            set(it)
-
-        Sources
-        -------
-        """
-
-        @staticmethod
-        def instruction(settings: dict, recording: Recording) -> str:
-            return str(settings["number"])
-
-        @staticmethod
-        def location(recording: Recording) -> None:
-            raise IndexError("no line")
-
-    words = wording("broken", Broken, {}, recording())
+    words = wording(BROKEN, {}, recording())
     assert words.instruction == "set(it)"
     assert [sentence.split(" could")[0] for sentence in words.failures] == [
-        "The location of the fix broken",
         "The instruction of the fix broken",
+        "The location of the fix broken",
     ]
-    assert "KeyError: 'number'" in words.failures[1] and "explain broken" in words.failures[1]
+    assert "KeyError: 'number'" in words.failures[0] and "explain broken" in words.failures[0]

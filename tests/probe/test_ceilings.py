@@ -80,7 +80,7 @@ def run(
     (folder / "train.py").write_text(script)
     arms = []
     if ceiling is not None:
-        file = str(catalogue.ceilings()[ceiling].__file__)
+        file = catalogue.ceilings()[ceiling].file
         arms = [[{"id": ceiling, "file": file, "settings": settings or {}}]]
     switch = {"arms": arms, "rounds": 2, "block_steps": 4, "discard_steps": 3, "seed": 3}
     return run_probed(
@@ -299,7 +299,7 @@ def test_a_program_that_lives_by_its_values_goes_on(
 ) -> None:
     """A line search decides by losses; a penalty differentiates; both must come to their end."""
     (tmp_path / "train.py").write_text(script)
-    file = str(catalogue.ceilings()[ceiling].__file__)
+    file = catalogue.ceilings()[ceiling].file
     settings = {"on_gpu": False} if ceiling == "answered-waits" else {}
     ran = run_probed(
         ["train.py"],

@@ -53,7 +53,7 @@ def script(loader: str = "shuffle=True", epochs: int = 40, **parts: str) -> str:
 
 
 def arm(fix: str, **settings: Any) -> list[dict[str, Any]]:
-    file = str(catalogue.fixes()[fix].__file__)
+    file = catalogue.fixes()[fix].file
     return [{"id": fix, "file": file, "settings": settings}]
 
 

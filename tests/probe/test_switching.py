@@ -72,7 +72,7 @@ START
 
 def arm(*fixes: str, **settings: Any) -> list[dict[str, Any]]:
     found = catalogue.fixes()
-    return [{"id": fix, "file": str(found[fix].__file__), "settings": settings} for fix in fixes]
+    return [{"id": fix, "file": found[fix].file, "settings": settings} for fix in fixes]
 
 
 def run(
@@ -311,10 +311,10 @@ def test_products_are_as_precise_as_before_once_bfloat16_is_switched_off(tmp_pat
 
 
 def test_every_fix_between_steps_can_be_switched(tmp_path: Path) -> None:
-    """`WHEN` promises it: none may say in a running program that it cannot be undone."""
-    found = [i for i, m in catalogue.fixes().items() if m.WHEN == "between steps"]
-    settings = {i: catalogue.fixes()[i].EXAMPLE_SETTINGS for i in found}
-    ran = run(tmp_path, [arm(i, **settings[i]) for i in found])
+    """`when` promises it: none may say in a running program that it cannot be undone."""
+    fixes = [fix for fix in catalogue.fixes().values() if fix.when == "between steps"]
+    examples = [(fix.ident, fix.example.settings) for fix in fixes if fix.example]
+    ran = run(tmp_path, [arm(ident, **settings) for ident, settings in examples])
     assert ran.stopped_by == "done" and ran.said() == []
     for fix in ran.main["fixes"]:
         if fix["fix"] == "prefetch-factor":  # there is nobody to prefetch
@@ -348,7 +348,7 @@ def without_loader(tmp_path: Path, in_place: str = "pass", **wanted: Any) -> Pro
     """The loop above; batches of an iteration are told by their first sample."""
     (tmp_path / "train.py").write_text(LOADER.replace("IN_PLACE", in_place))
     module = catalogue.ceilings()["loader-batches"]
-    ceiling = [{"id": "ceiling", "file": str(module.__file__), "settings": {"loader": 0}}]
+    ceiling = [{"id": "ceiling", "file": module.file, "settings": {"loader": 0}}]
     switch = {"arms": [ceiling], "rounds": 2, "block_steps": 6, "discard_steps": 2, "seed": 3}
     return run_probed(
         ["train.py"],

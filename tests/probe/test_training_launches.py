@@ -56,7 +56,7 @@ class Programs:
         (folder / "train.py").write_text(self.program)
         self.started.append("+".join(fix for fix, _ in fixes))
         boundary = Boundary(kind="optimizer")
-        files = [(fix, Path(str(catalogue.fixes()[fix].__file__)), one) for fix, one in fixes]
+        files = [(fix, Path(catalogue.fixes()[fix].file), one) for fix, one in fixes]
         ran = run_probed(
             ["train.py"],
             folder,

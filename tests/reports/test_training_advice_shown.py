@@ -120,7 +120,7 @@ def test_the_code_of_advice_is_code_and_its_place_stands_outside() -> None:
 
 def test_of_four_ways_to_compile_one_is_to_be_run() -> None:
     """The block is what a trace's report shows: pasted whole, all four would run."""
-    block = catalogue.fixes()["torch-compile"].__doc__.split("Make it permanent")[1]
+    block = catalogue.fixes()["torch-compile"].text.split("Make it permanent")[1]
     code = block.split("Sources")[0].split("\n", 2)[2]
     tree = ast.parse(textwrap.dedent(code))
     assert [ast.unparse(x) for x in tree.body] == ["model.compile()"]

@@ -76,7 +76,7 @@ def folder(tmp_path):
 def _run(tmp_path: Path, probed, program: str, folder: Path, fixed: bool = True, **plan):
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "train.py").write_text(HEAD + program)
-    fixes = [{"id": "arrow-format", "file": FIX.__file__, "settings": {}}] if fixed else []
+    fixes = [{"id": "arrow-format", "file": FIX.file, "settings": {}}] if fixed else []
     ran = probed(
         [str(tmp_path / "train.py"), str(folder)],
         cwd=tmp_path,

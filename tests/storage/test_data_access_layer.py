@@ -74,7 +74,7 @@ def _run(tmp_path: Path, probed, program: str, *arguments: str, settings=None, *
     (tmp_path / "train.py").write_text(program)
     fixes = []
     if settings is not None:
-        fixes = [{"id": "data-access-layer", "file": FIX.__file__, "settings": settings}]
+        fixes = [{"id": "data-access-layer", "file": FIX.file, "settings": settings}]
     ran = probed(
         [str(tmp_path / "train.py"), *arguments],
         cwd=tmp_path,

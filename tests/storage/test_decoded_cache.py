@@ -75,7 +75,7 @@ train(Augmented(), shuffle=True)
 def _run(tmp_path: Path, probed, program: str, fixed: bool, limit: int = 10**6, head: str = HEAD):
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "train.py").write_text(head + program)
-    fix = {"id": "decoded-cache", "file": FIX.__file__, "settings": {"limit_bytes": limit}}
+    fix = {"id": "decoded-cache", "file": FIX.file, "settings": {"limit_bytes": limit}}
     ran = probed(
         [str(tmp_path / "train.py")],
         cwd=tmp_path,

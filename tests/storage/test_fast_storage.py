@@ -48,7 +48,7 @@ def _run(tmp_path: Path, probed, program: str, *arguments: str, **settings):
     script.write_text(program)
     fix = {
         "id": "fast-storage",
-        "file": FIX.__file__,
+        "file": FIX.file,
         "settings": {"place": "memory", "limit_bytes": 10**8, "mount": "/", **settings},
     }
     ran = probed(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_specs import made_fix
 from simulated_program import NO_LOADER, QUIET, Simulated, SimulatedSwitching, observed, try_all
 
 from torchdoctor.pairs.switch_blocks import Blocks
@@ -86,7 +87,7 @@ def planned(
         SimpleNamespace(found=SimpleNamespace(boundary=None)),  # type: ignore[arg-type]
         SimpleNamespace(warmup_steps=3),  # type: ignore[arg-type]
         known or plain,
-        {"tf32": SimpleNamespace(__file__="tf32.py")},
+        {"tf32": made_fix("tf32")},
         lambda: 60.0,
         LoaderFacts(ident=0, num_workers=workers),
     )

@@ -166,7 +166,7 @@ def test_a_size_that_does_not_fit_into_memory_ends_its_launch_and_says_so(tmp_pa
         boundary = recorder.observe(None, 1.0, 6.0).found.boundary
         ended = {}
         for size in (16, 256):
-            larger = [("larger-batch", Path(str(FIX.__file__)), {"batch_size": size})]
+            larger = [("larger-batch", Path(FIX.file), {"batch_size": size})]
             ended[size] = recorder.time("size", boundary, window, larger, 300.0, 0).ended
     finally:
         recorder.close()

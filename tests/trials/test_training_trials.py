@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from made_specs import made_fix
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -22,6 +22,7 @@ from torchdoctor.trials.training_trials import (
     training_window,
 )
 from torchdoctor.words import AppliedFix, LaunchTiming
+from torchdoctor.words.specs import TrainingAdvice
 
 STEPS = 200
 FACTORS = {"lowest_factor": 0.01, "highest_factor": 1e4}
@@ -217,8 +218,10 @@ def test_only_advice_that_the_program_calls_for_is_tried() -> None:
 
 
 def test_advice_that_no_run_can_show_says_why() -> None:
-    by_hand = SimpleNamespace(AIM="training", UNTRIED="it takes weeks.", refuses=lambda seen: None)
-    (found,) = advised(recording({}), {"patience": by_hand})
+    training = TrainingAdvice(
+        trial="loss", costs="weeks.", untriable=lambda recording: "It takes weeks."
+    )
+    (found,) = advised(recording({}), {"patience": made_fix("patience", training=training)})
     assert found.untried == "It takes weeks."
     (trial,) = tried(Program(), [found]).trials
     assert (trial.verdict, trial.sentence) == ("not-tried", "It takes weeks.")

@@ -9,14 +9,15 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-import inspect
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
+from typing import TypeVar
 
 from torchdoctor.advice import thresholds
 from torchdoctor.words.errors import UsageError
-from torchdoctor.words.specs import CheckSpec
+from torchdoctor.words.specs import CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
 
 BRANCHES = {
     "data_loader": "Is data loader time high?",
@@ -40,7 +41,6 @@ _FIX_LEGEND = """
 - 2, lower precision: numbers with fewer digits; losses are compared.
 - 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`."""
 TITLES_AT = 29  # column of the titles in `listing`
-RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 _CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
 _UNTREATED_SECTIONS = ("What it means", "What to do", *_CHECK_SECTIONS[1:])
 _APPLIED = {
@@ -49,133 +49,130 @@ _APPLIED = {
     "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
 }
 _FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
-_FIX_NAMES = (
-    "TREATS",
-    "KEEPS_RESULTS",
-    "WHEN",
-    "refuses",
-    "settings",
-    "instruction",
-)
-_TRIED_NAMES = ("apply", "EXAMPLE", "EXAMPLE_SETTINGS", "EXAMPLE_WITHOUT", "EXAMPLE_WITH")
-_CEILING_NAMES = ("WHOLE", "REMOVES", "branch", "share", "settings", "apply")
 _TRIED_APART = "- Tried: by {}, with --allow-training-changes, last and apart from speed"
-# A fix by hand is never run: why, and recordings that it is offered for, and refused for.
-_BY_HAND_NAMES = ("UNTRIED", "OFFERS", "REFUSES")
+_PACKAGE = Path(__file__).parent.parent
+_Spec = TypeVar("_Spec", bound=CatalogueEntry)
 
 
 @functools.cache
 def checks() -> dict[str, CheckSpec]:
     """Return the checks by id, in alphabetical order."""
-    specs: list[CheckSpec] = [module.CHECK for module in _load("checks").values()]
-    return {spec.ident: spec for spec in specs}
+    return _load("checks", "CHECK", CheckSpec)
 
 
 @functools.cache
-def fixes() -> dict[str, ModuleType]:
-    """Fix modules by id, in alphabetical order."""
-    return _load("fixes")
+def fixes() -> dict[str, FixSpec]:
+    """Return the fixes by id, in alphabetical order."""
+    return _load("fixes", "FIX", FixSpec)
 
 
 @functools.cache
-def ceilings() -> dict[str, ModuleType]:
-    """Modules of the ceilings by id, in alphabetical order."""
-    return _load("fixes/ceilings")
+def ceilings() -> dict[str, CeilingSpec]:
+    """Return the ceilings by id, in alphabetical order."""
+    return _load("fixes/ceilings", "CEILING", CeilingSpec)
+
+
+def _load(folder: str, name: str, kind: type[_Spec]) -> dict[str, _Spec]:
+    specs = {}
+    for path in sorted((_PACKAGE / folder).glob("*.py")):
+        if path.stem.startswith("_"):
+            continue
+        module = importlib.import_module(f"torchdoctor.{folder.replace('/', '.')}.{path.stem}")
+        spec = vars(module).get(name)
+        if not isinstance(spec, kind):
+            raise TypeError(f"{path} lacks {name}, a {kind.__name__}.")
+        specs[spec.ident] = spec
+    return specs
 
 
 def faults() -> list[str]:
-    """What is wrong with the files, one sentence each; the tests want none."""
-    found = []
+    """Return a sentence for each fault of the files; the tests want none."""
+    faulty = []
     for ident, check in checks().items():
         untreated = not _treating(ident)
         sections = _UNTREATED_SECTIONS if untreated else _CHECK_SECTIONS
         whom = f"{ident}, which no fix treats" if untreated else ident
-        found += [f"check {whom}: {fault}" for fault in _page_faults(check.text, sections)]
-        found += [f"check {ident}: {fault}" for fault in thresholds.faults(check)]
-    for ident, module in fixes().items():
-        missing = [name for name in _FIX_NAMES if not hasattr(module, name)]
-        found += [f"fix {ident} lacks {name}." for name in missing]
-        page = inspect.getdoc(module) or ""
-        found += [f"fix {ident}: {fault}" for fault in _page_faults(page, _FIX_SECTIONS)]
-        needed: tuple[str, ...] = _BY_HAND_NAMES if is_by_hand(module) else _TRIED_NAMES
-        found += [f"fix {ident} lacks {name}." for name in needed if not hasattr(module, name)]
-        found += [
+        faulty += [f"check {whom}: {fault}" for fault in _page_faults(check.text, sections)]
+        faulty += [f"check {ident}: {fault}" for fault in thresholds.faults(check)]
+    for ident, fix in fixes().items():
+        faulty += [f"fix {ident}: {fault}" for fault in _page_faults(fix.text, _FIX_SECTIONS)]
+        faulty += [
             f"fix {ident} treats {check}, which is no check."
-            for check in module.TREATS
+            for check in (*fix.treats, *fix.untried_needs)
             if check not in checks()
         ]
-        if module.KEEPS_RESULTS not in RISKS:
-            found.append(f"fix {ident}: KEEPS_RESULTS is '{module.KEEPS_RESULTS}'.")
-    found += [
-        f"ceiling {ident} lacks {name}."
-        for ident, module in ceilings().items()
-        for name in _CEILING_NAMES
-        if not hasattr(module, name)
+        if fix.when == "by hand" and not (fix.untried and fix.offers and fix.refusals):
+            faulty.append(f"fix {ident} is by hand and lacks untried, offers or refusals.")
+        if fix.when != "by hand" and (fix.apply is None or fix.example is None):
+            faulty.append(f"fix {ident} lacks apply or example.")
+        if not 0.0 < fix.p_helps < 1.0:
+            faulty.append(f"fix {ident}: p_helps is no probability.")
+    specs: list[CatalogueEntry] = [*checks().values(), *fixes().values()]
+    names = [name for spec in specs for name in spec.also_known_as]
+    faulty += [
+        f"'{name}' is the name of several files."
+        for name, number in Counter([*checks(), *fixes(), *names]).items()
+        if number > 1
     ]
-    return found
-
-
-def is_by_hand(module: ModuleType) -> bool:
-    """Whether a fix is offered as code and never run."""
-    return getattr(module, "WHEN", "") == "by hand"
+    return faulty
 
 
 def _page_faults(page: str, sections: tuple[str, ...]) -> list[str]:
     """Return a sentence for each fault of a page."""
-    found = [] if page.split("\n", 1)[0].endswith((".", "?")) else ["its title is no sentence."]
+    faulty = [] if page.split("\n", 1)[0].endswith((".", "?")) else ["its title is no sentence."]
     begins = [page.find(f"\n\n{name}\n{'-' * len(name)}") for name in sections]
     for name, begin, end in zip(sections, begins, [*begins[1:], len(page)], strict=True):
         if begin < 0:
-            found.append(f"it has no section '{name}'.")
+            faulty.append(f"it has no section '{name}'.")
         elif 0 <= end < begin:
-            found.append(f"its section '{name}' is out of order.")
+            faulty.append(f"its section '{name}' is out of order.")
         elif end >= 0 and not page[begin + 2 * len(name) + 3 : end].strip():
-            found.append(f"its section '{name}' is empty.")
-    return found
-
-
-def risk(ident: str) -> int:
-    """A fix's risk: 0 same result, 1 rounding or order, 2 precision, 3 changes training."""
-    return RISKS[fixes()[ident].KEEPS_RESULTS]
+            faulty.append(f"its section '{name}' is empty.")
+    return faulty
 
 
 def explain(ident: str) -> str:
-    """A check's or fix's page.
+    """Return the page of a check or fix, which may be named by a former id.
 
     Raises:
         UsageError: no such id; it names the nearest.
     """
-    if ident in checks():
-        return _check_page(checks()[ident])
-    if ident in fixes():
-        return _fix_page(ident, fixes()[ident])
-    near = difflib.get_close_matches(ident, [*checks(), *fixes()], 1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
-    raise UsageError(
-        f"There is no check or fix '{ident}'.{hint} torchdoctor explain --all lists them."
-    )
+    names = _names()
+    if ident not in names:
+        near = difflib.get_close_matches(ident, names, 1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        raise UsageError(
+            f"There is no check or fix '{ident}'.{hint} torchdoctor explain --all lists them."
+        )
+    spec = names[ident]
+    page = _check_page(spec) if isinstance(spec, CheckSpec) else _fix_page(spec)
+    return page if ident == spec.ident else f"{ident} is a part of {spec.ident}.\n\n{page}"
+
+
+def _names() -> dict[str, CheckSpec | FixSpec]:
+    specs: list[CheckSpec | FixSpec] = [*checks().values(), *fixes().values()]
+    names = {name: spec for spec in specs for name in spec.also_known_as}
+    return names | {spec.ident: spec for spec in specs}
 
 
 def why(ident: str) -> str | None:
-    """The first paragraph of a fix's "Why it helps", as one line; None: there is no such fix."""
-    page = inspect.getdoc(fixes()[ident]) if ident in fixes() else None
-    _, _, rest = (page or "").partition("Why it helps\n------------\n")
-    return " ".join(rest.split("\n\n", 1)[0].split()) or None
+    """Return the first paragraph of a fix's "Why it helps" as one line; None: no such fix."""
+    page = fixes()[ident].text if ident in fixes() else ""
+    _, _, reasons = page.partition("Why it helps\n------------\n")
+    return " ".join(reasons.split("\n\n", 1)[0].split()) or None
 
 
 def listing() -> str:
-    """Every id with its title, which begins at column `TITLES_AT`."""
+    """Return every id with its title, which begins at column `TITLES_AT`."""
 
-    def row(ident: str, title: str) -> str:
-        return f"  {ident:<{TITLES_AT - 3}} {title}"
+    def rows(specs: Iterable[CatalogueEntry]) -> list[str]:
+        return [f"  {spec.ident:<{TITLES_AT - 3}} {spec.title}" for spec in specs]
 
-    lines = ["Checks", *(row(check.ident, check.title) for check in checks().values())]
-    lines += ["", "Fixes", *(row(ident, title(module)) for ident, module in fixes().items())]
-    return "\n".join(lines)
+    return "\n".join(["Checks", *rows(checks().values()), "", "Fixes", *rows(fixes().values())])
 
 
 def tree() -> str:
-    """The decision tree with its checks, their thresholds, and the fixes that treat them."""
+    """Return the decision tree with its checks, their thresholds, and the fixes that treat them."""
     lines = []
     for branch, question in BRANCHES.items():
         lines.append(question)
@@ -191,31 +188,17 @@ def tree() -> str:
     return "\n".join(lines)
 
 
-def title(module: ModuleType) -> str:
-    """The first line of a file's page."""
-    return (inspect.getdoc(module) or "").split("\n", 1)[0]
-
-
 def pages() -> dict[str, str]:
-    """Every generated page by its path below docs/."""
-    found = {f"checks/{ident}.md": _markdown(explain(ident)) for ident in checks()}
-    found |= {f"fixes/{ident}.md": _markdown(explain(ident)) for ident in fixes()}
-    found["catalogue.md"] = _index()
-    return found
-
-
-def _load(folder: str) -> dict[str, ModuleType]:
-    found = {}
-    for path in sorted((Path(__file__).parent.parent / folder).glob("*.py")):
-        if not path.stem.startswith("_"):
-            module = importlib.import_module(f"torchdoctor.{folder.replace('/', '.')}.{path.stem}")
-            found[path.stem.replace("_", "-")] = module
-    return found
+    """Return every generated page by its path below docs/."""
+    texts = {f"checks/{ident}.md": _markdown(explain(ident)) for ident in checks()}
+    texts |= {f"fixes/{ident}.md": _markdown(explain(ident)) for ident in fixes()}
+    texts["catalogue.md"] = _index()
+    return texts
 
 
 def _treating(check: str) -> list[str]:
-    """Ids of the fixes that treat it."""
-    return [fix for fix, module in fixes().items() if check in module.TREATS]
+    """Return the ids of the fixes that treat a check."""
+    return [ident for ident, fix in fixes().items() if check in fix.treats]
 
 
 def _branch(check: CheckSpec) -> str:
@@ -238,24 +221,20 @@ def _check_page(check: CheckSpec) -> str:
     )
 
 
-def _kept(fix: ModuleType) -> str:
-    """What it keeps, its risk, and `KEEPS_BUT`: what the class does not say of this fix."""
-    but = f": {fix.KEEPS_BUT}" if hasattr(fix, "KEEPS_BUT") else ""
-    return f"{fix.KEEPS_RESULTS} (risk {RISKS[fix.KEEPS_RESULTS]}){but}"
-
-
-def _fix_page(ident: str, module: ModuleType) -> str:
+def _fix_page(fix: FixSpec) -> str:
+    but = f": {fix.keeps_but}" if fix.keeps_but else ""
     return "\n".join(
         [
-            f"{ident} (fix): {inspect.getdoc(module)}",
+            f"{fix.ident} (fix): {fix.text}",
             "",
             "Facts",
             "-----",
-            f"- Treats: {', '.join(module.TREATS) or 'nothing that slows a step'}",
-            f"- Keeps results: {_kept(module)}",
-            f"- Applied: {module.WHEN} ({_APPLIED[module.WHEN]})",
-            *([_TRIED_APART.format(module.TRIAL)] if hasattr(module, "TRIAL") else []),
-            *([f"- Not tried in a run: {module.UNTRIED}"] if hasattr(module, "UNTRIED") else []),
+            f"- Treats: {', '.join(fix.treats) or 'nothing that slows a step'}",
+            f"- Keeps results: {fix.keeps_results} (risk {fix.risk}){but}",
+            f"- Applied: {fix.when} ({_APPLIED[fix.when]})",
+            *([_TRIED_APART.format(fix.training.trial)] if fix.training else []),
+            *([f"- Not tried in a run: {fix.untried}"] if fix.untried else []),
+            *([f"- Also known as: {', '.join(fix.also_known_as)}"] if fix.also_known_as else []),
         ]
     )
 
@@ -275,14 +254,14 @@ def _index() -> str:
         lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "## Fixes", *_FIX_LEGEND.splitlines(), ""]
     lines += ["| fix | what | keeps results | risk |", "| --- | --- | --- | --- |"]
-    for ident, module in fixes().items():
-        kept = module.KEEPS_RESULTS
-        lines.append(f"| [{ident}](fixes/{ident}.md) | {title(module)} | {kept} | {RISKS[kept]} |")
+    for ident, fix in fixes().items():
+        row = f"[{ident}](fixes/{ident}.md)", fix.title, fix.keeps_results, str(fix.risk)
+        lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages into the folder given (docs)."""
+    """Write the pages into a folder, usually docs."""
     if len(arguments) != 1:
         print("usage: python -m torchdoctor.advice.catalogue FOLDER", file=sys.stderr)
         return 2

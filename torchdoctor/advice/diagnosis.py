@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torchdoctor.facts.lookup import python_between
 from torchdoctor.words import BRANCHES, CheckSpec, Diagnosis, Finding, Question, Recording
+from torchdoctor.words.specs import FixSpec
 
 _SEVERITY = {"high": 0, "moderate": 1, "advice": 2}
 # A finding without a measured share (a switch left on) ranks as if it cost this much.
@@ -44,14 +44,16 @@ def too_short(recording: Recording) -> str | None:
 
 
 def diagnose(
-    recording: Recording, checks: Mapping[str, CheckSpec], fixes: Mapping[str, Any] | None = None
+    recording: Recording,
+    checks: Mapping[str, CheckSpec],
+    fixes: Mapping[str, FixSpec] | None = None,
 ) -> Diagnosis:
     """Answer the tree's questions and name the bottleneck.
 
     Args:
         recording: what was observed, `shares` included.
         checks: by id.
-        fixes: fix modules by id, for `Finding.fixes`.
+        fixes: by id, for `Finding.fixes`.
     """
     if (why_not := too_short(recording)) is not None:
         return Diagnosis(bottleneck="none", sentence=why_not)
@@ -121,10 +123,10 @@ def _walk(
 
 
 def _findings(
-    recording: Recording, checks: Mapping[str, CheckSpec], fixes: Mapping[str, Any]
+    recording: Recording, checks: Mapping[str, CheckSpec], fixes: Mapping[str, FixSpec]
 ) -> list[Finding]:
     findings = [
-        replace(finding, fixes=[i for i, fix in fixes.items() if finding.check in fix.TREATS])
+        replace(finding, fixes=[i for i, fix in fixes.items() if finding.check in fix.treats])
         for check in checks.values()
         for finding in check.findings(recording)
     ]

@@ -10,44 +10,40 @@ from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import edited_files, folder_of, unified_diff
 from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
-Fixes = Sequence[tuple[str, dict[str, Any]]]
+Chosen = Sequence[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourcePatch:
-    """What `git apply` would do.
-
-    diff: names are relative to `folder`; texts: the changed files' new
-    contents by path; fixes: ids of those that it makes permanent; left_out: of those that no edit
-    can be made for with certainty.
-    """
+    """What `git apply` would do to the user's source."""
 
     diff: str
-    folder: str
-    texts: dict[str, str]
-    fixes: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
+    folder: str  # that names in the diff are relative to
+    texts: dict[str, str]  # the changed files by path
+    fixes: list[str] = field(default_factory=list)  # ids of those that it makes permanent
+    left_out: list[str] = field(default_factory=list)  # ids of those without a certain edit
 
     def contents(self) -> dict[str, bytes]:
-        """The changed files as a launch gets them."""
+        """Return the changed files as a launch gets them."""
         return {path: text.encode("utf-8") for path, text in self.texts.items()}
 
 
 def source_patch(
-    fixes: Fixes, recording: Recording, modules: Mapping[str, Any]
+    chosen: Chosen, recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> SourcePatch | None:
-    """One patch for several fixes; None where no edit can be made for any of them.
+    """Return one patch for several fixes; None if no edit can be made for any of them.
 
     Args:
-        fixes: ids and settings, in the order to apply.
+        chosen: ids and settings, in the order to apply.
         recording: says where what they change is written.
-        modules: fix modules by id.
+        fixes: by id.
     """
     edits: list[Edit] = []
     made, left_out = [], []
-    for ident, settings in fixes:
-        more = wording(ident, modules[ident], settings, recording).edits
+    for ident, settings in chosen:
+        more = wording(fixes[ident], settings, recording).edits
         # Two fixes may change one call: each edit starts from what those before it left.
         if more and edited_files([*edits, *more]) is not None:
             edits += more

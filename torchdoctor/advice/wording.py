@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import textwrap
 from collections.abc import Callable
@@ -10,7 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torchdoctor.edits import Edit
+from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.words import Location, Recording
+from torchdoctor.words.specs import FixSpec
 
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _Part = TypeVar("_Part")
@@ -30,54 +31,53 @@ class Wording:
     failures: list[str] = field(default_factory=list)
 
 
-def wording(ident: str, module: Any, settings: dict[str, Any], recording: Recording) -> Wording:
+def wording(fix: FixSpec, settings: dict[str, Any], recording: Recording) -> Wording:
     """Return how this program makes a fix permanent; a fix that fails costs its own lines only."""
     failures: list[str] = []
 
-    def part(name: str, instead: _Part, make: Callable[[], _Part]) -> _Part:
-        return _guarded(ident, name, make, instead, failures)
+    def part(name: str, make: Callable[[], _Part], instead: _Part) -> _Part:
+        return _guarded(fix, name, make, instead, failures)
 
-    nothing: list[Edit] = []
-    edits = nothing
-    if hasattr(module, "edits"):
-        edits = part("edit", nothing, lambda: module.edits(settings, recording))
-    location: Location | None = None
-    if hasattr(module, "location"):
-        location = part("location", location, lambda: module.location(recording))
-    text = part("instruction", None, lambda: module.instruction(settings, recording))
+    no_edits: list[Edit] = []
+    no_location: Location | None = None
     return Wording(
-        instruction=permanent_form(module) if text is None else text,
-        edits=edits,
-        location=location,
+        instruction=part(
+            "instruction", lambda: fix.instruction(settings, recording), permanent_form(fix)
+        ),
+        edits=part("edit", lambda: fix.edits(settings, recording), no_edits),
+        location=part("location", lambda: fix.location(recording), no_location),
         failures=failures,
     )
 
 
-def wording_for_trace(ident: str, module: Any, recording: Recording) -> Wording:
+def wording_for_trace(fix: FixSpec, recording: Recording) -> Wording:
     """Return the code of a fix for a trace without its program; None: its GPU cannot do it."""
-    if not hasattr(module, "advice"):
-        return Wording(instruction=permanent_form(module))
+    capability = compute_capability(recording)
+    if capability is not None and capability < fix.least_capability:
+        return Wording(instruction=None)
+    general: str | None = permanent_form(fix)
+    if (advice := fix.advice) is None:
+        return Wording(instruction=general)
     failures: list[str] = []
-    general = permanent_form(module)
-    text = _guarded(ident, "advice", lambda: module.advice(recording), general, failures)
+    text = _guarded(fix, "advice", lambda: advice(recording), general, failures)
     return Wording(instruction=text, failures=failures)
 
 
-def permanent_form(module: Any) -> str:
+def permanent_form(fix: FixSpec) -> str:
     """Return the code of the page's "Make it permanent", which fits any program."""
-    match = _PERMANENT.search(inspect.getdoc(module) or "")
+    match = _PERMANENT.search(fix.text)
     return textwrap.dedent(match[1]).strip("\n") if match else ""
 
 
 def _guarded(
-    ident: str, name: str, make: Callable[[], _Part], instead: _Part, failures: list[str]
+    fix: FixSpec, name: str, make: Callable[[], _Part], instead: _Part, failures: list[str]
 ) -> _Part:
     try:
         return make()
     except Exception as error:
         failures.append(
-            f"The {name} of the fix {ident} could not be written for this program "
-            f"({type(error).__name__}: {error}). `torchdoctor explain {ident}` shows its general "
-            "form."
+            f"The {name} of the fix {fix.ident} could not be written for this program "
+            f"({type(error).__name__}: {error}). `torchdoctor explain {fix.ident}` shows "
+            "its general form."
         )
         return instead

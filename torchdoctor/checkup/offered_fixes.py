@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchdoctor.advice.candidates import advises_training, is_by_hand
 from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
@@ -14,6 +13,7 @@ from torchdoctor.facts.lookup import place
 from torchdoctor.facts.undecided import leader
 from torchdoctor.trials.outcome import SAME_TRAINING
 from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, TrainingTrial, Trial
+from torchdoctor.words.specs import FixSpec
 
 _MOST_UNDECIDED = 2
 
@@ -23,7 +23,7 @@ def offered_fixes(
     rows: Sequence[Trial],
     recommended: Sequence[RecommendedFix],
     recording: Recording,
-    fixes: Mapping[str, Any],
+    fixes: Mapping[str, FixSpec],
 ) -> list[RecommendedFix]:
     """What else is worth doing, `standing` says why.
 
@@ -45,14 +45,13 @@ def _confirmed(
     rows: Sequence[Trial],
     recommended: Sequence[RecommendedFix],
     recording: Recording,
-    fixes: Mapping[str, Any],
+    fixes: Mapping[str, FixSpec],
 ) -> list[RecommendedFix]:
     """Fixes that are faster by themselves and train the same, but did not come into the set."""
     taken = {one.fix for one in recommended}
     for one in recommended:
-        module = fixes.get(one.fix)
-        if module is not None and hasattr(module, "includes"):
-            taken |= set(module.includes(recording))
+        if one.fix in fixes:
+            taken |= set(fixes[one.fix].includes(recording))
     found: list[RecommendedFix] = []
     for row in sorted(rows, key=lambda row: -row.speedup.low if row.speedup else 0.0):
         surely = row.verdict == "faster" and row.speedup is not None and row.speedup.low > 1
@@ -65,7 +64,7 @@ def _confirmed(
 
 
 def _undecided(
-    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[RecommendedFix]:
     """Of the first finding that has any: fixes that were not decided, two at most.
 
@@ -92,7 +91,7 @@ def _suspect(
     parts: Sequence[str],
     changed: set[str],
     recording: Recording,
-    fixes: Mapping[str, Any],
+    fixes: Mapping[str, FixSpec],
 ) -> bool:
     """Whether one of the fixes may change training, and this row was not seen to train the same."""
     if row.speedup is not None and row.numerics in SAME_TRAINING:
@@ -101,7 +100,7 @@ def _suspect(
 
 
 def _named(
-    row: Trial | None, changed: set[str], recording: Recording, fixes: Mapping[str, Any]
+    row: Trial | None, changed: set[str], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[RecommendedFix]:
     """The fixes of the trial that the verdict names; none where one of them is doubted."""
     if row is None:
@@ -124,7 +123,7 @@ def _of_findings(
     rows: Sequence[Trial],
     changed: set[str],
     recording: Recording,
-    fixes: Mapping[str, Any],
+    fixes: Mapping[str, FixSpec],
 ) -> list[RecommendedFix]:
     """`_undecided` by the findings alone."""
     open_rows = [row for row in rows if row.verdict == "unclear" and _may_help(row)]
@@ -144,7 +143,7 @@ def _of_findings(
                 parts = [part for part in parts if _called_for(fixes[part], diagnosis)]
                 if finding.fixes[number] not in parts:
                     continue
-                if not all(_untried(fixes[part]) for part in parts):
+                if not all(fixes[part].offered_untried for part in parts):
                     continue
             if _suspect(row, parts, changed, recording, fixes):
                 continue
@@ -183,12 +182,14 @@ def _may_help(row: Trial) -> bool:
     return row.speedup.estimate > 1 if row.speedup is not None else row.pairs == 0
 
 
-def as_code(one: RecommendedFix, recording: Recording, fixes: Mapping[str, Any]) -> RecommendedFix:
+def as_code(
+    one: RecommendedFix, recording: Recording, fixes: Mapping[str, FixSpec]
+) -> RecommendedFix:
     """The fix with its edit and its instruction, as this program needs them."""
     module = fixes.get(one.fix)
     if module is None:
         return one
-    words = wording(one.fix, module, one.settings, recording)
+    words = wording(module, one.settings, recording)
     text, location = words.instruction or "", words.location
     edits: Sequence[Any] = words.edits
     if location is None:
@@ -223,7 +224,7 @@ def _beside(edits: Sequence[Edit], recording: Recording) -> list[str]:
 
 
 def _neither_measured_nor_refused(
-    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]
+    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[RecommendedFix]:
     """Fixes for what was found that were neither measured nor refused."""
     # Of what the user left out by --fixes or --skip, nothing was asked for either.
@@ -236,15 +237,15 @@ def _neither_measured_nor_refused(
             module = fixes.get(ident)
             if module is None or ident in seen or module.refuses(recording):
                 continue
-            if not _untried(module) or _doubted(module, recording):
+            if not module.offered_untried or _doubted(module, recording):
                 continue
             if not _called_for(module, diagnosis):
                 continue
             seen.add(ident)
-            if hasattr(module, "includes") and slower.intersection(module.includes(recording)):
+            if slower.intersection(module.includes(recording)):
                 continue
             values = module.settings(recording)
-            if not values and not is_by_hand(module, recording):
+            if not values and not module.offered_as_code(recording):
                 continue  # no setting is worth trying, so there is none to write down
             settings: dict[str, Any] = next(iter(values), {})
             offered.append(
@@ -260,21 +261,21 @@ def _neither_measured_nor_refused(
 def advice(
     rows: Sequence[Trial],
     recording: Recording,
-    fixes: Mapping[str, Any],
+    fixes: Mapping[str, FixSpec],
     tried: Sequence[TrainingTrial] = (),
 ) -> list[RecommendedFix]:
     """Advice on training itself: not about speed, and only where it was not refused."""
     seen = {row.fix for row in rows}
     found = []
     for ident, module in fixes.items():
-        if not advises_training(module) or ident in seen or module.refuses(recording):
+        if module.training is None or ident in seen or module.refuses(recording):
             continue
         one = RecommendedFix(
             fix=ident,
             settings=next((_shown(x) for x in tried if x.fix == ident), {}),
             aim="training",
             standing="offered",
-            warning=getattr(module, "COSTS", None),
+            warning=module.training.costs,
         )
         found.append(as_code(one, recording, fixes))
     return found
@@ -288,17 +289,12 @@ def _shown(trial: TrainingTrial) -> dict[str, Any]:
     return {"decay": trial.details["decay"]} if "decay" in trial.details else {}
 
 
-def _doubted(module: Any, recording: Recording) -> bool:
+def _doubted(module: FixSpec, recording: Recording) -> bool:
     """Whether a fix is worth showing only where it was measured to train the same."""
-    return hasattr(module, "doubt") and module.doubt(recording) is not None
+    return module.doubt(recording) is not None
 
 
-def _called_for(module: Any, diagnosis: Diagnosis) -> bool:
+def _called_for(module: FixSpec, diagnosis: Diagnosis) -> bool:
     """Whether what was found is ground enough to offer a fix that no run has tried."""
-    needed = getattr(module, "UNTRIED_NEEDS", None)
-    return needed is None or any(finding.check in needed for finding in diagnosis.findings)
-
-
-def _untried(module: Any) -> bool:
-    """Whether a fix is worth offering where no run has tried it."""
-    return bool(getattr(module, "OFFERED_UNTRIED", True))
+    needed = module.untried_needs
+    return not needed or any(finding.check in needed for finding in diagnosis.findings)

@@ -7,10 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torchdoctor import __version__
-from torchdoctor.advice.catalogue import RISKS
 from torchdoctor.advice.source_patch import SourcePatch
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
 from torchdoctor.checkup.report_doubts import all_doubts, doubts_of_fixes, doubts_of_wording
@@ -31,6 +29,7 @@ from torchdoctor.words import (
     Workload,
     WorkloadRecord,
 )
+from torchdoctor.words.specs import FixSpec
 
 
 def assemble(
@@ -39,7 +38,7 @@ def assemble(
     diagnosis: Diagnosis,
     trials: TrialResults | None,
     refused: Sequence[Refused],
-    fixes: Mapping[str, Any],
+    fixes: Mapping[str, FixSpec],
     created: str,
     workload: WorkloadRecord,
     no_trials_reason: str | None,
@@ -56,7 +55,7 @@ def assemble(
         diagnosis: the tree's answer.
         trials: what the trials found; None where there were none.
         refused: fixes that were not tried, with their reasons.
-        fixes: fix modules by id, for risks and instructions.
+        fixes: by id, for risks and instructions.
         created: ISO 8601.
         workload: what was run.
         no_trials_reason: why there are no trials.
@@ -180,24 +179,24 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
     )
 
 
-def _refused_trial(one: Refused, fixes: Mapping[str, Any]) -> Trial:
-    module = fixes.get(one.fix)
+def _refused_trial(one: Refused, fixes: Mapping[str, FixSpec]) -> Trial:
     return Trial(
         fix=one.fix,
         settings=one.settings,
         verdict="refused",
         reason=one.reason,
-        risk=RISKS[module.KEEPS_RESULTS] if module is not None else 0,
+        risk=fixes[one.fix].risk if one.fix in fixes else 0,
     )
 
 
-def _noted(rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, Any]) -> list[Trial]:
+def _noted(
+    rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
+) -> list[Trial]:
     """The rows; the first of each fix that has something to say of this program says it."""
     found: list[Trial] = []
     for row in rows:
-        say = getattr(fixes.get(row.fix), "note", None)
-        first = all(row.fix != one.fix for one in found)
-        note = say(recording) if say is not None and first else None
+        first = row.fix in fixes and all(row.fix != one.fix for one in found)
+        note = fixes[row.fix].note(recording) if first else None
         if note is not None:
             before = f"{row.reason.rstrip('.')}; " if row.reason else ""
             row = replace(row, reason=f"{before}{note}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import Any
 
 from torchdoctor.advice.source_patch import SourcePatch
 from torchdoctor.advice.wording import wording
@@ -16,6 +15,7 @@ from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement
 from torchdoctor.words import RecommendedFix, Recording
 from torchdoctor.words.figures import ratio, seconds, speedup
+from torchdoctor.words.specs import FixSpec
 
 _MUCH_OF_IT = 0.3  # of the step
 _COSTLY = 0.2  # of a step, for observing it
@@ -38,23 +38,22 @@ def all_doubts(
 
 
 def doubts_of_fixes(
-    idents: Iterable[str], recording: Recording, fixes: Mapping[str, Any]
+    idents: Iterable[str], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[str]:
     """What may go wrong where fixes are used that the report tells of, each once."""
-    modules = [fixes[ident] for ident in idents if ident in fixes]
-    said = [module.doubt(recording) for module in modules if hasattr(module, "doubt")]
-    return list(dict.fromkeys(one for one in said if one is not None))
+    doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
+    return list(dict.fromkeys(doubt for doubt in doubts if doubt is not None))
 
 
 def doubts_of_wording(
-    shown: Iterable[RecommendedFix], recording: Recording, fixes: Mapping[str, Any]
+    shown: Iterable[RecommendedFix], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[str]:
     """Return a sentence for each part of a shown fix that the fix failed to word."""
     return [
         sentence
         for fix in shown
         if fix.fix in fixes
-        for sentence in wording(fix.fix, fixes[fix.fix], fix.settings, recording).failures
+        for sentence in wording(fixes[fix.fix], fix.settings, recording).failures
     ]
 
 

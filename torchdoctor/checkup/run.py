@@ -285,9 +285,9 @@ class _Checkup:
             ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
             both_at_once=launch.both_at_once(turns),
             growing={
-                ident: functools.partial(module.next_settings, recording=self._recording)
-                for ident, module in modules.items()
-                if hasattr(module, "next_settings")
+                ident: functools.partial(fix.next_settings, recording=self._recording)
+                for ident, fix in modules.items()
+                if fix.next_settings is not None
             },
         )
         self._patch = launch.patch

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.observe.step_finding import STEP_KINDS
 from torchdoctor.words.errors import UsageError
+from torchdoctor.words.specs import FixSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +48,11 @@ class RunSettings:
         found += ["--no-sandbox"] * (not self.sandbox)
         return found + ["--in-turns"] * (not self.side_by_side)
 
-    def wanted(self) -> dict[str, Any]:
-        """Fix modules by id: those that --fixes and --skip leave."""
+    def wanted(self) -> dict[str, FixSpec]:
+        """Return the fixes that --fixes and --skip leave, by id."""
         return {
-            ident: module
-            for ident, module in catalogue.fixes().items()
+            ident: fix
+            for ident, fix in catalogue.fixes().items()
             if (self.fixes is None or ident in self.fixes) and ident not in self.skip
         }
 

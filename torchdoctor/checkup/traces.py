@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from torchdoctor import __version__
 from torchdoctor.advice import catalogue
@@ -15,7 +14,6 @@ from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import as_far_as_recorded, with_replay, with_waits
 from torchdoctor.facts.ceilings import replay_ceilings
-from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.clocks import Alignment, Unaligned, align
@@ -35,6 +33,7 @@ from torchdoctor.words import (
 )
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import seconds
+from torchdoctor.words.specs import FixSpec
 
 NOT_MEASURED = (
     "Nothing was tried: a trace cannot be run. Measure the fixes with: torchdoctor run train.py"
@@ -43,7 +42,6 @@ _FEW_STEPS = 3
 _CLOCKS_APART_S, _CLOCKS_TOGETHER_S = 3600.0, 1e-4
 _HOST_CLOCKS_TOGETHER_S = 2e-3  # a thread of the host may be woken that late, always on one rank
 _UNKNOWN_SHARE = 0.01  # of a finding that has none
-_OTHER_TRAINING = "changes training"
 
 
 def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Report:
@@ -158,7 +156,7 @@ def _step_time(trace: TraceStatistics) -> StepTime | None:
 
 
 def _offered(
-    diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, Any]
+    diagnosis: Diagnosis, recording: Recording, trace: TraceStatistics, fixes: Mapping[str, FixSpec]
 ) -> tuple[list[RecommendedFix], list[str]]:
     """Return fixes for the findings, none of them tried, and doubts about how they are worded.
 
@@ -177,17 +175,14 @@ def _offered(
             shares[branch] = shares.get(branch, 0.0) + (finding.share_of_step or _UNKNOWN_SHARE)
     offered: list[RecommendedFix] = []
     doubts: list[str] = []
-    capability = compute_capability(recording)
     worth = {ident: _worth(shares, diagnosis, trace) for ident, shares in treated.items()}
     for ident in sorted(worth, key=lambda ident: worth[ident], reverse=True):
         module = fixes[ident]
-        words = wording_for_trace(ident, module, recording)
+        words = wording_for_trace(module, recording)
         instruction = words.instruction
-        if capability is not None and capability < getattr(module, "CAPABILITY", (0, 0)):
-            instruction = None
-        if instruction and module.KEEPS_RESULTS == _OTHER_TRAINING:
+        if instruction and module.keeps_results == "changes training":
             instruction = _said_to_change(instruction)
-        if instruction is not None and getattr(module, "suits", lambda trace: True)(trace):
+        if instruction is not None and module.suits(trace):
             offered.append(RecommendedFix(fix=ident, instruction=instruction, standing="offered"))
             doubts += words.failures
     return offered, doubts

@@ -28,7 +28,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 def needed_before(
     module: cst.Module, inside: Sequence[cst.CSTNode], backward: cst.CSTNode
 ) -> int | None:
-    """Return how many of the statements lead to what the backward pass needs.
+    """How many of the statements lead to what the backward pass needs; those behind need not move.
 
     Setting gradients to zero and counting what was right often stand between loss and backward.
 
@@ -52,15 +52,15 @@ def needed_before(
 
 
 def _concerns(name: str, changed: str) -> bool:
-    """Return True if a name (`state`, `state.loss.backward`) may be another after the change."""
+    """Whether what is read by this name (`state`, `state.loss.backward`) may be another then."""
     return name == changed or name.startswith(f"{changed}.") or changed.startswith(f"{name}.")
 
 
 def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
-    """Return what a statement assigns to, or calls for its effect (`losses.append(loss)`)."""
-    syntax = collect(statement)
-    nodes = list(syntax.targets)
-    for value in syntax.expressions:
+    """What a statement assigns to, or calls something on for its effect (`losses.append(loss)`)."""
+    seen = collect(statement)
+    nodes = list(seen.targets)
+    for value in seen.expressions:
         if not isinstance(value, cst.Call):
             continue
         if isinstance(value.func, cst.Attribute):
@@ -72,16 +72,16 @@ def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
 
 
 def _base(node: cst.BaseExpression) -> cst.BaseExpression:
-    """Return `losses` of `losses["ce"]`, `self.state` of `self.state[0].loss`."""
-    owner = node
+    """`losses` of `losses["ce"]`, `self.state` of `self.state[0].loss`."""
+    found = node
     while isinstance(node, (cst.Attribute, cst.Subscript)):
-        owner = node.value if isinstance(node, cst.Subscript) else owner
+        found = node.value if isinstance(node, cst.Subscript) else found
         node = node.value
-    return owner
+    return found
 
 
 def _makes_loss(module: cst.Module, backward: cst.CSTNode) -> bool:
-    """Return True if the statement leaves it to a function to make the loss."""
+    """Whether the statement leaves it to a function to make the loss: `self.backward_G()`."""
     calls = collect(backward).calls
     functions = {x.name.value: x for x in collect(module).functions}
     passes = [x for x in calls if last_name(x.func) in ("backward", "manual_backward")]
@@ -99,11 +99,11 @@ def _makes_loss(module: cst.Module, backward: cst.CSTNode) -> bool:
 
 
 def _passes_parameter(module: cst.Module, function: cst.FunctionDef) -> bool:
-    """Return True if a function makes the backward pass of nothing but its parameters."""
-    syntax = collect(function)
-    given = {x.name.value for x in syntax.parameters} - {"self"}
-    given -= {module.code_for_node(x).strip() for x in syntax.targets}
-    passes = [x for x in syntax.calls if last_name(x.func) in ("backward", "manual_backward")]
+    """Whether a function makes the backward pass of nothing but what it was given."""
+    seen = collect(function)
+    given = {x.name.value for x in seen.parameters} - {"self"}
+    given -= {module.code_for_node(x).strip() for x in seen.targets}
+    passes = [x for x in seen.calls if last_name(x.func) in ("backward", "manual_backward")]
     read = [set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", module.code_for_node(x))) for x in passes]
     return bool(read) and all(names & given for names in read)
 
@@ -116,13 +116,13 @@ _LEAVES = matchers.OneOf(
 
 
 def scaled_step(module: cst.Module, ranges: Ranges, edit: ScaledStepEdit) -> cst.Module | None:
-    """Put `loss.backward()` ... `optimizer.step()` of one block through the scaler."""
+    """`loss.backward()` ... `optimizer.step()` in one block, by way of the scaler."""
     if f"{edit.scaler}.scale(" in module.code:
         return module
     if edit.scaler in module.code:
         return None  # a name of the user's
-    syntax = collect(module)
-    for block in reversed(syntax.blocks):  # the innermost first
+    seen = collect(module)
+    for block in reversed(seen.blocks):  # the innermost first
         for number, statement in enumerate(block.body):
             if not covers(ranges, statement, edit.line):
                 continue
@@ -182,7 +182,7 @@ def _with_scaler(
 
 
 def _statements(code: str, like: cst.CSTNode) -> cst.SimpleStatementLine:
-    """Return a statement with the comments of the one that it replaces."""
+    """A statement with the comments of the one that it replaces."""
     made = cst.ensure_type(cst.parse_statement(code), cst.SimpleStatementLine)
     old = cst.ensure_type(like, cst.SimpleStatementLine)
     return made.with_changes(
@@ -191,7 +191,7 @@ def _statements(code: str, like: cst.CSTNode) -> cst.SimpleStatementLine:
 
 
 def _receiver(statement: cst.CSTNode, method: str) -> cst.BaseExpression | None:
-    """Return `loss` of the statement `loss.backward()`; None for anything else."""
+    """`loss` of the statement `loss.backward()`; None for anything else, arguments included."""
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
     call = statement.body[0].value if isinstance(statement.body[0], cst.Expr) else None
@@ -204,27 +204,27 @@ _LEARNS = frozenset({"backward", "step"})
 
 
 def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Module | None:
-    """Put the statements from `edit.callee` to the last before `edit.before` under a `with`."""
+    """From the statement that calls `edit.callee` to the last before `edit.before`, indented."""
     if not imports(module.body, edit.context.split(".", 1)[0]):
         return None
-    syntax = collect(module)
+    seen = collect(module)
     prefix, marker, suffix = edit.context.partition("{device}")
-    for statement in syntax.withs:
-        headers = [module.code_for_node(item.item) for item in statement.items]
+    for one in seen.withs:
+        headers = [module.code_for_node(item.item) for item in one.items]
         same = [x == edit.context or (marker and _between(x, prefix, suffix)) for x in headers]
-        if any(same) and covers(ranges, statement, edit.line):
+        if any(same) and covers(ranges, one, edit.line):
             return module
     if not _called_there(module, ranges, edit):
         return None
-    innermost = None
-    for block in syntax.blocks:
+    found = None
+    for block in seen.blocks:
         first = _covering(block.body, ranges, edit.line)
         end = _covering(block.body, ranges, edit.before)
         if first is not None and end is not None and first < end:
-            innermost = block, first, end  # blocks come outermost first: the innermost stays
-    if innermost is None:
+            found = block, first, end  # blocks come outermost first: the innermost stays
+    if found is None:
         return None
-    block, first, end = innermost
+    block, first, end = found
     if any(_learns(statement) for statement in block.body[first:end]):
         return None
     needed = needed_before(module, block.body[first:end], block.body[end])
@@ -254,15 +254,13 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
 def _values(
     module: cst.Module, assigns: Sequence[cst.Assign], without: Collection[cst.Assign]
 ) -> dict[str, list[str]]:
-    """Return what each plain name is bound to, as source."""
-    values: dict[str, list[str]] = {}
+    """What each plain name is bound to, as source."""
+    found: dict[str, list[str]] = {}
     for assign in assigns:
-        for target in assign.targets if assign not in without else ():
-            if isinstance(target.target, cst.Name):
-                values.setdefault(target.target.value, []).append(
-                    module.code_for_node(assign.value)
-                )
-    return values
+        for one in assign.targets if assign not in without else ():
+            if isinstance(one.target, cst.Name):
+                found.setdefault(one.target.value, []).append(module.code_for_node(assign.value))
+    return found
 
 
 def _between(text: str, prefix: str, suffix: str) -> bool:
@@ -270,17 +268,14 @@ def _between(text: str, prefix: str, suffix: str) -> bool:
 
 
 def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
-    """Return the program's own name for the type of its device, or the type that was seen."""
-    syntax = collect(module)
-    around = [x for x in syntax.functions if covers(ranges, x, edit.line)]
+    """The program's own name for the type of its device, or the type that was seen."""
+    seen = collect(module)
+    around = [x for x in seen.functions if covers(ranges, x, edit.line)]
     given = {p.name.value for x in around for p in collect(x.params).parameters}
     elsewhere = {
-        assign for x in syntax.functions if x not in around for assign in collect(x.body).assigns
+        assign for x in seen.functions if x not in around for assign in collect(x.body).assigns
     }
-    bound, anywhere = (
-        _values(module, syntax.assigns, elsewhere),
-        _values(module, syntax.assigns, set()),
-    )
+    bound, anywhere = _values(module, seen.assigns, elsewhere), _values(module, seen.assigns, set())
     if "device_type" in bound:
         return "device_type"
     if "device" in bound or "device" in given:
@@ -289,7 +284,7 @@ def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
         return "device.type" if made and all(made) else "torch.device(device).type"
     if any(value.startswith("Accelerator(") for value in bound.get("accelerator", ())):
         return "accelerator.device.type"
-    owned = any(module.code_for_node(target).strip() == "self.device" for target in syntax.targets)
+    owned = any(module.code_for_node(target).strip() == "self.device" for target in seen.targets)
     return "torch.device(self.device).type" if owned and "self" in given else f'"{edit.device}"'
 
 
@@ -304,7 +299,7 @@ def _learns(statement: cst.CSTNode) -> bool:
 
 
 def _called_there(module: cst.Module, ranges: Ranges, edit: WithEdit) -> bool:
-    """Return True if the line calls what the recording says, by expression or function name."""
+    """Whether the line calls what the recording says: by its expression, or a function's name."""
     if call_at(module, ranges, edit.line, edit.callee) is not None:
         return True
     named = [x for x in collect(module).calls if last_name(x.func) == edit.callee]
@@ -324,21 +319,21 @@ def _with_body(
 
 
 def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst.Module | None:
-    """Insert a statement before the outermost loop around a line, or before its statement.
+    """A statement before the outermost loop around a line, or before its statement without one.
 
     Loops count within the function that covers the line.
     """
     added = cst.parse_statement(edit.statement, module.config_for_parsing)
     if not imports(module.body, "torch"):
         return None
-    syntax = collect(module)
-    if _in_effect(syntax.blocks, ranges, edit.line, added):
+    seen = collect(module)
+    if _in_effect(seen.blocks, ranges, edit.line, added):
         return module
     if _sometimes(module, added, edit.name):
         return None
     if isinstance(added, cst.For) and _is_used(module, cst.ensure_type(added.target, cst.Name)):
         return None  # the added loop would overwrite it
-    scope = _innermost([x for x in syntax.scopes if covers(ranges, x, edit.line)], ranges)
+    scope = _innermost([x for x in seen.scopes if covers(ranges, x, edit.line)], ranges)
     if isinstance(scope, cst.ClassDef):
         return None
     blocks = collect(scope.body if scope is not None else module).blocks
@@ -362,23 +357,23 @@ def _in_effect(
     line: int,
     added: cst.CSTNode,
 ) -> bool:
-    """Return True if every run that reaches a line has passed this statement."""
+    """Whether every run that comes to a line has passed this statement, in a block around it."""
     for block in blocks:
         if isinstance(block, cst.Module) or covers(ranges, block, line):
-            passed = [statement for statement in block.body if ranges[statement].start.line <= line]
-            if any(same_statement(statement, added) for statement in passed):
+            passed = [one for one in block.body if ranges[one].start.line <= line]
+            if any(same_statement(one, added) for one in passed):
                 return True
     return False
 
 
 def _sometimes(module: cst.Module, added: cst.CSTNode, name: str) -> bool:
-    """Return True if the program does the same in a branch or a function, now and then."""
-    syntax = collect(module)
-    if any(same_statement(line, added) for block in syntax.blocks for line in block.body):
+    """Whether the program does the same in a branch or a function: not known when, or how often."""
+    seen = collect(module)
+    if any(same_statement(line, added) for block in seen.blocks for line in block.body):
         return True
     if not any(last_name(call.func) == "compile" for call in collect(added).calls):
         return False
-    for call in syntax.calls:
+    for call in seen.calls:
         code = module.code_for_node(call.func).strip()
         given = [module.code_for_node(x.value).strip() for x in call.args[:1]]
         if code == f"{name}.compile" or (code == "torch.compile" and given == [name]):
@@ -391,16 +386,16 @@ def _is_used(module: cst.Module, name: cst.Name) -> bool:
 
 
 def _assigns(module: cst.Module, loop: cst.For | cst.While, name: str) -> bool:
-    """Return True if a loop makes what goes by this name (`model`, `self.net`), or its owner.
+    """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner.
 
     Also by functions of the file that it calls: by `global`, or of an attribute.
     """
     wanted = {name, name.split(".", 1)[0]}
-    functions, syntax = collect(module).functions, collect(loop)
-    if wanted & {module.code_for_node(target).strip() for target in syntax.targets}:
+    functions, seen = collect(module).functions, collect(loop)
+    if wanted & {module.code_for_node(target).strip() for target in seen.targets}:
         return True
     reached: set[cst.FunctionDef] = set()
-    called = {last_name(x.func) for x in syntax.calls}
+    called = {last_name(x.func) for x in seen.calls}
     while True:
         further = {x for x in functions if x.name.value in called} - reached
         if not further:
@@ -433,11 +428,11 @@ def _inserted(
 def _innermost(
     scopes: Sequence[cst.FunctionDef | cst.ClassDef], ranges: Ranges
 ) -> cst.FunctionDef | cst.ClassDef | None:
-    return max(scopes, key=lambda scope: ranges[scope].start.line, default=None)
+    return max(scopes, key=lambda one: ranges[one].start.line, default=None)
 
 
 def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Module | None:
-    """Chain a method to the call's first argument: `model(x)` -> `model(x.to(...))`."""
+    """`model(x)` -> `model(x.to(...))`: a method chained to the call's first argument."""
     call = call_at(module, ranges, edit.line, edit.callee)
     if call is None or not imports(module.body, "torch") or not call.args:
         return None
@@ -453,7 +448,7 @@ def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Modul
 
 
 def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> cst.Module | None:
-    """Remove a call that is a statement; `pass` stands in its place if it was alone."""
+    """The module without one call that is a statement; `pass` in its place where it was alone."""
     for block in collect(module).blocks:
         for number, line in enumerate(block.body):
             if not isinstance(line, cst.SimpleStatementLine) or not covers(ranges, line, edit.line):
@@ -470,7 +465,7 @@ def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> c
 def _without(
     module: cst.Module, block: cst.Module | cst.IndentedBlock, number: int
 ) -> cst.Module | None:
-    """Remove a statement; comments above it stay, above the next or at the block's end."""
+    """What is said above the statement stays, above the next one or at the block's end."""
     line = cst.ensure_type(block.body[number], cst.SimpleStatementLine)
     if len(block.body) == 1:
         return _with_body(module, block, [line.with_changes(body=[cst.Pass()])])

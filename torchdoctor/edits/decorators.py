@@ -40,7 +40,7 @@ _HARMLESS = frozenset(_HARMLESS_METHODS.split()).union(
 
 
 def with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:
-    """Decorate the innermost function around the line.
+    """The innermost function around the line decorated.
 
     Returns:
         None where the function trains, itself or in what it calls, or where that is not known.
@@ -68,23 +68,23 @@ class _Program:
     """What a file defines, and what each name of it may lead to."""
 
     def __init__(self, module: cst.Module) -> None:
-        syntax = collect(module)
+        seen = collect(module)
         self.module = module
-        self.classes = {x.name.value for x in syntax.scopes if isinstance(x, cst.ClassDef)}
+        self.classes = {x.name.value for x in seen.scopes if isinstance(x, cst.ClassDef)}
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         self.functions: dict[str, list[cst.FunctionDef]] = {}
         owned = {
             id(line)
-            for scope in syntax.scopes
-            if isinstance(scope, cst.ClassDef)
-            for line in scope.body.body
+            for one in seen.scopes
+            if isinstance(one, cst.ClassDef)
+            for line in one.body.body
         }
-        for scope in syntax.functions:
-            kind = self.methods if id(scope) in owned else self.functions
-            kind.setdefault(scope.name.value, []).append(scope)
-        self.libraries, self.own = _imported(syntax.imports)
-        self.set = {self.code(x) for x in syntax.targets}
-        called = {self.code(x.func) for x in syntax.calls}
+        for one in seen.functions:
+            kind = self.methods if id(one) in owned else self.functions
+            kind.setdefault(one.name.value, []).append(one)
+        self.libraries, self.own = _imported(seen.imports)
+        self.set = {self.code(x) for x in seen.targets}
+        called = {self.code(x.func) for x in seen.calls}
         # What is called, or set to evaluate, is a module: its `train()` is a switch.
         self.models = called | {x.removesuffix(".eval") for x in called if x.endswith(".eval")}
 
@@ -92,20 +92,20 @@ class _Program:
         return self.module.code_for_node(node).strip()
 
     def may_train(self, function: cst.FunctionDef) -> bool:
-        """Return True if gradients may be needed in a function, or in what it leads to here."""
-        waiting, visited = [function], {id(function)}
+        """Whether gradients may be needed in a function, or in what it leads to in this file."""
+        waiting, seen = [function], {id(function)}
         while waiting:
             current = waiting.pop()
             if any(self._trains_or_unknown(call) for call in collect(current).calls):
                 return True
-            for called in self._named(current):
-                if id(called) not in visited:
-                    visited.add(id(called))
-                    waiting.append(called)
+            for one in self._named(current):
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    waiting.append(one)
         return False
 
     def _named(self, function: cst.FunctionDef) -> Iterator[cst.FunctionDef]:
-        """Yield the functions of this file that another one names: it may call them."""
+        """Functions of this file that another names: it may call them, or hand them on."""
         names = _Mentioned()
         function.body.visit(names)
         for name in names.names:
@@ -115,7 +115,7 @@ class _Program:
                 yield from self.methods.get(attribute.attr.value, ())
 
     def _is_switch(self, attribute: cst.Attribute) -> bool:
-        """Return True for `model.train()`, which trains nothing."""
+        """`model.train()`, which trains nothing."""
         owner = self.code(attribute.value)
         return attribute.attr.value in ("train", "eval") and owner in self.models
 
@@ -145,7 +145,7 @@ class _Program:
 def _imported(
     statements: Sequence[cst.Import | cst.ImportFrom],
 ) -> tuple[set[str], set[str]]:
-    """Return the names that come from libraries, and those that may be the program's own."""
+    """Names that come from libraries, and those that may be of the program's own modules."""
     libraries: set[str] = set()
     own: set[str] = set()
     for node in statements:

@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"""\b(?:environ\.get\(|environ\[|getenv\()\s*["'](\w+)["
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
-    """Return the edits as a diff; no file is changed.
+    """The edits as a diff; no file is changed.
 
     Args:
         edits: applied in their order.
@@ -32,7 +32,7 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
 
 
 def folder_of(edits: Sequence[Edit], folder: str) -> str:
-    """Return where to apply the diff: the given folder, if it holds all the files.
+    """Where to apply the edits' diff: the given folder, where it holds all the files.
 
     Elsewhere the top of their repository, or the deepest folder that holds them all.
     """
@@ -40,16 +40,16 @@ def folder_of(edits: Sequence[Edit], folder: str) -> str:
     if all(file.is_relative_to(Path(folder).resolve()) for file in files):
         return folder
     common = Path(os.path.commonpath([file.parent for file in files]))
-    tops = [parent for parent in (common, *common.parents) if (parent / ".git").exists()]
+    tops = [one for one in (common, *common.parents) if (one / ".git").exists()]
     return str(tops[0] if tops else common)
 
 
 def instead(edits: Sequence[Edit]) -> list[str]:
-    """Return what to do about arguments that are not edited: a command, or where they come from."""
+    """For arguments that are not edited: the command to give, or where they come from."""
     from torchdoctor.edits.keywords import by_command, by_hand
     from torchdoctor.edits.options import by_option_of_script
 
-    lines: list[str] = []
+    found: list[str] = []
     for edit in edits:
         if not isinstance(edit, KeywordEdit):
             continue
@@ -59,10 +59,10 @@ def instead(edits: Sequence[Edit]) -> list[str]:
             continue
         command, origin = by_command(source, edit), by_hand(source, edit)
         if command is not None:
-            lines.append(shlex.join(command))
+            found.append(shlex.join(command))
         elif origin is not None:
-            lines += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
-    return list(dict.fromkeys(lines))
+            found += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
+    return list(dict.fromkeys(found))
 
 
 def _in_words(edit: KeywordEdit, origin: str) -> str:
@@ -75,10 +75,10 @@ def _in_words(edit: KeywordEdit, origin: str) -> str:
 
 
 def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
-    """Return options whose defaults the edits change, with file and line of their other readers."""
+    """Options whose defaults the edits change, with file and line of what else reads them."""
     from torchdoctor.edits.keywords import also_reading
 
-    readers: list[tuple[str, str, int]] = []
+    found: list[tuple[str, str, int]] = []
     for edit in edits:
         if not isinstance(edit, KeywordEdit):
             continue
@@ -87,12 +87,12 @@ def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
         except (OSError, UnicodeDecodeError):
             continue
         name, lines = read or ("", [])
-        readers += [(name, edit.file, line) for line in lines]
-    return list(dict.fromkeys(readers))
+        found += [(name, edit.file, line) for line in lines]
+    return list(dict.fromkeys(found))
 
 
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
-    """Return contents before and after the edits by path; None if one cannot be made."""
+    """Contents before and after the edits by path; None where one of them cannot be made."""
     from torchdoctor.edits.source import edited
 
     names = _one_name_each(edits)
@@ -113,22 +113,22 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
 
 
 def _one_name_each(edits: Sequence[Edit]) -> dict[str, str]:
-    """Return for each name of a file the one that all its edits are collected under.
+    """For each name of a file the one that all its edits are collected under.
 
     A script that was started as `../train.py` has that name and the recording's, which is without
     the dots, as the launch of the patch needs it. Behind a symbolic link the dots may mean another
     folder: they stay then.
     """
-    chosen: dict[str, str] = {}
+    found: dict[str, str] = {}
     by_file: dict[str, str] = {}
     for name in dict.fromkeys(str(edit.file) for edit in edits):
         file, plain = os.path.realpath(name), str(Path(os.path.normpath(name)).absolute())
-        chosen[name] = by_file.setdefault(file, plain if os.path.realpath(plain) == file else name)
-    return chosen
+        found[name] = by_file.setdefault(file, plain if os.path.realpath(plain) == file else name)
+    return found
 
 
 def _order(edit: Edit) -> tuple[int, int, int]:
-    """Return a sorting key from the last line to the first: insertions move the lines below.
+    """From the last line to the first, because what is inserted moves the lines below it.
 
     On one line, calls are changed before statements are put around them. What goes before a whole
     loop may stand far above the line that it is known by, so it comes after all that has a line.
@@ -157,12 +157,12 @@ def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines as git counts them: a form feed or U+2028 ends none."""
+    """Lines as git counts them: a form feed or U+2028 ends none."""
     return [f"{line}\n" for line in text.split("\n")[:-1]] + [x for x in text.split("\n")[-1:] if x]
 
 
 def _header_name(name: str) -> str:
-    """Return a name as git writes it into a diff, quoted if it would be misread."""
+    """A name as git writes it into a diff: quoted where it would not be read as it stands."""
     data = os.fsencode(name)
     if name.isprintable() and not set(name) & {'"', "\\"}:
         return f"{name}\t" if " " in name else name  # the tab ends the name for `patch`

@@ -15,7 +15,7 @@ from torchdoctor.edits.syntax import Ranges, collect, covers, last_name, replace
 
 
 def with_keyword(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
-    """Return the call's arguments and a new one, laid out like the others."""
+    """The call's arguments and one more, laid out like the others."""
     added = cst.Arg(
         value=cst.parse_expression(value),
         keyword=cst.Name(name),
@@ -25,7 +25,7 @@ def with_keyword(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
 
 
 def appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
-    """Return the call's arguments and `added`, laid out like the others."""
+    """The call's arguments and one more, laid out like the others."""
     arguments = list(call.args)
     if not arguments:
         return [added]
@@ -59,7 +59,7 @@ def appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
 
 
 def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
-    """Return the line break between two of the call's arguments, without its comment."""
+    """The line break between two of the call's arguments, without its comment."""
     commas = [a.comma.whitespace_after for a in call.args[:-1] if isinstance(a.comma, cst.Comma)]
     for space in (*reversed(commas), call.whitespace_before_args):
         if isinstance(space, cst.ParenthesizedWhitespace):
@@ -72,7 +72,7 @@ def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
 
 
 def without(call: cst.Call, number: int) -> cst.Call:
-    """Return a call without one argument, whose own comment goes with it.
+    """A call without one argument, whose own comment goes with it.
 
     What ends its line stays, where the argument before it stands on the same one, and what is said
     on lines of their own above it and above the next one.
@@ -105,7 +105,7 @@ def without(call: cst.Call, number: int) -> cst.Call:
 def _joined(
     space: cst.BaseParenthesizableWhitespace, below: cst.BaseParenthesizableWhitespace
 ) -> cst.BaseParenthesizableWhitespace:
-    """Return white space with the comment lines of the white space below it as well."""
+    """White space with the comments on lines of their own that stand below it as well."""
     if not isinstance(space, cst.ParenthesizedWhitespace):
         return space
     if not isinstance(below, cst.ParenthesizedWhitespace):
@@ -115,7 +115,7 @@ def _joined(
 
 
 def _space(argument: cst.Arg) -> cst.BaseParenthesizableWhitespace:
-    """Return what stands between an argument with its comma and the next one or the bracket."""
+    """What stands between an argument, its comma included, and the next one or the bracket."""
     if isinstance(argument.comma, cst.Comma):
         return argument.comma.whitespace_after
     return argument.whitespace_after_arg
@@ -166,7 +166,7 @@ _WHOLE = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)  # binds tighter tha
 
 
 def _guarded(module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit) -> str:
-    """Return `args.workers > 0` for persistent_workers: the program still runs with --workers 0."""
+    """`persistent_workers=args.workers > 0`: the program still runs with `--workers 0`."""
     needed = module.code_for_node(value)
     if not isinstance(value, _WHOLE) and not value.lpar:
         needed = f"({needed})"
@@ -187,7 +187,7 @@ def _call_of(
 
 
 def _present(call: cst.Call, edit: KeywordEdit | DropKeywordEdit) -> int | None:
-    """Return the index of the argument if the call has it already."""
+    """Index of the argument where the call has it already."""
     for number, argument in enumerate(call.args):
         named = argument.keyword is not None and argument.keyword.value == edit.keyword
         placed = argument.keyword is None and not argument.star and number == edit.position
@@ -197,7 +197,7 @@ def _present(call: cst.Call, edit: KeywordEdit | DropKeywordEdit) -> int | None:
 
 
 def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
-    """Return the command to give instead, if the argument comes from an option that it gives."""
+    """The command to give instead, where the argument comes from an option that it gives."""
     module, call = _parsed_call(source, edit)
     present = None if call is None else _present(call, edit)
     if module is None or call is None or present is None:
@@ -209,7 +209,7 @@ def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
 
 
 def also_reading(source: str, edit: KeywordEdit) -> tuple[str, list[int]] | None:
-    """Return the option whose default the edit changes, and other lines that read it."""
+    """The option whose default the edit changes, and lines outside its call that read it too."""
     try:
         wrapper = MetadataWrapper(cst.parse_module(source))
     except cst.ParserSyntaxError:
@@ -219,15 +219,15 @@ def also_reading(source: str, edit: KeywordEdit) -> tuple[str, list[int]] | None
     present = None if call is None else _present(call, edit)
     if call is None or present is None:
         return None
-    option = read_elsewhere(module, call, call.args[present].value, edit)
-    if option is None:
+    found = read_elsewhere(module, call, call.args[present].value, edit)
+    if found is None:
         return None
-    name, reads = option
+    name, reads = found
     return name, sorted({ranges[read].start.line for read in reads})
 
 
 def by_hand(source: str, edit: KeywordEdit) -> str | None:
-    """Return where the argument comes from, as source: "**options", "config.num_workers"."""
+    """Where the argument's value comes from, as source: "**options", "config.num_workers"."""
     module, call = _parsed_call(source, edit)
     if module is None or call is None:
         return None

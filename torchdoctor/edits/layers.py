@@ -17,7 +17,7 @@ _NORM = re.compile(r"(Sync)?BatchNorm([123]d)?$")
 
 
 def convolutions_before_norm(file: str, line: int, count: int) -> list[int]:
-    """Return lines (1-based) of convolutions that a batch normalization follows at once.
+    """Lines (1-based) of the convolutions whose output a batch normalization gets at once.
 
     Args:
         file: of the model's class.
@@ -34,20 +34,16 @@ def convolutions_before_norm(file: str, line: int, count: int) -> list[int]:
     ]
     if not scopes:
         return []
-    inside = max(scopes, key=lambda node: ranges[node].start.line)
-    convolutions = {x for x in (*_in_sequence(inside), *_by_name(module, inside)) if _has_bias(x)}
-    return (
-        sorted(ranges[node].start.line for node in convolutions)
-        if len(convolutions) == count
-        else []
-    )
+    inside = max(scopes, key=lambda one: ranges[one].start.line)
+    found = {x for x in (*_in_sequence(inside), *_by_name(module, inside)) if _has_bias(x)}
+    return sorted(ranges[one].start.line for one in found) if len(found) == count else []
 
 
 def _in_sequence(node: cst.CSTNode) -> list[cst.Call]:
-    """Return convolutions that a batch normalization follows among arguments or in a list."""
-    syntax = collect(node)
-    rows: list[Sequence[cst.BaseExpression]] = [[a.value for a in x.args] for x in syntax.calls]
-    rows += [[element.value for element in x.elements] for x in syntax.lists]
+    """Convolutions that a batch normalization follows among the same arguments or in one list."""
+    seen = collect(node)
+    rows: list[Sequence[cst.BaseExpression]] = [[a.value for a in x.args] for x in seen.calls]
+    rows += [[element.value for element in x.elements] for x in seen.lists]
     return [
         first
         for row in rows
@@ -58,23 +54,23 @@ def _in_sequence(node: cst.CSTNode) -> list[cst.Call]:
 
 
 def _by_name(module: cst.Module, inside: cst.ClassDef) -> list[cst.Call]:
-    """Return convolutions such as `self.conv1` of `self.bn1(self.conv1(x))`."""
-    syntax = collect(inside)
+    """`self.conv1` and `self.bn1` of `self.bn1(self.conv1(x))`."""
+    seen = collect(inside)
     made: dict[str, list[cst.Call]] = {}
-    for assign in syntax.assigns:
+    for assign in seen.assigns:
         if isinstance(assign.value, cst.Call) and len(assign.targets) == 1:
             name = module.code_for_node(assign.targets[0].target).strip()
             made.setdefault(name, []).append(assign.value)
-    convolutions = []
-    for call in syntax.calls:
+    found = []
+    for call in seen.calls:
         given = call.args[0].value if len(call.args) == 1 else None
         if not isinstance(given, cst.Call):
             continue
         norms = made.get(module.code_for_node(call.func).strip(), [])
         convs = made.get(module.code_for_node(given.func).strip(), [])
         if len(norms) == len(convs) == 1 and _NORM.search(last_name(norms[0].func)):
-            convolutions += [conv for conv in convs if _CONV.search(last_name(conv.func))]
-    return convolutions
+            found += [one for one in convs if _CONV.search(last_name(one.func))]
+    return found
 
 
 def _has_bias(call: cst.Call) -> bool:

@@ -33,7 +33,7 @@ _SHOWS = ("print", "info", "debug", "write")
 
 
 def serves_something_else(module: cst.Module, option: str, keyword: str) -> bool:
-    """Return True if a new default of `args.threads` would change something else too.
+    """Whether `args.threads` seeds or sizes something too, which a new default would change.
 
     Not where it is shown, or is the same argument of another call, as of a second loader.
 
@@ -51,7 +51,7 @@ def serves_something_else(module: cst.Module, option: str, keyword: str) -> bool
     reads += [
         x for x in collect(module).calls if last_name(x.func) == "getattr" and _asks(x, option)
     ]
-    return any(not _is_for(names, read, keyword) for read in reads)
+    return any(not _is_for(names, one, keyword) for one in reads)
 
 
 def _text(option: str) -> matchers.SimpleString:
@@ -65,7 +65,7 @@ def _asks(call: cst.Call, option: str) -> bool:
 
 
 def _is_for(names: Names, read: cst.CSTNode, keyword: str) -> bool:
-    """Return True if a read is within such an argument, or in what is printed."""
+    """Whether a read is within such an argument, or what is printed."""
     node = names.parents.get(read)
     while node is not None and not isinstance(node, cst.BaseStatement):
         if isinstance(node, cst.Arg):
@@ -86,7 +86,7 @@ _PARSE = ("parse_args", "parse_known_args")
 def at_its_source(
     module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit
 ) -> cst.Module | None:
-    """Change the option's default or the constant; None if it is neither, for certain."""
+    """The option's default or the constant changed; None where it is neither, for certain."""
     argument, value = value, _unwrapped(value)
     if isinstance(value, cst.Name):
         return constant_changed(module, value, edit)
@@ -108,7 +108,7 @@ def at_its_source(
 def command_instead(
     module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit
 ) -> list[str] | None:
-    """Return the command with the option's new value, if the command gives the option."""
+    """The command with the option's new value, where the command gives the option."""
     option = _option(module, _unwrapped(value), edit.value)
     if option is None:
         return None
@@ -133,7 +133,7 @@ def _command(module: cst.Module, option: cst.Call, edit: KeywordEdit) -> list[st
 def read_elsewhere(
     module: cst.Module, call: cst.Call, value: cst.BaseExpression, edit: KeywordEdit
 ) -> tuple[str, list[cst.Attribute]] | None:
-    """Return the option whose default is changed for this argument, and what else reads it.
+    """The option whose default is changed for this argument, and what else reads it.
 
     Returns:
         Its name as the command line has it, and the reads outside the call; None where no
@@ -147,26 +147,26 @@ def read_elsewhere(
         return None
     names, inside = Names(module), findall(call, matchers.Attribute())
     reads = findall(module, matchers.Attribute(attr=matchers.Name(value.attr.value)))
-    elsewhere = [
+    found = [
         read
         for read in reads
         if isinstance(read, cst.Attribute)
         and isinstance(read.value, cst.Name)
-        and not any(read is node for node in inside)
+        and not any(read is one for one in inside)
         and names.is_parsed(read.value)
     ]
-    return max(_names(option), key=len), elsewhere
+    return max(_names(option), key=len), found
 
 
 def _unwrapped(value: cst.BaseExpression) -> cst.BaseExpression:
-    """Return `args.workers` of `int(args.workers)`."""
+    """`int(args.workers)` -> `args.workers`."""
     if isinstance(value, cst.Call) and last_name(value.func) in _CONVERTS and len(value.args) == 1:
         return value.args[0].value
     return value
 
 
 def _option(module: cst.Module, value: cst.BaseExpression, new: str) -> cst.Call | None:
-    """Return the one `add_argument` that sets `args.workers`, if nothing else sets it.
+    """The one `add_argument` that sets `args.workers`, where nothing else sets it.
 
     None where `args` may be anything else than what `parse_args()` returned, or where the option
     does not take the new value.
@@ -174,23 +174,23 @@ def _option(module: cst.Module, value: cst.BaseExpression, new: str) -> cst.Call
     if not isinstance(value, cst.Attribute) or not isinstance(value.value, cst.Name):
         return None
     name = value.attr.value
-    option = declared(module, name, new)
-    if option is None or _of_another_parser(module, option):
+    found = declared(module, name, new)
+    if found is None or _of_another_parser(module, found):
         return None
     if set_elsewhere(module, name) or not Names(module).is_parsed(value.value):
         return None
-    return option
+    return found
 
 
 def declared(module: cst.Module, name: str, new: str) -> cst.Call | None:
-    """Return the one `add_argument` for `name` that takes a new value; None: none, or several."""
+    """The one `add_argument` for `name` that takes a new value; None: none, or several."""
     made = [x for x in collect(module).calls if last_name(x.func) == "add_argument"]
-    options = [x for x in made if _dest(x) == name]
-    return options[0] if len(options) == 1 and _takes(module, options[0], new) else None
+    found = [x for x in made if _dest(x) == name]
+    return found[0] if len(found) == 1 and _takes(module, found[0], new) else None
 
 
 def command_with(module: cst.Module, option: cst.Call, edit: KeywordEdit) -> list[str] | None:
-    """Return the command with an option's new value, at its end if it does not give it.
+    """The command with an option's new value, at its end where it does not give it.
 
     None of what is no option with a value: a place in the command, `action="store_true"`.
     """
@@ -203,7 +203,7 @@ def command_with(module: cst.Module, option: cst.Call, edit: KeywordEdit) -> lis
 
 
 def _takes(module: cst.Module, option: cst.Call, value: str) -> bool:
-    """Return True if an option takes one value, and its `choices` (if literal) hold it."""
+    """Whether an option is of one value, and its `choices` hold it; not known of computed ones."""
     if any(x.keyword is not None and x.keyword.value == "nargs" for x in option.args):
         return False
     given = [x.value for x in option.args if x.keyword is not None and x.keyword.value == "choices"]
@@ -215,25 +215,25 @@ def _takes(module: cst.Module, option: cst.Call, value: str) -> bool:
 
 
 def _of_another_parser(module: cst.Module, option: cst.Call) -> bool:
-    """Return True if the option's parser and the one that parses go by different names."""
-    syntax = collect(module)
+    """Whether the option's parser and the one that parses go by different names."""
+    seen = collect(module)
     parsers = set()
-    for assign in syntax.assigns:
+    for assign in seen.assigns:
         made = last_name(assign.value.func) if isinstance(assign.value, cst.Call) else ""
         if made.endswith("ArgumentParser"):
-            parsers |= {last_name(target.target) for target in assign.targets}
+            parsers |= {last_name(one.target) for one in assign.targets}
     owner = _owner(option)
-    parsing = {_owner(x) for x in syntax.calls if last_name(x.func) in _PARSE} & parsers
+    parsing = {_owner(x) for x in seen.calls if last_name(x.func) in _PARSE} & parsers
     return owner in parsers and bool(parsing) and parsing != {owner}
 
 
 def _owner(call: cst.Call) -> str:
-    """Return "parser" of `parser.parse_args()`."""
+    """ "parser" of `parser.parse_args()`."""
     return last_name(call.func.value) if isinstance(call.func, cst.Attribute) else ""
 
 
 def _names(call: cst.Call) -> list[str]:
-    """Return the ["-j", "--workers"] of an `add_argument`."""
+    """["-j", "--workers"] of an `add_argument`."""
     plain = [a.value for a in call.args if a.keyword is None and not a.star]
     return [str(x.evaluated_value) for x in plain if isinstance(x, cst.SimpleString)]
 
@@ -251,7 +251,7 @@ def _dest(call: cst.Call) -> str:
 def _given(
     module: cst.Module, option: cst.Call, command: Sequence[str]
 ) -> tuple[int, str, bool] | None:
-    """Return where the command gives the option: its index, name, and if its value is attached.
+    """Where the command gives the option: its index, its name, whether its value is attached.
 
     By argparse's own rules; of several the last, which argparse takes.
     """
@@ -260,18 +260,18 @@ def _given(
     for call in collect(module).calls:
         if last_name(call.func) == "add_argument":
             declared |= {name for name in _names(call) if name.startswith("-")}
-    given = None
+    found = None
     for number, word in enumerate(command):
         if word == "--":
             break
         name, attached = _meant(word, declared)
         if name in own and (attached or number + 1 < len(command)):
-            given = number, word.partition("=")[0] if name.startswith("--") else name, attached
-    return given
+            found = number, word.partition("=")[0] if name.startswith("--") else name, attached
+    return found
 
 
 def _meant(word: str, declared: Collection[str]) -> tuple[str | None, bool]:
-    """Return the option that a word of the command names, and if its value is attached."""
+    """The option that a word of the command names, and whether its value is attached."""
     if not word.startswith("-") or word in declared:
         return word if word in declared else None, False
     written, equals, _ = word.partition("=")
@@ -305,8 +305,8 @@ def _default_changed(module: cst.Module, option: cst.Call, value: str) -> cst.Mo
     told = arguments.get("help")
     if told is not None and isinstance(changed[told].value, cst.SimpleString):
         text = module.code_for_node(changed[told].value)
-        old_text = module.code_for_node(old)
-        text = re.sub(rf"(default\W{{0,3}}){re.escape(old_text)}(?![\w.])", rf"\g<1>{value}", text)
+        said = module.code_for_node(old)
+        text = re.sub(rf"(default\W{{0,3}}){re.escape(said)}(?![\w.])", rf"\g<1>{value}", text)
         changed[told] = changed[told].with_changes(value=cst.parse_expression(text))
     return replaced(module, option, option.with_changes(args=changed))
 
@@ -315,13 +315,13 @@ _LAST_OF = re.compile(r"[\w.]+\.(\w+)")  # args.num_workers, self.args.num_worke
 
 
 def by_option_of_script(edit: KeywordEdit, origin: str) -> list[str]:
-    """Return a comment that names the option, and the command with its new value; [] without.
+    """A comment that names the option, and the command with the new value; [] without one.
 
     Args:
         origin: what the argument is set to, as source: "args.num_workers".
     """
-    match = _LAST_OF.fullmatch(origin)
-    if match is None or edit.script is None or edit.script == edit.file:
+    found = _LAST_OF.fullmatch(origin)
+    if found is None or edit.script is None or edit.script == edit.file:
         return []
     if not any(Path(word).name == Path(edit.script).name for word in edit.command):
         return []  # `bash -c`, `-m package`: what is added at its end may be no argument of it
@@ -330,7 +330,7 @@ def by_option_of_script(edit: KeywordEdit, origin: str) -> list[str]:
     except (OSError, cst.ParserSyntaxError, UnicodeDecodeError):
         return []
     module, places = wrapper.module, wrapper.resolve(PositionProvider)
-    option = declared(module, match[1], edit.value)
+    option = declared(module, found[1], edit.value)
     command = None if option is None else command_with(module, option, edit)
     if option is None or command is None:
         return []

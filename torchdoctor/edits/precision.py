@@ -24,7 +24,7 @@ _Change = Callable[[cst.Call], cst.BaseExpression]
 def single_precision(
     module: cst.Module, ranges: Ranges, edit: SinglePrecisionEdit
 ) -> cst.Module | None:
-    """Make the calls of a name on a line give float32; None if there is none or it is not sure."""
+    """The calls of a name on a line, in float32; None where none is there or one is not sure."""
     on_line = [x for x in collect(module).calls if covers(ranges, x, edit.line)]
     called = [x for x in on_line if last_name(x.func) == edit.callee]
     chosen = [x for x in called if ranges[x].start.line == edit.line] or called
@@ -45,10 +45,10 @@ def single_precision(
 def _change(
     module: cst.Module, call: cst.Call, callee: str, constants: set[cst.Assign]
 ) -> _Change | None:
-    """Return what to make of one call; None if it is not sure. A constant to change is added."""
+    """What to make of one call; None where it is not sure. A constant to change is added."""
     if callee == "double":
         return None if call.args or not isinstance(call.func, cst.Attribute) else _renamed
-    given = next((n for n, argument in enumerate(call.args) if _asks(module, argument.value)), None)
+    given = next((n for n, one in enumerate(call.args) if _asks(module, one.value)), None)
     if given is not None:
         value = call.args[given].value
         constant = _constant(module, value.value) if isinstance(value, cst.Name) else None
@@ -56,7 +56,7 @@ def _change(
             constants.add(constant)
             return _same
         return partial(_with_type, given, _code(module, value))
-    if any(_asks(module, argument.value, _SINGLE) for argument in call.args):
+    if any(_asks(module, one.value, _SINGLE) for one in call.args):
         return _same
     typed = any(a.star or (a.keyword and a.keyword.value == "dtype") for a in call.args)
     if callee not in _MAKERS or typed:
@@ -106,23 +106,23 @@ def _with_type(number: int, code: str, call: cst.Call) -> cst.BaseExpression:
 
 
 def _asks(module: cst.Module, value: cst.BaseExpression, kinds: Sequence[str] = _DOUBLE) -> bool:
-    """Return True if an argument is one of these types, itself or by a constant of the module."""
+    """Whether an argument is one of these types, by itself or by a constant of the module's."""
     if _code(module, value).strip("'\"") in kinds:
         return True
     return isinstance(value, cst.Name) and _constant(module, value.value, kinds) is not None
 
 
 def _constant(module: cst.Module, name: str, kinds: Sequence[str] = _DOUBLE) -> cst.Assign | None:
-    """Return `DTYPE = torch.float64`, if that is the only assignment to the name."""
-    assigns = [
+    """`DTYPE = torch.float64`, where that is the only assignment to the name."""
+    found = [
         assign
         for assign in collect(module).assigns
         for target in assign.targets
         if isinstance(target.target, cst.Name) and target.target.value == name
     ]
-    if len(assigns) != 1 or _code(module, assigns[0].value) not in kinds:
+    if len(found) != 1 or _code(module, found[0].value) not in kinds:
         return None
-    return assigns[0]
+    return found[0]
 
 
 def _code(module: cst.Module, node: cst.CSTNode) -> str:
@@ -130,19 +130,17 @@ def _code(module: cst.Module, node: cst.CSTNode) -> str:
 
 
 def cast_batch(module: cst.Module, ranges: Ranges, edit: BatchCastEdit) -> cst.Module | None:
-    """Cast the parts of a batch to float32 before anything else in the loop's body."""
+    """The parts of a batch as float32, before anything else in the loop's body."""
     loops = [x for x in collect(module).loops if ranges[x].start.line == edit.line]
     if len(loops) != 1 or not isinstance(loops[0].body, cst.IndentedBlock):
         return None
     body = loops[0].body
     casts = ", ".join(f"{name}.float()" for name in edit.names)
     added = cst.parse_statement(f"{', '.join(edit.names)} = {casts}", module.config_for_parsing)
-    docstrings = sum(
-        1 for _ in takewhile(_is_text, body.body)
-    )  # what the loop's body begins by saying
-    if len(body.body) > docstrings and same_statement(body.body[docstrings], added):
+    said = sum(1 for _ in takewhile(_is_text, body.body))  # what the loop's body begins by saying
+    if len(body.body) > said and same_statement(body.body[said], added):
         return module
-    lines = [*body.body[:docstrings], added, *body.body[docstrings:]]
+    lines = [*body.body[:said], added, *body.body[said:]]
     return replaced(module, body, body.with_changes(body=lines))
 
 
@@ -153,7 +151,7 @@ def _is_text(line: cst.CSTNode) -> bool:
 
 
 def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return lines (1-based) of loops that feed a model, and the names to cast in each.
+    """Loops of a file that hand what they take to a model: lines (1-based), names to cast.
 
     Args:
         file: of the program's source; [] where it cannot be read or parsed.
@@ -164,19 +162,19 @@ def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return []
-    loops = []
+    found = []
     for loop in ast.walk(tree):
         if not isinstance(loop, ast.For) or not _calls(loop, model):
             continue
         names = _names(loop)
         if len(names) == len(leaves):
             wanted = tuple(n for n, double in zip(names, leaves, strict=True) if double)
-            loops.append((loop.lineno, wanted))
-    return sorted(loops)
+            found.append((loop.lineno, wanted))
+    return sorted(found)
 
 
 def _calls(loop: ast.For, model: str) -> bool:
-    """Return True if the model is called in the loop, not in a loop within it."""
+    """Whether the model is called in the loop, not in a loop within it."""
     below: list[ast.AST] = list(loop.body)
     while below:
         node = below.pop()
@@ -188,7 +186,7 @@ def _calls(loop: ast.For, model: str) -> bool:
 
 
 def _names(loop: ast.For) -> list[str]:
-    """Return the names of a batch's parts: `x, y`, also behind the number of `enumerate`."""
+    """The names of a batch's parts: `x, y`; behind the number that `enumerate` gives."""
     target: ast.expr = loop.target
     if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "enumerate":
         if not isinstance(target, ast.Tuple) or len(target.elts) != 2:

@@ -44,7 +44,7 @@ _MARK = "\ufeff"  # of a file's byte order
 
 
 def edited(source: str, edit: Edit) -> str | None:
-    """Return the source with one edit made; the same text if it stands there already.
+    """The source with one edit made; the same text where it stands there already.
 
     Returns:
         None where it cannot be made with certainty: another call than expected stands there, the

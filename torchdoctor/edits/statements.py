@@ -37,7 +37,7 @@ _RUNS = frozenset({"exec", "eval", "__import__"})
 
 
 def with_statement(module: cst.Module, statement: str) -> cst.Module | None:
-    """Insert the statement behind the imports at the head, or change the program's own.
+    """The statement behind the imports at the head; the program's own is changed instead.
 
     None where the program sets the same in a function, in a branch or several times: whether that
     overrules the statement is not known.
@@ -59,47 +59,47 @@ def with_statement(module: cst.Module, statement: str) -> cst.Module | None:
 
 
 def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
-    """Return the index of the last import at the module's head; None without any.
+    """Index of the last of the imports that the module begins with; None without any.
 
     Other statements may stand between them, but once `name` has been imported none that may train.
     """
-    last_import = None
+    found = None
     for number, line in enumerate(body):
         lines = _simple_lines(line)
         if lines is None:
             break
-        if any(isinstance(part, (cst.Import, cst.ImportFrom)) for x in lines for part in x.body):
+        if any(isinstance(one, (cst.Import, cst.ImportFrom)) for x in lines for one in x.body):
             if _may_train(body, line):
                 break
-            last_import = number
+            found = number
         elif isinstance(line, cst.SimpleStatementLine):
             if imports(body[:number], name) and _may_train(body[:number], line):
                 break
         else:
             break
-    return last_import
+    return found
 
 
 def _simple_lines(line: cst.CSTNode) -> list[cst.SimpleStatementLine] | None:
-    """Return the lines of a plain statement, or of a `try` or `if` around only such."""
+    """The lines of a plain statement, or of a `try` or `if` around nothing but such."""
     if isinstance(line, cst.SimpleStatementLine):
         return [line]
     if not isinstance(line, (cst.Try, cst.If)):
         return None
-    simple = []
+    found = []
     for block in collect(line).blocks:
-        for statement in block.body:
-            if isinstance(statement, cst.SimpleStatementLine):
-                simple.append(statement)
-            elif not isinstance(statement, (cst.Try, cst.If)):
+        for one in block.body:
+            if isinstance(one, cst.SimpleStatementLine):
+                found.append(one)
+            elif not isinstance(one, (cst.Try, cst.If)):
                 return None
-    return simple
+    return found
 
 
 def _may_train(above: Sequence[cst.CSTNode], line: cst.CSTNode) -> bool:
-    """Return True if a statement calls more than Python's and libraries' functions."""
+    """Whether a statement calls anything but Python's own functions and those of libraries."""
     known = {*dir(builtins)} - _RUNS
-    for node in [x for statement in (*above, line) for x in collect(statement).imports]:
+    for node in [x for one in (*above, line) for x in collect(one).imports]:
         for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
             module = alias.evaluated_name
             if isinstance(node, cst.ImportFrom):
@@ -112,7 +112,7 @@ def _may_train(above: Sequence[cst.CSTNode], line: cst.CSTNode) -> bool:
 
 
 def _root(node: cst.BaseExpression) -> str:
-    """Return "torch" of `torch.device("cuda").type`."""
+    """ "torch" of `torch.device("cuda").type`."""
     while not isinstance(node, cst.Name):
         if isinstance(node, cst.Call):
             node = node.func
@@ -125,19 +125,19 @@ def _root(node: cst.BaseExpression) -> str:
 
 
 def _same_setting(module: cst.Module, added: cst.CSTNode) -> list[cst.CSTNode]:
-    """Return the program's own calls and assignments that set the same, by whatever name."""
+    """The program's own calls and assignments that set the same, under whatever name."""
     setting = _setting(module, {"torch": "torch"}, added)
     wanted = {setting, *_SYNONYMS.get(setting, {})} - {""}
-    names, syntax = imported(module), collect(module)
-    settings: list[cst.CSTNode] = []
+    names, seen = imported(module), collect(module)
+    found: list[cst.CSTNode] = []
     plain = set()
-    for assign in syntax.assigns:
-        targets = [x.target for x in assign.targets]
+    for one in seen.assigns:
+        targets = [x.target for x in one.targets]
         if any(_full(module, names, x) in wanted for x in targets):
-            settings.append(assign)
+            found.append(one)
             plain.update(targets)
-    settings += [x for x in syntax.targets if x not in plain and _full(module, names, x) in wanted]
-    return settings + [x for x in syntax.calls if _full(module, names, x.func) in wanted]
+    found += [x for x in seen.targets if x not in plain and _full(module, names, x) in wanted]
+    return found + [x for x in seen.calls if _full(module, names, x.func) in wanted]
 
 
 def _full(module: cst.Module, names: Mapping[str, str], node: cst.BaseExpression) -> str:
@@ -145,7 +145,7 @@ def _full(module: cst.Module, names: Mapping[str, str], node: cst.BaseExpression
 
 
 def _setting(module: cst.Module, names: Mapping[str, str], node: cst.CSTNode) -> str:
-    """Return "torch.set_num_threads" of its call, or the name that a statement assigns to."""
+    """ "torch.set_num_threads" of its call, or the name that a statement assigns to."""
     if isinstance(node, cst.Assign) and len(node.targets) == 1:
         return _full(module, names, node.targets[0].target)
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
@@ -156,7 +156,7 @@ def _setting(module: cst.Module, names: Mapping[str, str], node: cst.CSTNode) ->
 def _own_changed(
     module: cst.Module, own: Sequence[cst.CSTNode], added: cst.CSTNode
 ) -> cst.Module | None:
-    """Change the program's one statement of this kind, if it runs before any loop."""
+    """The program's one statement of this kind with the new value, where it runs before loops."""
     for line in module.body:
         if isinstance(line, (cst.For, cst.While)):
             return None
@@ -171,7 +171,7 @@ def _own_changed(
 def _with_value(
     module: cst.Module, part: cst.BaseSmallStatement, added: cst.CSTNode
 ) -> cst.Module | None:
-    """Return the module with the value of `added`, or what comes to the same, in `part`."""
+    """The program's own statement with the value of `added`, or what comes to the same."""
     wanted = _setting(module, {"torch": "torch"}, added)
     setting = _setting(module, imported(module), part)
     if isinstance(added, cst.Assign):

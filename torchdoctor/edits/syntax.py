@@ -103,26 +103,26 @@ class _Collect(cst.CSTVisitor):
 
 
 def collect(node: cst.CSTNode) -> _Collect:
-    """Collect all that edits look for below a node."""
-    nodes = _Collect()
-    node.visit(nodes)
-    return nodes
+    """All that edits look for below a node."""
+    found = _Collect()
+    node.visit(found)
+    return found
 
 
 def last_name(node: cst.BaseExpression) -> str:
-    """Return "step" of `self.optimizer.step`; empty for what has no name."""
+    """ "step" of `self.optimizer.step`; empty for what has no name."""
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
 
 
 def covers(ranges: Ranges, node: cst.CSTNode, line: int) -> bool:
-    """Return True if a node stands on this line (1-based)."""
+    """Whether a node stands on this line (1-based)."""
     return ranges[node].start.line <= line <= ranges[node].end.line
 
 
 def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
-    """Return True if `import name` stands among these lines, under its own name."""
+    """Whether `import name` stands among these lines, under its own name."""
     for line in body:
         for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             for alias in part.names if isinstance(part, cst.Import) else ():
@@ -134,11 +134,11 @@ def imports(body: Sequence[cst.CSTNode], name: str) -> bool:
 
 
 def imported(module: cst.Module) -> dict[str, str]:
-    """Return all names that imports bind, wherever they stand, and what they stand for.
+    """All names that imports bind, wherever they stand, and what they stand for.
 
     {"cudnn": "torch.backends.cudnn"}; what a package imports of itself begins with a dot.
     """
-    names = {}
+    found = {}
     for node in collect(module).imports:
         owner = ""
         if isinstance(node, cst.ImportFrom):
@@ -146,15 +146,15 @@ def imported(module: cst.Module) -> dict[str, str]:
         for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
             name = alias.evaluated_name
             if alias.evaluated_alias:
-                names[alias.evaluated_alias] = owner + name
+                found[alias.evaluated_alias] = owner + name
             else:
                 root = name.split(".")[0]
-                names[root] = owner + root
-    return names
+                found[root] = owner + root
+    return found
 
 
 def resolved(names: Mapping[str, str], code: str) -> str:
-    """Return "torch.backends.cudnn.benchmark" of `cudnn.benchmark`, by the imported names."""
+    """ "torch.backends.cudnn.benchmark" of `cudnn.benchmark`, by the names that are `imported`."""
     root, dot, rest = code.strip().partition(".")
     return names.get(root, root) + dot + rest
 
@@ -164,7 +164,7 @@ def _code(node: cst.CSTNode) -> str:
 
 
 def same_statement(line: cst.CSTNode, added: cst.CSTNode) -> bool:
-    """Return True if a line is this statement already, whatever its comments and layout."""
+    """Whether a line is this statement already, whatever its comments and layout."""
     return type(line) is type(added) and _parsed(line) == _parsed(added)
 
 
@@ -173,7 +173,7 @@ def _parsed(statement: cst.CSTNode) -> str:
 
 
 def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Call | None:
-    """Return the one call of an expression (`model`, `self.net`) on a line; None if not sure."""
+    """The one call of an expression (`model`, `self.net`) on a line; None where it is not sure."""
     calls = [x for x in collect(module).calls if module.code_for_node(x.func).strip() == name]
     on_line = [call for call in calls if covers(ranges, call, line)]
     starting = [call for call in on_line if ranges[call].start.line == line]
@@ -182,6 +182,6 @@ def call_at(module: cst.Module, ranges: Ranges, line: int, name: str) -> cst.Cal
 
 
 def replaced(module: cst.Module, old: cst.CSTNode, new: cst.CSTNode) -> cst.Module | None:
-    """Return the module with one node replaced."""
+    """The module with one node replaced."""
     changed = module.deep_replace(old, new)
     return changed if isinstance(changed, cst.Module) else None

@@ -22,7 +22,7 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
 def only_arithmetic(scope: cst.CSTNode, name: str) -> bool:
-    """Return True if a name is only set to numbers, computed with, and shown as a number.
+    """Whether a name is only set to numbers, reckoned with, and shown in a number's format.
 
     Args:
         scope: where all of its uses stand.
@@ -92,18 +92,18 @@ def _is_right_of_modulo(above: cst.CSTNode, node: cst.Tuple) -> bool:
 
 
 def _in_directive(node: cst.BinaryOperation, path: Sequence[cst.CSTNode]) -> bool:
-    """Return True if what `"%.3f" % total` shows of a name is a number."""
+    """Whether what `"%.3f" % total` shows of a name is a number."""
     if path[1] is not node.right:
         return False
     at = 0
     if isinstance(node.right, cst.Tuple):
         at = next((n for n, x in enumerate(node.right.elements) if x in path), 0)
-    directives = _DIRECTIVE.findall(cst.ensure_type(node.left, cst.SimpleString).value)
-    return at < len(directives) and directives[at] in _SHOWN
+    found = _DIRECTIVE.findall(cst.ensure_type(node.left, cst.SimpleString).value)
+    return at < len(found) and found[at] in _SHOWN
 
 
 def _takes(call: cst.Call, path: Sequence[cst.CSTNode]) -> bool:
-    """Return True if a call gives the same for both: `float(total)`, `"{:.3f}".format(total)`."""
+    """Whether a call makes the same of both: `float(total)`, `"{:.3f}".format(total)`."""
     at = next((n for n, x in enumerate(call.args) if x in path), None)
     if at is None or any(x.star for x in call.args) or call.args[at].keyword is not None:
         return False
@@ -116,8 +116,8 @@ def _takes(call: cst.Call, path: Sequence[cst.CSTNode]) -> bool:
         plain = all(x[:1] in ("", ":") for x in fields)
         return plain and at < len(fields) and _shown(fields[at].partition(":")[2])
     if called in _LOGS and at and isinstance(call.args[0].value, cst.SimpleString):
-        directives = _DIRECTIVE.findall(call.args[0].value.value)
-        return at <= len(directives) and directives[at - 1] in _SHOWN
+        found = _DIRECTIVE.findall(call.args[0].value.value)
+        return at <= len(found) and found[at - 1] in _SHOWN
     return False
 
 
@@ -127,14 +127,14 @@ _TYPE = re.compile(r"(torch\.)?(float|half|double|bfloat16|long|int|uint8|bool)\
 
 
 def non_blocking(module: cst.Module, ranges: Ranges, edit: NonBlockingEdit) -> cst.Module | None:
-    """Add `non_blocking=True` to `x.to(device)` for what the loop around a line yields.
+    """`x.to(device)` -> `x.to(device, non_blocking=True)` for what the loop around a line yields.
 
     Only above that line, where the batch is handed to the model. None where nothing is moved there.
     """
     loops = [x for x in collect(module).loops if covers(ranges, x, edit.line)]
     if not loops:
         return None
-    loop = max(loops, key=lambda node: ranges[node].start.line)
+    loop = max(loops, key=lambda one: ranges[one].start.line)
     yielded = _yielded(module, loop)
     moves = [
         call
@@ -151,16 +151,16 @@ def non_blocking(module: cst.Module, ranges: Ranges, edit: NonBlockingEdit) -> c
 
 
 def _yielded(module: cst.Module, loop: cst.For) -> set[str]:
-    """Return the names of a batch's parts: the loop's targets, and of comprehensions over them."""
-    names = set(_NAME.findall(module.code_for_node(loop.target)))
+    """Names of a batch's parts: the loop's targets, and of comprehensions over them."""
+    found = set(_NAME.findall(module.code_for_node(loop.target)))
     for part in collect(loop.body).comprehensions:
-        if names & set(_NAME.findall(module.code_for_node(part.iter))):
-            names |= set(_NAME.findall(module.code_for_node(part.target)))
-    return names
+        if found & set(_NAME.findall(module.code_for_node(part.iter))):
+            found |= set(_NAME.findall(module.code_for_node(part.target)))
+    return found
 
 
 def _moves_batch(module: cst.Module, call: cst.Call, yielded: set[str]) -> bool:
-    """Return True if a part of the batch is moved to a device, not only to another type."""
+    """Whether a part of the batch is moved to a device, not only to another type."""
     if not isinstance(call.func, cst.Attribute) or any(a.star for a in call.args):
         return False
     moved = call.func.value
@@ -199,7 +199,7 @@ _KEEPS = ("append", "appendleft")
 
 
 def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Module | None:
-    """Change `torch.tensor(x)` to `torch.as_tensor(x)`, of a list to as_tensor(np.array(x))."""
+    """`torch.tensor(x)` -> `torch.as_tensor(x)`, of a list `torch.as_tensor(np.array(x))`."""
     call = call_at(module, ranges, edit.line, "torch.tensor")
     if call is None:
         return module if call_at(module, ranges, edit.line, "torch.as_tensor") else None
@@ -220,7 +220,7 @@ def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Mod
 
 
 def _numpy(module: cst.Module) -> str | None:
-    """Return the name that numpy was imported under."""
+    """The name that numpy was imported under."""
     for line in module.body:
         for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
             for alias in part.names if isinstance(part, cst.Import) else ():
@@ -230,7 +230,7 @@ def _numpy(module: cst.Module) -> str | None:
 
 
 def on_device(module: cst.Module, ranges: Ranges, edit: OnDeviceEdit) -> cst.Module | None:
-    """Change `torch.zeros(4).to(device)` to `torch.zeros(4, device=device)`."""
+    """`torch.zeros(4).to(device)` -> `torch.zeros(4, device=device)`."""
     maker = call_at(module, ranges, edit.line, f"torch.{edit.maker}")
     if maker is None:
         return None
@@ -244,19 +244,19 @@ def on_device(module: cst.Module, ranges: Ranges, edit: OnDeviceEdit) -> cst.Mod
     if len(moves) != 1 or any(a.star for a in maker.args):
         return None
     device = _device(module, moves[0])
-    comments = [len(matchers.findall(x, matchers.Comment())) for x in (moves[0], maker)]
-    if device is None or comments[0] > comments[1]:
+    said = [len(matchers.findall(x, matchers.Comment())) for x in (moves[0], maker)]
+    if device is None or said[0] > said[1]:
         return None
     arguments = with_keyword(maker, "device", device)
     return replaced(module, moves[0], maker.with_changes(args=arguments))
 
 
 def _device(module: cst.Module, move: cst.Call) -> str | None:
-    """Return the source of the device that `.to(...)` or `.cuda()` moves to; None: not sure."""
+    """The device that `.to(...)` or `.cuda()` moves to, as source; None where it is not sure."""
     name = last_name(move.func)
     plain = [a for a in move.args if a.keyword is None or a.keyword.value == "device"]
-    further = [a for a in move.args if a not in plain]
-    if any(a.keyword is None or a.keyword.value != "non_blocking" for a in further):
+    others = [a for a in move.args if a not in plain]
+    if any(a.keyword is None or a.keyword.value != "non_blocking" for a in others):
         return None
     if name == "cuda" and not plain:
         return '"cuda"'
@@ -267,7 +267,7 @@ def _device(module: cst.Module, move: cst.Call) -> str | None:
 
 
 def detached(module: cst.Module, ranges: Ranges, edit: DetachEdit) -> cst.Module | None:
-    """Detach the value that a statement keeps; with `from_item` in place of `.item()`."""
+    """The value that a statement keeps, `.detach()`ed; with `from_item` in place of `.item()`."""
     for block in collect(module).blocks:
         for line in block.body:
             if isinstance(line, cst.SimpleStatementLine) and covers(ranges, line, edit.line):
@@ -306,7 +306,7 @@ def _detached_line(
 def _kept(
     module: cst.Module, line: cst.SimpleStatementLine, name: str
 ) -> cst.BaseExpression | None:
-    """Return what the statement adds to the name, or appends to it."""
+    """What the statement adds to the name, or appends to it."""
     statement = line.body[0]
     if isinstance(statement, cst.AugAssign):
         adds = isinstance(statement.operator, cst.AddAssign)
@@ -331,7 +331,7 @@ def _kept(
 def _only_shown(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
 ) -> bool:
-    """Return True if a tensor without dimensions does for a name what a number does."""
+    """Whether a tensor without dimensions does for a name what a number does."""
     if not name.isidentifier() or not imports(module.body, "torch"):
         return False
     return only_arithmetic(_scope(module, ranges, line), name)
@@ -340,7 +340,7 @@ def _only_shown(
 def _scope(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine
 ) -> cst.Module | cst.FunctionDef:
-    """Return the innermost function around a statement, or the module."""
+    """The innermost function around a statement, or the module."""
     at = ranges[line].start.line
     scopes = [f for f in collect(module).functions if covers(ranges, f, at)]
     return max(scopes, key=lambda f: ranges[f].start.line, default=module)
@@ -349,35 +349,35 @@ def _scope(
 def _where_known(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
 ) -> cst.Module | cst.FunctionDef:
-    """Return where a name may be read; an attribute or a global in the whole file."""
+    """Where a name may be read: an attribute or a global name in the whole file."""
     scope = _scope(module, ranges, line)
     declared = matchers.findall(scope, matchers.NameItem(name=matchers.Name(name)))
     return scope if name.isidentifier() and not declared else module
 
 
 def _learned_from(module: cst.Module, scope: cst.Module | cst.FunctionDef, name: str) -> bool:
-    """Return True if a backward pass goes through a name, or what is computed from it."""
-    syntax = collect(scope)
+    """Whether a backward pass goes through a name, or through what is computed from it."""
+    seen = collect(scope)
     known, size = {_mention(name)}, 0
     while len(known) > size:
         size = len(known)
         mentions = re.compile("|".join(known))
-        for assign in syntax.assigns:
-            if mentions.search(module.code_for_node(assign.value)):
-                known |= {_mention(module.code_for_node(x.target).strip()) for x in assign.targets}
-        for more in syntax.augmented:
+        for one in seen.assigns:
+            if mentions.search(module.code_for_node(one.value)):
+                known |= {_mention(module.code_for_node(x.target).strip()) for x in one.targets}
+        for more in seen.augmented:
             if mentions.search(module.code_for_node(more.value)):
                 known.add(_mention(module.code_for_node(more.target).strip()))
-        for function in syntax.functions if isinstance(scope, cst.Module) else ():
+        for function in seen.functions if isinstance(scope, cst.Module) else ():
             given = [x.value for x in collect(function).returns if x.value is not None]
             if any(mentions.search(module.code_for_node(x)) for x in given):
                 known.add(rf"(?<!\w){function.name.value}(?!\w)")
-    backward = [x for x in syntax.calls if last_name(x.func) in _BACKWARD]
+    backward = [x for x in seen.calls if last_name(x.func) in _BACKWARD]
     return any(mentions.search(module.code_for_node(x)) for x in backward)
 
 
 def _mention(name: str) -> str:
-    """Return a pattern of a name in source; of an attribute, with any owner."""
+    """A pattern of a name in source; of an attribute, whatever its owner is called there."""
     owner, _, attribute = name.rpartition(".")
     if owner and attribute.isidentifier():
         return rf"\.{attribute}(?!\w|\s*\()"

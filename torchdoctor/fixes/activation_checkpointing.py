@@ -35,21 +35,15 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, ModelFacts, Recording
-
-TREATS = ("memory-near-limit",)
-KEEPS_RESULTS = "exactly"
-WHEN = "launch"
-NEEDS_FINDING = True  # it trades time for memory: only where memory is short
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import ModelFacts, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why it cannot apply."""
-    from torchdoctor.facts.lookup import training_models
-
     models = training_models(recording)
     if any(model.compiled for model in models):
         return "The model is compiled: torch.compile chooses by itself what to keep."
@@ -59,8 +53,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _repeating(recording: Recording) -> list[ModelFacts]:
-    from torchdoctor.facts.lookup import training_models
-
     return [model for model in training_models(recording) if model.repeated_blocks > 1]
 
 
@@ -102,11 +94,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.on_model(look)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the model's forward is defined."""
-    return next((model.location for model in _repeating(recording)), None)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write in the forward of what holds the blocks."""
     return (
@@ -115,7 +102,20 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("memory-near-limit",),
+    keeps_results="exactly",
+    when="launch",
+    needs_finding=True,  # it trades time for memory: only where memory is short
+    refuses=refuses,
+    settings=settings,
+    apply=apply,
+    location=lambda recording: next((model.location for model in _repeating(recording)), None),
+    instruction=instruction,
+    example=Example(
+        code="""
 import torch
 
 class Block(torch.nn.Module):
@@ -139,7 +139,9 @@ for (x,) in torch.utils.data.DataLoader(data, batch_size=2):
 for p in blocks.parameters():
     total += p.grad.abs().sum().item()
 print("gradients: %.5f" % total, "blocks computed again:", Block.calls > 12)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {"block": "Block"}
-EXAMPLE_WITHOUT = "gradients: 180.80616 blocks computed again: False"
-EXAMPLE_WITH = "gradients: 180.80616 blocks computed again: True"
+""",
+        settings={"block": "Block"},
+        without="gradients: 180.80616 blocks computed again: False",
+        with_fix="gradients: 180.80616 blocks computed again: True",
+    ),
+)

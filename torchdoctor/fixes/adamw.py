@@ -32,20 +32,10 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, OptimizerFacts, Recording
-
-TREATS: tuple[str, ...] = ()
-KEEPS_RESULTS = "changes training"
-AIM = "training"
-WHEN = "launch"
-TRIAL = "loss"
-COSTS = (
-    "its best weight decay is another one, usually larger, and which of the two generalises better "
-    "shows on validation data after whole trainings."
-)
+from torchdoctor.words import OptimizerFacts, Recording
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
 
 
 def refuses(recording: Recording) -> str | None:
@@ -56,11 +46,6 @@ def refuses(recording: Recording) -> str | None:
     if not any(x.weight_decay for x in adams):
         return "Adam has no weight decay, and is the same as AdamW without one."
     return None
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
 
 
 def untriable(recording: Recording) -> str | None:
@@ -98,11 +83,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.around_step(decay, give_back)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the optimizer is made."""
-    return _decaying(recording).location
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The optimizer to make."""
     one = _decaying(recording)
@@ -119,7 +99,38 @@ def _decaying(recording: Recording) -> OptimizerFacts:
     return next(x for x in adams if x.weight_decay)
 
 
-EXAMPLE = """
+_ADAM = {"ident": 0, "cls": "torch.optim.adam.Adam", "steps": 60}
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=(),
+    keeps_results="changes training",
+    when="launch",
+    refuses=refuses,
+    apply=apply,
+    location=lambda recording: _decaying(recording).location,
+    instruction=instruction,
+    training=TrainingAdvice(
+        trial="loss",
+        costs=(
+            "its best weight decay is another one, usually larger, and which of the two "
+            "generalises better shows on validation data after whole trainings."
+        ),
+        untriable=untriable,
+    ),
+    offers=[
+        (
+            {"processes": [{"pid": 1, "optimizers": [{**_ADAM, "weight_decay": 0.01}]}]},
+            "torch.optim.AdamW(model.parameters(), weight_decay=0.01)",
+        ),
+    ],
+    refusals=[
+        ({}, "does not use Adam"),
+        ({"processes": [{"pid": 1, "optimizers": [_ADAM]}]}, "no weight decay"),
+    ],
+    example=Example(
+        code="""
 import torch
 
 weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
@@ -129,18 +140,8 @@ for step in range(2):
     (0.0 * weight.sum()).backward()
     optimizer.step()
     print("%.4f, decay %g" % (weight.item(), optimizer.param_groups[0]["weight_decay"]))
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "0.9000, decay 0.5\n0.8004, decay 0.5"
-EXAMPLE_WITH = "0.9500, decay 0.5\n0.9025, decay 0.5"
-_ADAM = {"ident": 0, "cls": "torch.optim.adam.Adam", "steps": 60}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"processes": [{"pid": 1, "optimizers": [{**_ADAM, "weight_decay": 0.01}]}]},
-        "torch.optim.AdamW(model.parameters(), weight_decay=0.01)",
+""",
+        without="0.9000, decay 0.5\n0.8004, decay 0.5",
+        with_fix="0.9500, decay 0.5\n0.9025, decay 0.5",
     ),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "does not use Adam"),
-    ({"processes": [{"pid": 1, "optimizers": [_ADAM]}]}, "no weight decay"),
-]
+)

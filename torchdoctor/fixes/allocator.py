@@ -35,14 +35,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("allocator-thrash", "cpu-execution")
-KEEPS_RESULTS = "exactly"
-WHEN = "launch"
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _LIBRARIES = ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4")
 _FOLDERS = (
@@ -91,11 +87,6 @@ def installed() -> list[str]:
     return [found[name] for name in _LIBRARIES if name in found][:2]
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """On a GPU only where the driver is asked for memory within the steps."""
-    return not trace.has_device or (trace.allocations_per_step or 0.0) >= 1.0
-
-
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Variables of the environment with their new values."""
     given = recording.main.flags.environment
@@ -105,11 +96,6 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
         return [{name: ",".join(parts)}]
     before = [given["LD_PRELOAD"]] if given.get("LD_PRELOAD") else []
     return [{"LD_PRELOAD": ":".join([path, *before])} for path in installed()]
-
-
-def environment(settings: dict[str, Any]) -> dict[str, str | None]:
-    """The launch's environment with them."""
-    return dict(settings)
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
@@ -136,13 +122,28 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return f"{written} {' '.join(recording.workload.command)}"
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("allocator-thrash", "cpu-execution"),
+    keeps_results="exactly",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    environment=dict,
+    suits=lambda trace: not trace.has_device or (trace.allocations_per_step or 0.0) >= 1.0,
+    apply=apply,
+    instruction=instruction,
+    example=Example(
+        code="""
 import os
 import torch
 
 torch.ones(1, requires_grad=True).sum().backward()
 print(os.environ.get("PYTORCH_CUDA_ALLOC_CONF"))
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-EXAMPLE_WITHOUT = "None"
-EXAMPLE_WITH = "expandable_segments:True"
+""",
+        settings={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        without="None",
+        with_fix="expandable_segments:True",
+    ),
+)

@@ -36,16 +36,12 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, Recording, TableReads, TraceStatistics
-
-TREATS = ("data-wait", "loader-cpu-bound", "slow-storage")
-KEEPS_RESULTS = "exactly"
-PHASES = ("data_wait_s", "loader_start_s", "before_forward_s")
-WHEN = "launch"
-SETUP_S = 2.0  # the first read of each file is parsed as ever, and written besides
+from torchdoctor.edits.calls import loader_location
+from torchdoctor.facts.lookup import place, training_loaders
+from torchdoctor.words import Location, Recording, TableReads
+from torchdoctor.words.specs import Example, FixSpec
 
 _LEAST_SHARE = 0.02  # of the training time
 _READERS = ("read_csv", "read_table", "read_json", "read_excel")
@@ -80,8 +76,6 @@ def refuses(recording: Recording) -> str | None:
 
 def _share(tables: list[TableReads], recording: Recording) -> float | None:
     """Share of the training time that pandas' readers take, of one worker."""
-    from torchdoctor.facts.lookup import training_loaders
-
     steps, loaders = recording.steps, training_loaders(recording)
     if steps is None or not steps.total_steps_seen or steps.mean_s <= 0:
         return None
@@ -95,16 +89,6 @@ def works_on_s(recording: Recording) -> float | None:
     steps, tables = recording.steps, recording.storage.tables if recording.storage else []
     share = _share(tables, recording)
     return None if steps is None or share is None else share * steps.mean_s
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say which readers its loader calls."""
-    return False
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """One: it has nothing to choose."""
-    return [{}]
 
 
 class _Tables:
@@ -268,16 +252,12 @@ def _read(recording: Recording) -> TableReads | None:
 
 def location(recording: Recording) -> Location | None:
     """The line that reads, or else where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
     table = _read(recording)
     return (table and table.location) or loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The command that converts the program's files, and what to write at the line that reads."""
-    from torchdoctor.facts.lookup import place
-
     table = _read(recording)
     reader = table.function if table is not None else "read_csv"
     example = os.path.join(recording.workload.cwd, table.example) if table is not None else ""
@@ -299,7 +279,22 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("data-wait", "loader-cpu-bound", "slow-storage"),
+    keeps_results="exactly",
+    phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    when="launch",
+    setup_s=2.0,  # the first read of each file is parsed as ever, and written besides
+    refuses=refuses,
+    works_on_s=works_on_s,
+    suits=lambda trace: False,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    example=Example(
+        code="""
 import os, tempfile
 import pandas
 import torch
@@ -330,8 +325,9 @@ for x in DataLoader(Rows(), batch_size=2):
     print(x.flatten().tolist())
     model(x).sum().backward()
 print("parsed", len(parsed), "times")
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_NEEDS = "pandas pyarrow"
-EXAMPLE_WITHOUT = "[1.5, 2.5]\n[1.5, 2.5]\nparsed 4 times"
-EXAMPLE_WITH = "[1.5, 2.5]\n[1.5, 2.5]\nparsed 1 times"
+""",
+        needs="pandas pyarrow",
+        without="[1.5, 2.5]\n[1.5, 2.5]\nparsed 4 times",
+        with_fix="[1.5, 2.5]\n[1.5, 2.5]\nparsed 1 times",
+    ),
+)

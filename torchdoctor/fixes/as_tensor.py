@@ -34,15 +34,13 @@ Sources
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TensorCall
-
-TREATS = ("copied-arrays",)
-KEEPS_RESULTS = "exactly"
-WHEN = "launch"
+from torchdoctor.edits import AsTensorEdit, Edit
+from torchdoctor.facts.analysed import ARRAYS, calls_of
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Recording, TensorCall
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -57,8 +55,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _copies(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.facts.analysed import ARRAYS, calls_of
-
     return calls_of(recording, *ARRAYS)
 
 
@@ -138,15 +134,8 @@ def _count_of_a_temporary() -> int:
     return held(bytearray())
 
 
-def location(recording: Recording) -> Location | None:
-    """The line that copies most."""
-    return next((call.location for call in _copies(recording)), None)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each line, and what to write."""
-    from torchdoctor.facts.lookup import place
-
     lines = []
     for call in _copies(recording):
         where = place(recording, call.location, "where it is made")
@@ -161,8 +150,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The lines whose arrays nobody else holds."""
-    from torchdoctor.edits import AsTensorEdit
-
     return [
         AsTensorEdit(
             file=call.location.file, line=call.location.line, joined=call.kind == "arrays-copy"
@@ -172,7 +159,25 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     ]
 
 
-EXAMPLE = """
+_SAME = """held elsewhere: [0.0, 0.0, 0.0]
+same values: [[1.0, 1.0], [1.0, 1.0]] torch.float32 [[0, 1, 2], [0, 1, 2]] torch.int64
+joined by NumPy: """
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("copied-arrays",),
+    keeps_results="exactly",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    by_hand=by_hand,
+    apply=apply,
+    location=lambda recording: next((call.location for call in _copies(recording)), None),
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import numpy as np
 import torch
 
@@ -191,10 +196,8 @@ np.array = lambda *a, **k: calls.append(1) or whole(*a, **k)
 torch.tensor([np.arange(3), np.arange(3)])
 print("joined by NumPy:", bool(calls))
 torch.ones(1, requires_grad=True).sum().backward()
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-_SAME = """held elsewhere: [0.0, 0.0, 0.0]
-same values: [[1.0, 1.0], [1.0, 1.0]] torch.float32 [[0, 1, 2], [0, 1, 2]] torch.int64
-joined by NumPy: """
-EXAMPLE_WITHOUT = f"{_SAME}False"
-EXAMPLE_WITH = f"{_SAME}True"
+""",
+        without=f"{_SAME}False",
+        with_fix=f"{_SAME}True",
+    ),
+)

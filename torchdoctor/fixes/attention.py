@@ -37,31 +37,20 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("unfused-attention",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "by hand"
-UNTRIED = "which tensors are queries, keys and mask stands in the source; torch-compile is tried."
+from torchdoctor.checks import unfused_attention
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.checks import unfused_attention
-
     if recording.trace is None:
         return "Operators were not measured: that needs the profiler window."
     if not unfused_attention.CHECK.findings(recording):
         return "No attention that is computed operator by operator takes a share that counts."
     return None
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
@@ -84,11 +73,22 @@ _TRACE = {
         {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.002},
     ],
 }
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"trace": _TRACE}, "scaled_dot_product_attention(q"),
-    ({"trace": _TRACE, "processes": [{"pid": 1, "frameworks": ["transformers"]}]}, "sdpa"),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "profiler window"),
-    ({"trace": {**_TRACE, "operators": []}}, "No attention"),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("unfused-attention",),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="only the source tells queries, keys and mask apart; torch-compile is tried.",
+    refuses=refuses,
+    instruction=instruction,
+    offers=[
+        ({"trace": _TRACE}, "scaled_dot_product_attention(q"),
+        ({"trace": _TRACE, "processes": [{"pid": 1, "frameworks": ["transformers"]}]}, "sdpa"),
+    ],
+    refusals=[
+        ({}, "profiler window"),
+        ({"trace": {**_TRACE, "operators": []}}, "No attention"),
+    ],
+)

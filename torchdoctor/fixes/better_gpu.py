@@ -30,16 +30,11 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.facts.gpu_data_sheets import DataSheet
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("compute",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "by hand"
-UNTRIED = "it needs the other GPU."
+from torchdoctor.facts.gpu_data_sheets import SHEETS, DataSheet, data_sheet
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 _BUSY = 0.8  # of the step in kernels: below, the host is the limit
 
@@ -60,16 +55,12 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _sheet(recording: Recording) -> DataSheet | None:
-    from torchdoctor.facts.gpu_data_sheets import data_sheet
-
     gpus = recording.environment.gpus
     return data_sheet(gpus[0].name) if gpus else None
 
 
 def _better(recording: Recording) -> list[tuple[str, float, float]]:
     """GPUs that are faster by both figures, with the least and the most that they give."""
-    from torchdoctor.facts.gpu_data_sheets import SHEETS
-
     here, share = _sheet(recording), recording.shares.gpu or 0.0
     if here is None:
         return []
@@ -85,16 +76,6 @@ def _better(recording: Recording) -> list[tuple[str, float, float]]:
     return sorted(found, key=lambda one: one[1])
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """A trace alone does not name the GPU."""
-    return False
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The prediction for each."""
     here, share = _sheet(recording), recording.shares.gpu or 0.0
@@ -106,29 +87,41 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 _A100 = {"gpus": [{"index": 0, "name": "NVIDIA A100-SXM4-80GB"}]}
 _MODEL = [{"pid": 1, "models": [{"ident": 0, "device": "cuda:0", "forwards": 9}]}]
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"environment": _A100, "processes": _MODEL, "shares": {"gpu": 1.0}},
-        "H100 SXM: 1.64x to 3.17x",
-    ),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "CPU"),
-    ({"environment": _A100, "processes": _MODEL, "shares": {"gpu": 0.4}}, "most of the step"),
-    (
-        {
-            "environment": {"gpus": [{"index": 0, "name": "NVIDIA B200"}]},
-            "processes": _MODEL,
-            "shares": {"gpu": 1.0},
-        },
-        "No GPU",
-    ),
-    (
-        {
-            "environment": {"gpus": [{"index": 0, "name": "Odd Card"}]},
-            "processes": _MODEL,
-            "shares": {"gpu": 1.0},
-        },
-        "not among",
-    ),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("compute",),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="it needs the other GPU.",
+    refuses=refuses,
+    suits=lambda trace: False,
+    instruction=instruction,
+    offers=[
+        (
+            {"environment": _A100, "processes": _MODEL, "shares": {"gpu": 1.0}},
+            "H100 SXM: 1.64x to 3.17x",
+        ),
+    ],
+    refusals=[
+        ({}, "CPU"),
+        ({"environment": _A100, "processes": _MODEL, "shares": {"gpu": 0.4}}, "most of the step"),
+        (
+            {
+                "environment": {"gpus": [{"index": 0, "name": "NVIDIA B200"}]},
+                "processes": _MODEL,
+                "shares": {"gpu": 1.0},
+            },
+            "No GPU",
+        ),
+        (
+            {
+                "environment": {"gpus": [{"index": 0, "name": "Odd Card"}]},
+                "processes": _MODEL,
+                "shares": {"gpu": 1.0},
+            },
+            "not among",
+        ),
+    ],
+)

@@ -34,21 +34,18 @@ Sources
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("convolutions-nchw", "compute")
-KEEPS_RESULTS = "within rounding"
-WHEN = "between steps"
+from torchdoctor.edits import Edit
+from torchdoctor.edits.training import before_training, on_images
+from torchdoctor.facts.lookup import convolves, training_models
+from torchdoctor.fixes import mixed_precision
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why the format cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import training_models
-
     models = [m for m in training_models(recording) if m.conv2d]
     if not models:
         return "The model has no 2-D convolutions."
@@ -63,22 +60,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """The layout matters to convolutions."""
-    from torchdoctor.facts.lookup import convolves
-
-    return convolves(trace)
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
     """Low precision, whose kernels are made for this layout: alone either may gain nothing."""
-    from torchdoctor.fixes import mixed_precision
-
     if mixed_precision.refuses(recording) is not None:
         return {}
     return {"mixed-precision": mixed_precision.settings(recording)[0]}
@@ -198,14 +181,25 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty unless both the model and its images can be converted."""
-    from torchdoctor.edits.training import before_training, on_images
-
     images = on_images(recording, ".to(memory_format=torch.channels_last)")
     model = before_training(recording, "{model}.to(memory_format=torch.channels_last)")
     return [*model, *images] if model and images else []
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("convolutions-nchw", "compute"),
+    keeps_results="within rounding",
+    when="between steps",
+    refuses=refuses,
+    together=together,
+    suits=convolves,
+    apply=apply,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 
@@ -233,9 +227,10 @@ weight = net.conv.weight
 print("weights:", weight.is_contiguous(memory_format=torch.channels_last), "inputs:", formats)
 held = optimizer.param_groups[0]["params"][0]
 print("trained:", not torch.equal(weight, before), "same parameter:", weight is held)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = """weights: False inputs: {False}
-trained: True same parameter: True"""
-EXAMPLE_WITH = """weights: True inputs: {True}
-trained: True same parameter: True"""
+""",
+        without="""weights: False inputs: {False}
+trained: True same parameter: True""",
+        with_fix="""weights: True inputs: {True}
+trained: True same parameter: True""",
+    ),
+)

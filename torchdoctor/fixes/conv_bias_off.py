@@ -35,20 +35,16 @@ Sources
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("conv-bias-before-norm",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "launch"
+from torchdoctor.edits.layers import convolutions_before_norm
+from torchdoctor.facts.lookup import convolves, place, training_models
+from torchdoctor.words import Location, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why there is no bias to drop."""
-    from torchdoctor.facts.lookup import training_models
-
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     if not models:
         return "No convolution with a bias stands right before a batch normalization."
@@ -58,18 +54,6 @@ def refuses(recording: Recording) -> str | None:
     if wrapped is not None:
         return f"The model is wrapped in {wrapped}, which expects the parameters it was given."
     return None
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """Only convolutions have such a bias."""
-    from torchdoctor.facts.lookup import convolves
-
-    return convolves(trace)
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
@@ -227,10 +211,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     No edit: without biases the layers take other random numbers when they are made, so the edited
     program would not train as the measured one did.
     """
-    from torchdoctor.edits.layers import convolutions_before_norm
-    from torchdoctor.facts.lookup import place, training_models
-    from torchdoctor.words import Location
-
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     lines = []
     for model in models:
@@ -251,7 +231,18 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join(lines) or "nn.Conv2d(..., bias=False)  # right before nn.BatchNorm2d"
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("conv-bias-before-norm",),
+    keeps_results="within rounding",
+    when="launch",
+    refuses=refuses,
+    suits=convolves,
+    apply=apply,
+    instruction=instruction,
+    example=Example(
+        code="""
 import torch
 
 
@@ -280,9 +271,10 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
 net.eval()
 print("biases:", net.conv1.bias is not None, net.conv2.bias is not None)
 print("loss %.2f evaluation %.2f" % (loss.item(), net(data.tensors[0]).square().mean().item()))
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = """biases: True True
-loss 1.23 evaluation 0.04"""
-EXAMPLE_WITH = """biases: False True
-loss 1.23 evaluation 0.04"""
+""",
+        without="""biases: True True
+loss 1.23 evaluation 0.04""",
+        with_fix="""biases: False True
+loss 1.23 evaluation 0.04""",
+    ),
+)

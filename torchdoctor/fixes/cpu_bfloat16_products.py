@@ -29,23 +29,17 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("low-precision-unused", "compute")
-KEEPS_RESULTS = "lower precision"
-PHASES = ("forward_s", "backward_s")
-WHEN = "between steps"
+from torchdoctor.edits import Edit, StatementEdit
+from torchdoctor.facts.hardware import has_bf16_instructions
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why it cannot apply."""
-    from torchdoctor.facts.hardware import has_bf16_instructions
-    from torchdoctor.facts.lookup import training_models
-
     if recording.has_gpu:
         return "The model trains on a GPU; tf32 is the like of it there."
     if not has_bf16_instructions(recording):
@@ -58,16 +52,6 @@ def refuses(recording: Recording) -> str | None:
     if recording.main.flags.environment.get("ONEDNN_DEFAULT_FPMATH_MODE", "").upper() == "BF16":
         return "ONEDNN_DEFAULT_FPMATH_MODE=BF16 asks for it already."
     return None
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """It is about products on the CPU."""
-    return not trace.has_device
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
@@ -110,16 +94,26 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The call after the imports; not where convolutions were switched too."""
-    from torchdoctor.edits import StatementEdit
-    from torchdoctor.facts.lookup import training_models
-
     script = recording.workload.script
     if script is None or any(model.conv2d for model in training_models(recording)):
         return []
     return [StatementEdit(file=script, statement='torch.set_float32_matmul_precision("medium")')]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("low-precision-unused", "compute"),
+    keeps_results="lower precision",
+    phases=("forward_s", "backward_s"),
+    when="between steps",
+    refuses=refuses,
+    suits=lambda trace: not trace.has_device,
+    apply=apply,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 model = torch.nn.Linear(4, 1)
@@ -128,7 +122,8 @@ for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
     loss = model(x).sum()
     loss.backward()
 print(torch.get_float32_matmul_precision(), loss.dtype, model.weight.grad.dtype)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "highest torch.float32 torch.float32"
-EXAMPLE_WITH = "medium torch.float32 torch.float32"
+""",
+        without="highest torch.float32 torch.float32",
+        with_fix="medium torch.float32 torch.float32",
+    ),
+)

@@ -30,20 +30,15 @@ Sources
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("simd-capped",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "launch"
+from torchdoctor.facts.hardware import capped_simd
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to lift."""
-    from torchdoctor.facts.hardware import capped_simd
-
     if recording.has_gpu:
         return "The model trains on a GPU, where the CPU's vector instructions hardly matter."
     if not capped_simd(recording):
@@ -53,14 +48,7 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The variables that ask for too little."""
-    from torchdoctor.facts.hardware import capped_simd
-
     return [{"unset": sorted(capped_simd(recording))}]
-
-
-def environment(settings: dict[str, Any]) -> dict[str, str | None]:
-    """The launch's environment without them."""
-    return dict.fromkeys(settings["unset"])
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
@@ -70,18 +58,27 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.applied(capability=torch.backends.cpu.get_cpu_capability())
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to take out of the environment."""
-    return f"unset {' '.join(settings['unset'])}"
-
-
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("simd-capped",),
+    keeps_results="within rounding",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    environment=lambda settings: dict.fromkeys(settings["unset"]),
+    apply=apply,
+    instruction=lambda settings, recording: f"unset {' '.join(settings['unset'])}",
+    example=Example(
+        code="""
 import torch
 
 torch.ones(1, requires_grad=True).sum().backward()
 print("held down:", torch.backends.cpu.get_cpu_capability() == "DEFAULT")
-"""
-EXAMPLE_ENVIRONMENT = {"ATEN_CPU_CAPABILITY": "default"}
-EXAMPLE_SETTINGS: dict[str, Any] = {"unset": ["ATEN_CPU_CAPABILITY"]}
-EXAMPLE_WITHOUT = "held down: True"
-EXAMPLE_WITH = "held down: False"
+""",
+        settings={"unset": ["ATEN_CPU_CAPABILITY"]},
+        environment={"ATEN_CPU_CAPABILITY": "default"},
+        without="held down: True",
+        with_fix="held down: False",
+    ),
+)

@@ -34,18 +34,14 @@ Sources
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TraceStatistics
+from torchdoctor.edits import Edit, KeywordEdit, StatementEdit
+from torchdoctor.facts.lookup import place, training_loaders
+from torchdoctor.words import Location, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
-TREATS = ("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load")
 # The others show where the time goes, and say nothing of the number of threads.
-UNTRIED_NEEDS = ("too-many-threads", "other-load")
-KEEPS_RESULTS = "within rounding"
-WHEN = "between steps"
-SETTLES_S = 0.3  # threads that begin, or wake after seconds asleep, are first placed on cores
 
 _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot matter
 
@@ -61,15 +57,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """Threads of operators matter where operators compute on the CPU."""
-    return not trace.has_device
-
-
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """All usable cores, what loader workers leave, half, one; without today's number."""
-    from torchdoctor.facts.lookup import training_loaders
-
     cores = _cores(recording)
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
     numbers = [cores]
@@ -136,8 +125,6 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to make, and where the program makes another."""
-    from torchdoctor.facts.lookup import place
-
     number = settings["num_threads"]
     location = recording.main.flags.num_threads_location
     if location is not None:
@@ -148,8 +135,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """Change the program's own call, or add one after the imports of its script."""
-    from torchdoctor.edits import KeywordEdit, StatementEdit
-
     number = str(settings["num_threads"])
     location = recording.main.flags.num_threads_location
     if location is not None:
@@ -170,7 +155,24 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     return [StatementEdit(file=script, statement=f"torch.set_num_threads({number})")]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load"),
+    keeps_results="within rounding",
+    when="between steps",
+    settles_s=0.3,  # threads that begin, or wake after seconds asleep, are first placed on cores
+    untried_needs=("too-many-threads", "other-load"),
+    refuses=refuses,
+    settings=settings,
+    ladder=ladder,
+    suits=lambda trace: not trace.has_device,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -190,7 +192,9 @@ if __name__ == "__main__":
         torch.set_num_threads(3)
         model(x).sum().backward()
         print("training:", torch.get_num_threads(), "worker:", threads.tolist())
-"""
-EXAMPLE_SETTINGS = {"num_threads": 1}
-EXAMPLE_WITHOUT = "training: 3 worker: [1, 1]"
-EXAMPLE_WITH = "training: 1 worker: [1, 1]"
+""",
+        settings={"num_threads": 1},
+        without="training: 3 worker: [1, 1]",
+        with_fix="training: 1 worker: [1, 1]",
+    ),
+)

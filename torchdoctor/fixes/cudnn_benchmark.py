@@ -35,15 +35,12 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("cudnn-benchmark-off", "compute")
-KEEPS_RESULTS = "within rounding"
-WHEN = "launch"  # the plan that was found first for a shape is kept, whatever the switch says later
+from torchdoctor.edits import Edit, StatementEdit
+from torchdoctor.facts.lookup import convolves, training_models
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _MOST_SHAPES = 2  # the usual batch and a smaller last one
 _STATEMENT = "torch.backends.cudnn.benchmark = True"
@@ -51,8 +48,6 @@ _STATEMENT = "torch.backends.cudnn.benchmark = True"
 
 def refuses(recording: Recording) -> str | None:
     """Why the auto-tuner cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import convolves, training_models
-
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and cuDNN runs on one alone."
     flags = recording.main.flags
@@ -73,18 +68,6 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """cuDNN chooses algorithms for convolutions."""
-    from torchdoctor.facts.lookup import convolves
-
-    return trace.has_device and convolves(trace)
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set the switch once the script has set its own."""
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
@@ -102,27 +85,33 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.at_first_batch(turn_on)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The switch to set."""
-    return f"{_STATEMENT}  # after the imports"
-
-
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The switch as the script's first statement."""
-    from torchdoctor.edits import StatementEdit
-
     script = recording.workload.script
     return [] if script is None else [StatementEdit(file=script, statement=_STATEMENT)]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("cudnn-benchmark-off", "compute"),
+    keeps_results="within rounding",
+    when="launch",  # cuDNN keeps the first plan for a shape, whatever the switch says later
+    refuses=refuses,
+    suits=lambda trace: trace.has_device and convolves(trace),
+    apply=apply,
+    instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports",
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 model = torch.nn.Conv2d(3, 4, 3)
 model(torch.ones(2, 3, 8, 8)).sum().backward()
 print("auto-tuner:", torch.backends.cudnn.benchmark)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "auto-tuner: False"
-EXAMPLE_WITH = "auto-tuner: True"
-EXAMPLE_NEEDS = "cuda"
+""",
+        needs="cuda",
+        without="auto-tuner: False",
+        with_fix="auto-tuner: True",
+    ),
+)

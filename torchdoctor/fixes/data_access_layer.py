@@ -38,15 +38,13 @@ import functools
 import hashlib
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, Recording, RemoteReads, TraceStatistics
-
-TREATS = ("slow-storage", "loader-io-bound", "data-wait")
-KEEPS_RESULTS = "exactly"
-PHASES = ("data_wait_s", "loader_start_s", "before_forward_s")
-WHEN = "launch"
+from torchdoctor.edits.calls import loader_location
+from torchdoctor.facts.lookup import place
+from torchdoctor.facts.slow_reads import LEAST_WAIT, slow_mounts, wait_share, why_not_slow
+from torchdoctor.words import Location, Recording, RemoteReads
+from torchdoctor.words.specs import Example, FixSpec
 
 _REMOTE_KINDS = ("network", "FUSE")
 _VERSION = (
@@ -65,8 +63,6 @@ _KERNELS = ("/proc", "/sys", "/dev", "/run")
 
 def refuses(recording: Recording) -> str | None:
     """Why a cache cannot apply or cannot gain."""
-    from torchdoctor.facts.slow_reads import LEAST_WAIT, wait_share, why_not_slow
-
     storage = recording.storage
     wait = wait_share(recording)
     if wait is not None and wait < LEAST_WAIT:
@@ -85,17 +81,10 @@ def refuses(recording: Recording) -> str | None:
 
 def _mount(recording: Recording) -> str | None:
     """The slow remote mount that Python reads files from."""
-    from torchdoctor.facts.slow_reads import slow_mounts
-
     for mount, _ in slow_mounts(recording):
         if mount.kind in _REMOTE_KINDS and mount.opens:
             return mount.path
     return None
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say which files its loader reads, and from where."""
-    return False
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
@@ -255,16 +244,12 @@ def _opened(recording: Recording) -> RemoteReads | None:
 
 def location(recording: Recording) -> Location | None:
     """The line that opens remote files, or else where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
     opened = _opened(recording)
     return (opened.location if opened is not None else None) or loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """How to name the layer where files are opened."""
-    from torchdoctor.facts.lookup import place
-
     opened = _opened(recording)
     where = place(recording, opened.location if opened is not None else None, "")
     before = f"{where}  " if where else ""
@@ -282,7 +267,21 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return f'{before}fsspec.open("{url}", simplecache={{"cache_storage": "/path/on/a/local/disk"}})'
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("slow-storage", "loader-io-bound", "data-wait"),
+    keeps_results="exactly",
+    phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    suits=lambda trace: False,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    example=Example(
+        code="""
 import os, tempfile
 import fsspec
 import torch
@@ -312,8 +311,10 @@ for epoch in range(3):
         x = torch.tensor(list(file.read())).float()
     model(x).sum().backward()
 print(x.tolist(), "downloads:", Store.downloads)
-"""
-EXAMPLE_SETTINGS = {"layer": "simplecache"}
-EXAMPLE_NEEDS = "fsspec"
-EXAMPLE_WITHOUT = "[97.0, 98.0, 99.0, 100.0] downloads: 3"
-EXAMPLE_WITH = "[97.0, 98.0, 99.0, 100.0] downloads: 1"
+""",
+        settings={"layer": "simplecache"},
+        needs="fsspec",
+        without="[97.0, 98.0, 99.0, 100.0] downloads: 3",
+        with_fix="[97.0, 98.0, 99.0, 100.0] downloads: 1",
+    ),
+)

@@ -49,15 +49,14 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import textwrap
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("data-parallel", "gpu-left-idle")
-KEEPS_RESULTS = "changes training"
-WHEN = "by hand"
-UNTRIED = "a process for each GPU divides the data, which only the script can do."
+from torchdoctor.facts.scaling import scaling
+from torchdoctor.facts.scaling_words import comment_lines
+from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -72,19 +71,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The lines, the command that starts them, and what that could give."""
-    import textwrap
-
-    from torchdoctor.facts.scaling import scaling
-    from torchdoctor.facts.scaling_words import comment_lines
-    from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
-
     first = []
     if any(model.data_parallel == "DataParallel" for model in recording.main.models):
         first = [
@@ -98,20 +86,31 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 _WRAPPED = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "forwards": 9}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A", "A", "A"]}]},
-        "# torchrun --standalone --nproc-per-node 4 train.py",
-    ),
-    (
-        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A"]}]},
-        "divide the loader's batch_size by their number",
-    ),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "fewer than two"),
-    (
-        {"processes": [{"pid": 1, "models": [{**_WRAPPED, "data_parallel": "FSDP"}]}]},
-        "already",
-    ),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("data-parallel", "gpu-left-idle"),
+    keeps_results="changes training",
+    when="by hand",
+    untried="a process for each GPU divides the data, which only the script can do.",
+    refuses=refuses,
+    instruction=instruction,
+    offers=[
+        (
+            {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A", "A", "A"]}]},
+            "# torchrun --standalone --nproc-per-node 4 train.py",
+        ),
+        (
+            {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A"]}]},
+            "divide the loader's batch_size by their number",
+        ),
+    ],
+    refusals=[
+        ({}, "fewer than two"),
+        (
+            {"processes": [{"pid": 1, "models": [{**_WRAPPED, "data_parallel": "FSDP"}]}]},
+            "already",
+        ),
+    ],
+)

@@ -37,15 +37,12 @@ Sources
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording
-
-TREATS = ("debug-left-on",)
-KEEPS_RESULTS = "exactly"
-WHEN = "launch"
+from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Location, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _HARMLESS = ("", "0", "OFF", "off")
 _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
@@ -149,8 +146,6 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to remove, and where."""
-    from torchdoctor.facts.lookup import place
-
     flags = recording.main.flags
     lines = []
     for name in settings["off"]:
@@ -169,8 +164,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """set_detect_anomaly(False) as a source edit; the rest is left to the instruction."""
-    from torchdoctor.edits import KeywordEdit
-
     location = recording.main.flags.anomaly_location
     if location is None or settings["off"] != ["anomaly"]:
         return []  # half of what was measured is no patch for it
@@ -186,7 +179,20 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     ]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("debug-left-on",),
+    keeps_results="exactly",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 from torch.autograd import gradcheck
 
@@ -210,9 +216,11 @@ recording = torch._C._autograd._profiler_enabled()
 profiler.stop()
 print("anomaly:", torch.is_anomaly_enabled(), inside)
 print("gradcheck ran:", bool(calls), "profiling:", recording)
-"""
-EXAMPLE_SETTINGS = {"off": ["anomaly", "gradcheck", "profiler"]}
-EXAMPLE_WITHOUT = """anomaly: True True
-gradcheck ran: True profiling: True"""
-EXAMPLE_WITH = """anomaly: False False
-gradcheck ran: False profiling: False"""
+""",
+        settings={"off": ["anomaly", "gradcheck", "profiler"]},
+        without="""anomaly: True True
+gradcheck ran: True profiling: True""",
+        with_fix="""anomaly: False False
+gradcheck ran: False profiling: False""",
+    ),
+)

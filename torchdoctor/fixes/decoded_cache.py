@@ -49,19 +49,20 @@ from __future__ import annotations
 import math
 import re
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import LoaderFacts, Location, Recording, TraceStatistics
-
-OFFERED_UNTRIED = False  # only a run sees whether samples differ between epochs
-TREATS = ("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample")
-KEEPS_RESULTS = "exactly"
-PHASES = ("data_wait_s", "loader_start_s")
-WHEN = "launch"
-FILLS_IN_FIRST_EPOCH = True
-SETUP_S = 2.0  # before it answers any, samples are made as ever, some of them twice, and copied
+from torchdoctor.edits.calls import loader_location
+from torchdoctor.edits.literals import method_of_class
+from torchdoctor.facts.analysed import size_words
+from torchdoctor.facts.lookup import (
+    changes_itself,
+    data_wait_share,
+    loader_target,
+    place,
+    training_loaders,
+)
+from torchdoctor.words import LoaderFacts, Location, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _NOTHING_TO_GAIN = 0.01
 _MOST_OF_MEMORY = 0.25
@@ -70,8 +71,6 @@ _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
 
 def refuses(recording: Recording) -> str | None:
     """Why a cache cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import data_wait_share, training_loaders
-
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no samples to keep."
@@ -106,16 +105,12 @@ def refuses(recording: Recording) -> str | None:
 
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which a sample from memory does not."""
-    from torchdoctor.facts.lookup import changes_itself
-
     said = changes_itself(recording)
     return None if said is None else f"{said}: a sample that comes from a cache would not do it."
 
 
 def by_hand(recording: Recording) -> bool:
     """Whether no launch gets to a second use of a sample, so that none can show a gain."""
-    from torchdoctor.facts.lookup import training_loaders
-
     loaders = training_loaders(recording)
     if not loaders or loaders[0].iterable:
         return False
@@ -143,15 +138,8 @@ def _limit_bytes(recording: Recording) -> int | None:
     return int(_MOST_OF_MEMORY * min(known)) if known else None
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say whether samples are decoded, or differ between epochs."""
-    return False
-
-
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """One: as much as fits into a quarter of the memory."""
-    from torchdoctor.facts.lookup import loader_target
-
     limit = _limit_bytes(recording) or 2**30
     return [{"limit_bytes": limit, **loader_target(recording)}]
 
@@ -217,18 +205,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.replace(torch.utils.data._utils.fetch._MapDatasetFetcher, "__init__", make)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the data set makes a sample, in the script itself; else where the loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return _makes_samples(recording) or loader_location(recording)
-
-
 def _makes_samples(recording: Recording) -> Location | None:
-    from torchdoctor.edits.literals import method_of_class
-    from torchdoctor.facts.lookup import training_loaders
-    from torchdoctor.words import Location
-
     loaders, script = training_loaders(recording), recording.workload.script
     module, _, cls = (loaders[0].dataset_cls if loaders else "").rpartition(".")
     line = method_of_class(script, cls, "__getitem__") if script and module == "__main__" else None
@@ -237,8 +214,6 @@ def _makes_samples(recording: Recording) -> Location | None:
 
 def _takes(loader: LoaderFacts) -> str:
     """What the offered code, which has no limit, takes of the memory."""
-    from torchdoctor.facts.analysed import size_words
-
     needed, each = _needed_bytes(loader), " in each worker" if loader.num_workers else ""
     if needed is None:
         return "# It has no limit: all decoded samples must fit into memory.\n"
@@ -248,8 +223,6 @@ def _takes(loader: LoaderFacts) -> str:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to keep, and where."""
-    from torchdoctor.facts.lookup import place, training_loaders
-
     loaders = training_loaders(recording)
     cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
     where = _makes_samples(recording)
@@ -273,12 +246,28 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """None: what belongs before an augmentation and what after it, only the author knows."""
-    return []
+# Twenty once, eight of them twice, and four more in each of the four later epochs.
 
-
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("data-wait", "loader-cpu-bound", "loader-io-bound", "slow-storage", "slow-sample"),
+    keeps_results="exactly",
+    phases=("data_wait_s", "loader_start_s"),
+    when="launch",
+    setup_s=2.0,  # before it answers any, samples are made as ever, some of them twice, and copied
+    fills_in_first_epoch=True,
+    offered_untried=False,  # only a run sees whether samples differ between epochs
+    refuses=refuses,
+    settings=settings,
+    by_hand=by_hand,
+    suits=lambda trace: False,
+    doubt=doubt,
+    apply=apply,
+    location=lambda recording: _makes_samples(recording) or loader_location(recording),
+    instruction=instruction,
+    example=Example(
+        code="""
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -302,8 +291,9 @@ for epoch in range(5):
         seen += x.sum().item()
         model(x).sum().backward()
 print("seen", seen, "made", Decoded.made, "of 100")
-"""
-EXAMPLE_SETTINGS = {"limit_bytes": 10**6}
-EXAMPLE_WITHOUT = "seen 3800.0 made 100 of 100"
-# Twenty once, eight of them twice, and four more in each of the four later epochs.
-EXAMPLE_WITH = "seen 3800.0 made 44 of 100"
+""",
+        settings={"limit_bytes": 10**6},
+        without="seen 3800.0 made 100 of 100",
+        with_fix="seen 3800.0 made 44 of 100",
+    ),
+)

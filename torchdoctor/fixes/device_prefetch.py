@@ -45,15 +45,11 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("memcpy-share",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "by hand"
-UNTRIED = "what the loop does with a batch before it moves it stands in the source."
+from torchdoctor.facts.lookup import place, training_loader_location
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -69,20 +65,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """Only what comes from pinned memory can be copied beside the kernels."""
-    return trace.has_device and (trace.pageable_copies or 0.0) < 1.0
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Where the class goes."""
-    from torchdoctor.facts.lookup import place, training_loader_location
-
     where = place(recording, training_loader_location(recording), "the training loader")
     return (
         f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain device-prefetch"
@@ -91,10 +75,22 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 _MODEL = {"ident": 0, "forwards": 9, "device": "cuda:0"}
 _TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"trace": {**_TRACE, "pageable_copies": 0.0}}, "Prefetched(loader, device)"),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "CPU"),
-    ({"trace": {**_TRACE, "pageable_copies": 2.0}}, "pin-memory first"),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("memcpy-share",),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="what the loop does with a batch before it moves it stands in the source.",
+    refuses=refuses,
+    suits=lambda trace: trace.has_device and (trace.pageable_copies or 0.0) < 1.0,
+    instruction=instruction,
+    offers=[
+        ({"trace": {**_TRACE, "pageable_copies": 0.0}}, "Prefetched(loader, device)"),
+    ],
+    refusals=[
+        ({}, "CPU"),
+        ({"trace": {**_TRACE, "pageable_copies": 2.0}}, "pin-memory first"),
+    ],
+)

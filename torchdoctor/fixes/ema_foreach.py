@@ -32,17 +32,10 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, Recording
-
-TREATS: tuple[str, ...] = ()
-KEEPS_RESULTS = "changes training"
-AIM = "training"
-WHEN = "launch"
-TRIAL = "loss"
-COSTS = "an average is a second copy of the weights in memory, and evaluation has to use it."
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
 
 _NUMBERS = ((0.5, -1.25), (3.0, 2.0), (-0.75, 4.5))  # averaged, current
 _AGREES = 1e-6
@@ -101,11 +94,6 @@ def _decay(torch: Any, average: Any) -> float | None:
     return decay if alike and 0.0 <= decay <= 1.0 else None
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the averaged model is made."""
-    return recording.main.flags.averaged_location
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call."""
     decay = settings.get("decay", 0.999)
@@ -116,7 +104,27 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=(),
+    keeps_results="changes training",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    apply=apply,
+    location=lambda recording: recording.main.flags.averaged_location,
+    instruction=instruction,
+    training=TrainingAdvice(
+        trial="loss",
+        costs="an average is a second copy of the weights in memory, and evaluation has to use it.",
+    ),
+    offers=[
+        ({"processes": [{"pid": 1, "flags": {"averaged_by_loop": 1}}]}, "get_ema_multi_avg_fn"),
+    ],
+    refusals=[({}, "No AveragedModel")],
+    example=Example(
+        code="""
 import torch
 from torch.optim.swa_utils import AveragedModel
 
@@ -136,13 +144,8 @@ for step in range(4):
     before = len(calls)
     averaged.update_parameters(model)
 print("%.4f" % averaged.module.weight[0, 0].item(), "calls in the last step:", len(calls) - before)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "-1.2656 calls in the last step: 2"
-EXAMPLE_WITH = "-1.2656 calls in the last step: 0"
-
-
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"processes": [{"pid": 1, "flags": {"averaged_by_loop": 1}}]}, "get_ema_multi_avg_fn"),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [({}, "No AveragedModel")]
+""",
+        without="-1.2656 calls in the last step: 2",
+        with_fix="-1.2656 calls in the last step: 0",
+    ),
+)

@@ -48,16 +48,14 @@ import shutil
 import stat
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, MountReads, Recording, TraceStatistics
-
-TREATS = ("slow-storage", "loader-io-bound", "data-wait")
-KEEPS_RESULTS = "exactly"
-PHASES = ("data_wait_s", "loader_start_s", "before_forward_s")
-WHEN = "launch"
-SETUP_S = 10.0
+from torchdoctor.edits.calls import loader_location
+from torchdoctor.edits.literals import names_of_folder
+from torchdoctor.facts.lookup import place
+from torchdoctor.facts.slow_reads import likely_bytes, read_mounts_of, slow_mounts, why_not_slow
+from torchdoctor.words import Location, MountReads, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _MOST_OF_FREE = 0.5
 _FASTER = 2.0  # a disk is worth it where it gives this many times the slow storage's bytes/s
@@ -71,8 +69,6 @@ _FOLDER = "TORCHDOCTOR_STAGED"  # tells children where the copies lie
 
 def refuses(recording: Recording) -> str | None:
     """Why copies cannot apply or cannot gain."""
-    from torchdoctor.facts.slow_reads import slow_mounts, why_not_slow
-
     slow = slow_mounts(recording)
     if not slow:
         return why_not_slow(recording)
@@ -88,8 +84,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _no_room(recording: Recording, mount: MountReads) -> str:
-    from torchdoctor.facts.slow_reads import likely_bytes
-
     places = recording.storage.places if recording.storage is not None else []
     listed = ", ".join(
         f"{place.place} ({place.kind}, {place.free_bytes / 1e9:.1f} GB free)" for place in places
@@ -100,32 +94,25 @@ def _no_room(recording: Recording, mount: MountReads) -> str:
     )
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say which files its loader reads, and from where."""
-    return False
-
-
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Each faster local place with room, memory first."""
-    from torchdoctor.facts.slow_reads import likely_bytes, slow_mounts
-
     slow, storage = slow_mounts(recording), recording.storage
     if not slow or storage is None:
         return []
     mount = slow[0][0]
     found = []
-    for place in storage.places:
-        limit = int(_MOST_OF_FREE * place.free_bytes)
+    for local in storage.places:
+        limit = int(_MOST_OF_FREE * local.free_bytes)
         memory = recording.environment.container.memory_bytes
-        if place.kind == "memory" and memory is not None:
+        if local.kind == "memory" and memory is not None:
             limit = min(limit, memory // 4)
-        local = place.kind in _LOCAL and place.cold_bytes_per_s is not None
-        if place.kind != "memory" and not (
-            local and (place.cold_bytes_per_s or 0.0) >= _FASTER * (mount.cold_bytes_per_s or 0.0)
+        is_fast = local.kind in _LOCAL and local.cold_bytes_per_s is not None
+        if local.kind != "memory" and not (
+            is_fast and (local.cold_bytes_per_s or 0.0) >= _FASTER * (mount.cold_bytes_per_s or 0.0)
         ):
             continue
         if likely_bytes(recording, mount) <= limit:
-            found.append({"place": place.place, "mount": mount.path, "limit_bytes": limit})
+            found.append({"place": local.place, "mount": mount.path, "limit_bytes": limit})
     return found
 
 
@@ -248,17 +235,8 @@ def _copy_before(stage: _Stage, program: Any) -> None:
         program.applied(files=files, copied_s=round(time.monotonic() - until + _COPY_S, 3))
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return loader_location(recording)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to copy, and the command that reads the copy, where the folder is an argument."""
-    from torchdoctor.facts.slow_reads import read_mounts_of
-
     folders = [
         f for m in read_mounts_of(recording) if m.path == settings["mount"] for f in m.folders
     ]
@@ -280,10 +258,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def _named(recording: Recording, folder: str) -> tuple[str, str] | None:
     """Where the script itself names the folder, and the words that it uses."""
-    from torchdoctor.edits.literals import names_of_folder
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.words import Location
-
     script = recording.workload.script
     for line, text in names_of_folder(script, folder) if script is not None else ():
         return place(recording, Location(file=script or "", line=line), ""), text
@@ -298,7 +272,22 @@ def _pointed(word: str, source: str, copy: str) -> str:
     return word
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("slow-storage", "loader-io-bound", "data-wait"),
+    keeps_results="exactly",
+    phases=("data_wait_s", "loader_start_s", "before_forward_s"),
+    when="launch",
+    setup_s=10.0,
+    refuses=refuses,
+    settings=settings,
+    suits=lambda trace: False,
+    apply=apply,
+    location=loader_location,
+    instruction=instruction,
+    example=Example(
+        code="""
 import os, tempfile
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -326,7 +315,9 @@ if __name__ == "__main__":
     for x, in_memory in DataLoader(Files(folder), batch_size=2):
         print(x.flatten().tolist(), "from memory" if in_memory.all() else "from the disk")
         model(x).sum().backward()
-"""
-EXAMPLE_SETTINGS = {"place": "memory", "mount": "/", "limit_bytes": 10**6}
-EXAMPLE_WITHOUT = "[0.0, 1.0] from the disk\n[2.0, 3.0] from the disk"
-EXAMPLE_WITH = "[0.0, 1.0] from memory\n[2.0, 3.0] from memory"
+""",
+        settings={"place": "memory", "mount": "/", "limit_bytes": 10**6},
+        without="[0.0, 1.0] from the disk\n[2.0, 3.0] from the disk",
+        with_fix="[0.0, 1.0] from memory\n[2.0, 3.0] from memory",
+    ),
+)

@@ -65,15 +65,18 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import textwrap
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("memory-near-limit",)
-KEEPS_RESULTS = "changes training"
-WHEN = "by hand"
-UNTRIED = "it needs a process for each GPU, and the script to say how the model is divided."
+from torchdoctor.facts.analysed import size_words
+from torchdoctor.facts.hardware import memory_is_short
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.scaling import scaling
+from torchdoctor.facts.scaling_words import comment_lines
+from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 _MOMENTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adagrad": 1}  # kept for each weight
 _BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
@@ -81,8 +84,6 @@ _BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.facts.hardware import memory_is_short
-
     main = recording.main
     if any(model.data_parallel == "FSDP" for model in main.models):
         return "The model is sharded already."
@@ -93,22 +94,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What it would save, the lines with the program's own block, and how to start it."""
-    import json
-    import textwrap
-
-    from torchdoctor.facts.analysed import size_words
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.facts.scaling import scaling
-    from torchdoctor.facts.scaling_words import comment_lines
-    from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
-
     main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)
     models = training_models(recording)
@@ -154,18 +141,28 @@ def _stepped(kind: str, **more: Any) -> dict[str, Any]:
     return {**_FULL, "processes": [{**_PAIR[0], "optimizers": [made]}]}
 
 
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({**_FULL, "processes": _PAIR}, "# weights and gradients: 2.0 GiB on each GPU now"),
-    (_stepped("adamw.AdamW"), "gradients and AdamW's state: 4.0 GiB on each GPU now, 2.0 GiB"),
-    (_stepped("adamw.AdamW", dtype="bfloat16"), "AdamW's state: 2.0 GiB on each GPU now"),
-    (_stepped("sgd.SGD"), "# weights and gradients: 2.0 GiB on each GPU now, 1.0 GiB divided"),
-    (
-        {**_FULL, "processes": [{**_PAIR[0], "models": [_LAYERS]}]},
-        'type(module).__name__ == "Layer"]',
-    ),
-    ({**_FULL, "processes": _PAIR}, "# torchrun --standalone --nproc-per-node 2 train.py"),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    (_FULL, "fewer than two"),
-    ({"processes": _PAIR}, "fits"),
-]
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("memory-near-limit",),
+    keeps_results="changes training",
+    when="by hand",
+    untried="it needs a process for each GPU, and the script to say how the model is divided.",
+    refuses=refuses,
+    instruction=instruction,
+    offers=[
+        ({**_FULL, "processes": _PAIR}, "# weights and gradients: 2.0 GiB on each GPU now"),
+        (_stepped("adamw.AdamW"), "gradients and AdamW's state: 4.0 GiB on each GPU now, 2.0 GiB"),
+        (_stepped("adamw.AdamW", dtype="bfloat16"), "AdamW's state: 2.0 GiB on each GPU now"),
+        (_stepped("sgd.SGD"), "# weights and gradients: 2.0 GiB on each GPU now, 1.0 GiB divided"),
+        (
+            {**_FULL, "processes": [{**_PAIR[0], "models": [_LAYERS]}]},
+            'type(module).__name__ == "Layer"]',
+        ),
+        ({**_FULL, "processes": _PAIR}, "# torchrun --standalone --nproc-per-node 2 train.py"),
+    ],
+    refusals=[
+        (_FULL, "fewer than two"),
+        ({"processes": _PAIR}, "fits"),
+    ],
+)

@@ -33,15 +33,14 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, OptimizerFacts, Recording, TraceStatistics
-
-TREATS = ("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead")
-KEEPS_RESULTS = "within rounding"
-WHEN = "launch"
+from torchdoctor.edits import DropKeywordEdit, Edit
+from torchdoctor.edits.calls import call_edits, made_by_library, written
+from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.facts.lookup import place, trains
+from torchdoctor.words import Location, OptimizerFacts, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 _DEVICES = ("cuda", "cpu", "xpu", "mps")
@@ -60,13 +59,6 @@ def refuses(recording: Recording) -> str | None:
     if any(o.foreach for o in stepping) or any(o.device.startswith("cuda") for o in stepping):
         return f"{names} has no fused implementation, and already handles its tensors together."
     return f"{names} has neither a fused nor a foreach implementation."
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """Only training has an optimizer."""
-    from torchdoctor.facts.lookup import trains
-
-    return trains(trace)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
@@ -180,10 +172,6 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where."""
-    from torchdoctor.edits.calls import made_by_library, written
-    from torchdoctor.edits.trainers import trainer_call
-    from torchdoctor.facts.lookup import place
-
     asked = trainer_call(recording, settings)
     if asked is not None:
         return asked
@@ -198,9 +186,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the place is not known."""
-    from torchdoctor.edits import DropKeywordEdit
-    from torchdoctor.edits.calls import call_edits
-
     found: list[Edit] = []
     for optimizer in _changed(settings, recording):
         name, where = _name(optimizer), optimizer.location
@@ -215,7 +200,22 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     return list(dict.fromkeys(found))
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead"),
+    keeps_results="within rounding",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    works_on_s=works_on_s,
+    suits=trains,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 torch.manual_seed(0)
@@ -227,7 +227,9 @@ for step in range(3):
     optimizer.step()
     optimizer.zero_grad()
 print("fused:", optimizer.param_groups[0]["fused"], "tensors:", len(optimizer.state))
-"""
-EXAMPLE_SETTINGS = {"fused": True}
-EXAMPLE_WITHOUT = "fused: None tensors: 2"
-EXAMPLE_WITH = "fused: True tensors: 2"
+""",
+        settings={"fused": True},
+        without="fused: None tensors: 2",
+        with_fix="fused: True tensors: 2",
+    ),
+)

@@ -36,14 +36,11 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import gc
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("gc-pauses",)
-KEEPS_RESULTS = "exactly"
-WHEN = "launch"  # its pauses are hundreds of steps apart, and collecting helps both sides
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _WORTH = 0.005  # of the step
 _THRESHOLD = (50_000, 20, 20)
@@ -57,14 +54,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Freeze what is alive when training begins."""
-    import gc
 
     def freeze() -> None:
         if not gc.isenabled():
@@ -89,7 +80,17 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     )
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("gc-pauses",),
+    keeps_results="exactly",
+    when="launch",  # its pauses are hundreds of steps apart, and collecting helps both sides
+    refuses=refuses,
+    apply=apply,
+    instruction=instruction,
+    example=Example(
+        code="""
 import gc
 
 import torch
@@ -99,7 +100,8 @@ data = torch.utils.data.TensorDataset(torch.ones(8, 4))
 for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
     model(x).sum().backward()
 print("frozen:", gc.get_freeze_count() > 1000, "threshold:", gc.get_threshold()[0] >= 50_000)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "frozen: False threshold: False"
-EXAMPLE_WITH = "frozen: True threshold: True"
+""",
+        without="frozen: False threshold: False",
+        with_fix="frozen: True threshold: True",
+    ),
+)

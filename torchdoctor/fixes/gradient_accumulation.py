@@ -35,21 +35,16 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("memory-near-limit",)
-KEEPS_RESULTS = "changes training"
-WHEN = "by hand"
-UNTRIED = "it splits the training loop's own batch, which only its source can."
+from torchdoctor.facts.hardware import memory_is_short
+from torchdoctor.facts.lookup import place, training_loaders
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.facts.hardware import memory_is_short
-
     steps = recording.steps
     if not memory_is_short(recording):
         return "Memory does not stop the batch: a larger one is faster than accumulating."
@@ -58,15 +53,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The sizes, and the lines to change."""
-    from torchdoctor.facts.lookup import place, training_loaders
-
     loaders = training_loaders(recording)
     size = loaders[0].batch_size if loaders else None
     half = f"batch_size={size // 2}" if size and size > 1 else "half the batch size"
@@ -84,8 +72,19 @@ _FULL = {
     "sensors": {"gpu_memory_peak_bytes": 95},
     "processes": [{"pid": 1, "loaders": [{"ident": 0, "batch_size": 64, "batches": 9}]}],
 }
-OFFERS: list[tuple[dict[str, Any], str]] = [(_FULL, "batch_size=32")]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({"sensors": {"gpu_memory_peak_bytes": 5}}, "does not stop"),
-    ({**_FULL, "steps": {"backwards_per_step": 4.0}}, "already"),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("memory-near-limit",),
+    keeps_results="changes training",
+    when="by hand",
+    untried="it splits the training loop's own batch, which only its source can.",
+    refuses=refuses,
+    instruction=instruction,
+    offers=[(_FULL, "batch_size=32")],
+    refusals=[
+        ({"sensors": {"gpu_memory_peak_bytes": 5}}, "does not stop"),
+        ({**_FULL, "steps": {"backwards_per_step": 4.0}}, "already"),
+    ],
+)

@@ -36,20 +36,10 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS: tuple[str, ...] = ()
-KEEPS_RESULTS = "changes training"
-AIM = "training"
-WHEN = "launch"
-TRIAL = "loss"
-COSTS = (
-    "it is not known which models gain by it; a bound that is too low slows learning, and what it "
-    "prevents may be rarer than a short run is long."
-)
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
 
 _SPIKE = 10.0  # times the median norm
 _FEWEST = 4
@@ -133,7 +123,38 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join([*lines, f"{call}  # between backward and step"])
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    also_known_as=("foreach-clip",),
+    treats=(),
+    keeps_results="changes training",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    apply=apply,
+    instruction=instruction,
+    training=TrainingAdvice(
+        trial="loss",
+        costs=(
+            "it is not known which models gain by it; a bound that is too low slows learning, and "
+            "what it prevents may be rarer than a short run is long."
+        ),
+        untriable=untriable,
+    ),
+    offers=[
+        (
+            {"processes": [{"pid": 1, "gradient_norms": [1.0, 1.1, 0.9, 1.0, 50.0]}]},
+            "max_norm=1.1)",
+        ),
+    ],
+    refusals=[
+        ({}, "Too few"),
+        ({"processes": [{"pid": 1, "gradient_norms": [1.0, 1.1, 0.9, 1.0, 2.0]}]}, "together"),
+        ({"processes": [{"pid": 1, "flags": {"clip_calls": 9}}]}, "clips"),
+    ],
+    example=Example(
+        code="""
 import torch
 
 weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
@@ -144,17 +165,9 @@ for scale in (1.0, 100.0):
     (scale * weight.sum()).backward()
     optimizer.step()
     print("moved by %.3f" % (before - weight.item()))
-"""
-EXAMPLE_SETTINGS = {"max_norm": 2.0}
-EXAMPLE_WITHOUT = "moved by 1.000\nmoved by 100.000"
-EXAMPLE_WITH = "moved by 1.000\nmoved by 2.000"
-
-
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"processes": [{"pid": 1, "gradient_norms": [1.0, 1.1, 0.9, 1.0, 50.0]}]}, "max_norm=1.1)"),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "Too few"),
-    ({"processes": [{"pid": 1, "gradient_norms": [1.0, 1.1, 0.9, 1.0, 2.0]}]}, "together"),
-    ({"processes": [{"pid": 1, "flags": {"clip_calls": 9}}]}, "clips"),
-]
+""",
+        settings={"max_norm": 2.0},
+        without="moved by 1.000\nmoved by 100.000",
+        with_fix="moved by 1.000\nmoved by 2.000",
+    ),
+)

@@ -31,25 +31,18 @@ Sources
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TraceStatistics
-
-TREATS = ("worker-imbalance",)
-KEEPS_RESULTS = "changes training"
-REORDERS = True
-NEEDS_FINDING = True  # it costs repeatable training: only where the order is seen to cost time
-WHEN = "launch"
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
+from torchdoctor.facts.lookup import loader_target, order_wait_share, training_loaders
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _SINCE = (2, 6)
 
 
 def refuses(recording: Recording) -> str | None:
     """Why the order cannot be given up or costs nothing."""
-    from torchdoctor.facts.lookup import training_loaders
-
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there is no order to give up."
@@ -68,21 +61,12 @@ def refuses(recording: Recording) -> str | None:
 
 def works_on_s(recording: Recording) -> float | None:
     """Seconds of a step spent waiting while a later batch lay ready."""
-    from torchdoctor.facts.lookup import order_wait_share
-
     share, steps = order_wait_share(recording), recording.steps
     return None if share is None or steps is None else share * steps.mean_s
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say which batches lay ready."""
-    return False
-
-
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """It has no values to choose from."""
-    from torchdoctor.facts.lookup import loader_target
-
     return [loader_target(recording)]
 
 
@@ -105,28 +89,24 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_loader(give_up_order)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return loader_location(recording)
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where."""
-    from torchdoctor.edits.calls import loader_call
-
-    return loader_call(recording, in_order=False)
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where the place is not known."""
-    from torchdoctor.edits.calls import loader_edits
-
-    return loader_edits(recording, in_order=False)
-
-
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("worker-imbalance",),
+    keeps_results="changes training",
+    when="launch",
+    reorders=True,
+    needs_finding=True,  # it costs repeatable training: only where the order is seen to cost time
+    refuses=refuses,
+    settings=settings,
+    works_on_s=works_on_s,
+    suits=lambda trace: False,
+    apply=apply,
+    location=loader_location,
+    instruction=lambda settings, recording: loader_call(recording, in_order=False),
+    edits=lambda settings, recording: loader_edits(recording, in_order=False),
+    example=Example(
+        code="""
 import multiprocessing
 import time
 
@@ -157,7 +137,8 @@ if __name__ == "__main__":
         seen.append(int(x))
         model(x).sum().backward()
     print("first:", seen[0] == 0, "all:", sorted(seen))
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "first: True all: [0, 1, 2, 3, 4, 5]"
-EXAMPLE_WITH = "first: False all: [0, 1, 2, 3, 4, 5]"
+""",
+        without="first: True all: [0, 1, 2, 3, 4, 5]",
+        with_fix="first: False all: [0, 1, 2, 3, 4, 5]",
+    ),
+)

@@ -47,37 +47,30 @@ Sources
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
-
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording
-
-    class Tried(Protocol):
-        """One launch with one size; see `trials.sizes`."""
-
-        settings: dict[str, Any]
-        fits: bool
-        seconds: float | None
-        peak_memory_bytes: float | None
-
-
-TREATS = ("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share")
-KEEPS_RESULTS = "changes training"
-WHEN = "launch"
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
+from torchdoctor.facts.gradient_noise import noise_scale
+from torchdoctor.facts.lookup import loader_target, place, training_loaders
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _WORTH = 0.01  # of the time per sample: a doubling that gains less is the last
 _MOST_OF_MEMORY = 0.8  # without a GPU: what is beyond would be taken from other programs
 
 
+class Tried(Protocol):
+    """One launch with one size; see `trials.sizes`."""
+
+    settings: dict[str, Any]
+    fits: bool
+    seconds: float | None
+    peak_memory_bytes: float | None
+
+
 def refuses(recording: Recording) -> str | None:
     """Why the batch cannot be made larger, or should not."""
-    from torchdoctor.facts.gradient_noise import noise_scale
-    from torchdoctor.facts.lookup import training_loaders
-
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, whose batch size could be set."
@@ -100,8 +93,6 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Twice the batch, a multiple of 8, where the dataset has so many; `next_settings` goes on."""
-    from torchdoctor.facts.lookup import loader_target, training_loaders
-
     today = training_loaders(recording)[0].batch_size or 1
     size, most = _doubled(today), _most(recording)
     return [{"batch_size": size, **loader_target(recording)}] if size <= most else []
@@ -114,8 +105,6 @@ def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any
         tried: the untouched program, then each size as it was tried.
         recording: the observed program.
     """
-    from torchdoctor.facts.lookup import loader_target, training_loaders
-
     today = training_loaders(recording)[0].batch_size or 1
     sizes = {int(one.settings.get("batch_size", today)): one for one in tried}
     fitting = [size for size, one in sizes.items() if one.fits]
@@ -142,9 +131,6 @@ def _doubled(size: int) -> int:
 
 def _most(recording: Recording) -> float:
     """Samples of the dataset, or what the gradient noise scale calls useful at most."""
-    from torchdoctor.facts.gradient_noise import noise_scale
-    from torchdoctor.facts.lookup import training_loaders
-
     length, scale = training_loaders(recording)[0].dataset_length, noise_scale(recording)
     useful = math.inf if scale is None or scale.high is None else scale.high
     return min(math.inf if length is None else length, useful)
@@ -171,8 +157,6 @@ def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> boo
 
 def note(recording: Recording) -> str | None:
     """The measured gradient noise scale."""
-    from torchdoctor.facts.gradient_noise import noise_scale
-
     scale = noise_scale(recording)
     return None if scale is None else f"the gradient noise scale is {scale.words()}"
 
@@ -195,19 +179,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_loader(enlarge)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return loader_location(recording)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; the useful limit; what becomes of the learning rate."""
-    from torchdoctor.edits.calls import loader_call
-    from torchdoctor.facts.gradient_noise import noise_scale
-    from torchdoctor.facts.lookup import place, training_loaders
-
     call = loader_call(recording, batch_size=settings["batch_size"])
     scale = noise_scale(recording)
     if scale is not None:
@@ -223,14 +196,22 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return f"{call}\n{where}  {name}(..., lr={rate:.3g})  # a start: raised {how}, then tune it"
 
 
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The loader's argument; the learning rate stays the user's to choose."""
-    from torchdoctor.edits.calls import loader_edits
-
-    return loader_edits(recording, batch_size=settings["batch_size"])
-
-
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("batch-too-small", "python-overhead", "many-small-kernels", "optimizer-share"),
+    keeps_results="changes training",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    next_settings=next_settings,
+    note=note,
+    apply=apply,
+    location=loader_location,
+    instruction=instruction,
+    edits=lambda settings, recording: loader_edits(recording, batch_size=settings["batch_size"]),
+    example=Example(
+        code="""
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -243,7 +224,9 @@ for (x,) in DataLoader(TensorDataset(torch.ones(32, 4)), batch_size=8):
     optimizer.zero_grad()
     sizes.append(len(x))
 print("batches:", sizes)
-"""
-EXAMPLE_SETTINGS = {"batch_size": 16}
-EXAMPLE_WITHOUT = "batches: [8, 8, 8, 8]"
-EXAMPLE_WITH = "batches: [16, 16]"
+""",
+        settings={"batch_size": 16},
+        without="batches: [8, 8, 8, 8]",
+        with_fix="batches: [16, 16]",
+    ),
+)

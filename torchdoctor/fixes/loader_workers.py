@@ -50,27 +50,23 @@ Sources
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import LoaderFacts, Location, Recording
-
-TREATS = (
-    "data-wait",
-    "loader-cpu-bound",
-    "loader-io-bound",
-    "batch-transfer",
-    "worker-count",
-    "workers-respawned",
-    "slow-sample",
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
+from torchdoctor.facts.beside_training import fewest, making_s, workers_that_keep_up
+from torchdoctor.facts.fetch_time import MOSTLY_WAITING, untold_wait
+from torchdoctor.facts.lookup import (
+    changes_itself,
+    data_wait_share,
+    loader_target,
+    place,
+    respawn_share,
+    training_loaders,
+    workers_keep_up,
 )
-KEEPS_RESULTS = "within rounding"
-KEEPS_BUT = "the same samples; with random augmentation other random numbers than before"
-PHASES = ("data_wait_s", "loader_start_s")
-WHEN = "between steps"
-BY_SECOND_LOADER = True
-PREPARES_ELSEWHERE = True
+from torchdoctor.words import LoaderFacts, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _NOTHING_TO_GAIN = 0.01  # share of the step spent waiting
 _IOWAIT = 0.2
@@ -88,8 +84,6 @@ def __iter__(self):
 
 def refuses(recording: Recording) -> str | None:
     """Why more workers cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import data_wait_share, training_loaders
-
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to start."
@@ -111,8 +105,6 @@ def refuses(recording: Recording) -> str | None:
 
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which workers do each for themselves."""
-    from torchdoctor.facts.lookup import changes_itself, training_loaders
-
     loaders = training_loaders(recording)
     said = changes_itself(recording)
     if said is None or loaders[0].num_workers:
@@ -125,8 +117,6 @@ def doubt(recording: Recording) -> str | None:
 
 def note(recording: Recording) -> str | None:
     """A cache in the dataset becomes one for each worker."""
-    from torchdoctor.facts.lookup import place, training_loaders
-
     loaders = training_loaders(recording)
     caches = [one for one in loaders[0].dataset_writes if one.cache] if loaders else []
     if not caches or loaders[0].num_workers:
@@ -139,8 +129,6 @@ def note(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Numbers of workers, the one that should just keep up with the model first."""
-    from torchdoctor.facts.lookup import loader_target, training_loaders
-
     loader = training_loaders(recording)[0]
     target = {"loader": loader.ident} if loader.iterable else loader_target(recording)
     numbers = worker_numbers(recording, loader)
@@ -152,8 +140,6 @@ def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[s
 
     A parallel operator waits for its slowest thread, and that one waits for a worker's core.
     """
-    from torchdoctor.facts.lookup import training_loaders
-
     threads = recording.main.flags.num_threads
     workers = settings.get("num_workers", 0)
     if recording.has_gpu or not threads or _waits(recording, training_loaders(recording)[0]):
@@ -166,9 +152,6 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
     """At most four numbers of workers worth trying, most promising first, without today's."""
     if not _shards(loader):
         return [1]  # which repeats nothing
-    from torchdoctor.facts.beside_training import fewest, making_s, workers_that_keep_up
-    from torchdoctor.facts.lookup import workers_keep_up
-
     cpus = recording.environment.whole_cpus
     if workers_keep_up(recording):
         least = fewest(recording, loader)
@@ -196,15 +179,11 @@ def _shards(loader: LoaderFacts) -> bool:
 
 
 def _started_again(recording: Recording) -> bool:
-    from torchdoctor.facts.lookup import respawn_share
-
     return (respawn_share(recording) or 0.0) >= _STARTED_AGAIN
 
 
 def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether the training process may make its batches in less time than it waits for workers."""
-    from torchdoctor.facts.beside_training import making_s
-
     steps, own_s = recording.steps, making_s(recording, loader)
     if not loader.num_workers or steps is None or own_s is None:
         return False
@@ -214,8 +193,6 @@ def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """More workers may go on helping where they wait; twice the CPUs where they compute."""
-    from torchdoctor.facts.lookup import training_loaders
-
     loader = training_loaders(recording)[0]
     cpus = recording.environment.whole_cpus
     if not _shards(loader):
@@ -226,9 +203,6 @@ def ladder(recording: Recording) -> dict[str, Any]:
 
 def _waits(recording: Recording, loader: LoaderFacts) -> bool:
     """Whether preparing a batch waits (disk, network, sleep) instead of computing."""
-    from torchdoctor.facts.fetch_time import MOSTLY_WAITING, untold_wait
-    from torchdoctor.facts.lookup import workers_keep_up
-
     if untold_wait(recording) is not None or workers_keep_up(recording):
         return False  # more workers than cores for what may compute are dear
     if loader.sample_cpu_share is not None:
@@ -269,13 +243,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_loader(set_workers, with_second=True)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return loader_location(recording)
-
-
 def advice(recording: Recording) -> str:
     """For traces, which do not say how many cores the machine has, nor what the dataset does."""
     return (
@@ -288,9 +255,6 @@ def advice(recording: Recording) -> str:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; of an IterableDataset also what more workers need."""
-    from torchdoctor.edits.calls import loader_call
-    from torchdoctor.facts.lookup import training_loaders
-
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(training_loaders(recording)[0]):
         return f"{call}\n{_SHARDING}"
@@ -302,14 +266,42 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the place is not known."""
-    from torchdoctor.edits.calls import loader_edits, without_workers
-
     if not settings["num_workers"]:
         return without_workers(recording)
     return loader_edits(recording, num_workers=settings["num_workers"])
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=(
+        "data-wait",
+        "loader-cpu-bound",
+        "loader-io-bound",
+        "batch-transfer",
+        "worker-count",
+        "workers-respawned",
+        "slow-sample",
+    ),
+    keeps_results="within rounding",
+    keeps_but="the same samples; with random augmentation other random numbers than before",
+    phases=("data_wait_s", "loader_start_s"),
+    when="between steps",
+    by_second_loader=True,
+    prepares_elsewhere=True,
+    refuses=refuses,
+    settings=settings,
+    together=together,
+    ladder=ladder,
+    doubt=doubt,
+    note=note,
+    apply=apply,
+    location=loader_location,
+    advice=advice,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import os
 
 import torch
@@ -334,7 +326,9 @@ if __name__ == "__main__":
         optimizer.step()
         optimizer.zero_grad()
     print("loaded elsewhere:", os.getpid() not in pids, "processes:", len(pids))
-"""
-EXAMPLE_SETTINGS = {"num_workers": 2}
-EXAMPLE_WITHOUT = "loaded elsewhere: False processes: 1"
-EXAMPLE_WITH = "loaded elsewhere: True processes: 2"
+""",
+        settings={"num_workers": 2},
+        without="loaded elsewhere: False processes: 1",
+        with_fix="loaded elsewhere: True processes: 2",
+    ),
+)

@@ -46,20 +46,11 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, OptimizerFacts, Recording
-
-TREATS: tuple[str, ...] = ()
-KEEPS_RESULTS = "changes training"
-AIM = "training"
-WHEN = "launch"
-TRIAL = "range test"
-COSTS = (
-    "a schedule brings more numbers to choose, and the rate has a large effect on how well a model "
-    "generalises, which no short run shows."
-)
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import OptimizerFacts, Recording
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
 
 _SEVERAL = (
     "Several optimizers train: the losses do not show which of them a rate is too high for. "
@@ -139,15 +130,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.around_step(raise_rates, give_back)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the optimizer is made, after which the schedule is."""
-    return next(x.location for x in recording.main.optimizers if x.steps)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The scheduler for each optimizer of the program's; `max_lr` where a range test found it."""
-    from torchdoctor.facts.lookup import place
-
     stepped = [x for x in recording.main.optimizers if x.steps]
     if len(stepped) == 1:
         return _schedule(stepped[0], settings.get("max_lr"))
@@ -174,7 +158,44 @@ def _schedule(one: OptimizerFacts, found: float | None) -> str:
     )
 
 
-EXAMPLE = """
+_SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=(),
+    keeps_results="changes training",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    apply=apply,
+    location=lambda recording: next(x.location for x in recording.main.optimizers if x.steps),
+    instruction=instruction,
+    training=TrainingAdvice(
+        trial="range test",
+        costs=(
+            "a schedule brings more numbers to choose, and the rate has a large effect on how well "
+            "a model generalises, which no short run shows."
+        ),
+        untriable=untriable,
+    ),
+    offers=[
+        ({"processes": [{"pid": 1, "optimizers": [_SGD]}]}, "max_lr=..., total_steps"),
+        (
+            {"processes": [{"pid": 1, "optimizers": [{**_SGD, "distinct_lrs": 2}]}]},
+            'max_lr=[... * group["lr"] for group in optimizer.param_groups], total_steps',
+        ),
+    ],
+    refusals=[
+        ({}, "not known"),
+        ({"processes": [{"pid": 1, "optimizers": [{**_SGD, "lr": 0.02}]}]}, "by itself"),
+        (
+            {"processes": [{"pid": 1, "optimizers": [_SGD], "flags": {"schedulers": 1}}]},
+            "makes a learning-rate scheduler",
+        ),
+    ],
+    example=Example(
+        code="""
 import torch
 
 weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
@@ -187,25 +208,9 @@ for step in range(3):
     optimizer.zero_grad()
     print("moved by %g, rate %g" % (before - weight.item(), scheduler.get_last_lr()[0]))
     scheduler.step()
-"""
-EXAMPLE_SETTINGS = {"steps": 3, "lowest_factor": 0.1, "highest_factor": 10.0}
-EXAMPLE_WITHOUT = "moved by 2, rate 2\nmoved by 1, rate 1\nmoved by 0.5, rate 0.5"
-EXAMPLE_WITH = "moved by 0.2, rate 2\nmoved by 2, rate 1\nmoved by 20, rate 0.5"
-
-
-_SGD = {"ident": 0, "cls": "torch.optim.sgd.SGD", "lr": 0.01, "first_lr": 0.01, "steps": 60}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"processes": [{"pid": 1, "optimizers": [_SGD]}]}, "max_lr=..., total_steps"),
-    (
-        {"processes": [{"pid": 1, "optimizers": [{**_SGD, "distinct_lrs": 2}]}]},
-        'max_lr=[... * group["lr"] for group in optimizer.param_groups], total_steps',
+""",
+        settings={"steps": 3, "lowest_factor": 0.1, "highest_factor": 10.0},
+        without="moved by 2, rate 2\nmoved by 1, rate 1\nmoved by 0.5, rate 0.5",
+        with_fix="moved by 0.2, rate 2\nmoved by 2, rate 1\nmoved by 20, rate 0.5",
     ),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "not known"),
-    ({"processes": [{"pid": 1, "optimizers": [{**_SGD, "lr": 0.02}]}]}, "by itself"),
-    (
-        {"processes": [{"pid": 1, "optimizers": [_SGD], "flags": {"schedulers": 1}}]},
-        "makes a learning-rate scheduler",
-    ),
-]
+)

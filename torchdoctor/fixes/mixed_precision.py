@@ -60,25 +60,22 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("compute", "low-precision-unused", "tensor-cores-unused", "memory-near-limit")
-KEEPS_RESULTS = "lower precision"
-WHEN = "between steps"
+from torchdoctor.edits import Edit
+from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.edits.training import around_forward, with_scaler
+from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions, low_precision
+from torchdoctor.facts.lookup import place, training_models
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _LOW = ("bfloat16", "float16")
-CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
+_LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: for float16
 
 
 def refuses(recording: Recording) -> str | None:
     """Why 16 bits cannot apply or would be slower."""
-    from torchdoctor.facts.hardware import low_precision
-    from torchdoctor.facts.lookup import training_models
-
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen to put under autocast."
@@ -94,11 +91,9 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _hardware(recording: Recording) -> str | None:
-    from torchdoctor.facts.hardware import compute_capability, has_bf16_instructions
-
     if recording.has_gpu:
         capability = compute_capability(recording)
-        if capability is not None and capability < CAPABILITY:
+        if capability is not None and capability < _LEAST_CAPABILITY:
             return (
                 f"The GPU (compute capability {capability[0]}.{capability[1]}) has no tensor "
                 "cores: those for float16 came with 7.0, for bfloat16 with 8.0."
@@ -126,15 +121,8 @@ def _unscalable(recording: Recording) -> str | None:
     return None
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """It helps matrix products that do not run on tensor cores yet."""
-    return (trace.tensor_core_share or 0.0) < 0.5
-
-
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """bfloat16, or what the GPU has in its place."""
-    from torchdoctor.facts.hardware import low_precision
-
     return [{"dtype": low_precision(recording) or "bfloat16"}]
 
 
@@ -172,9 +160,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
     A Trainer of a library is asked for it in its own words.
     """
-    from torchdoctor.edits.trainers import trainer_call
-    from torchdoctor.facts.lookup import place, training_models
-
     device, dtype = "cuda" if recording.has_gpu else "cpu", settings.get("dtype", "bfloat16")
     if dtype == "bfloat16":
         asked = trainer_call(recording, {"bfloat16": True})
@@ -208,8 +193,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where forward and backward are not in one function."""
-    from torchdoctor.edits.training import around_forward, with_scaler
-
     dtype = settings.get("dtype", "bfloat16")
     context = f"torch.autocast(device_type={{device}}, dtype=torch.{dtype})"
     around = around_forward(recording, context)
@@ -219,33 +202,12 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     return [*around, *scaled] if scaled else []
 
 
-EXAMPLE = """
-import torch
-
-torch.manual_seed(0)
-model = torch.nn.Linear(8, 8)
-x = torch.randn(4, 8)
-(model(x) ** 2).mean().backward()
-output = model(x)
-print("training forward:", output.dtype, "gradient:", model.weight.grad.dtype)
-(output.float() ** 2).mean().backward()
-model.eval()
-print("evaluation:", model(x).dtype)
-"""
-EXAMPLE_SETTINGS = {"dtype": "bfloat16"}
-EXAMPLE_WITHOUT = """training forward: torch.float32 gradient: torch.float32
-evaluation: torch.float32"""
-EXAMPLE_WITH = """training forward: torch.bfloat16 gradient: torch.float32
-evaluation: torch.float32"""
-
 _FIRST_TENSOR_CORES, _FIRST_BFLOAT16 = (7, 0), (8, 0)  # of float16: V100, T4; of bfloat16: A100
 _OLDER = "before Ampere (V100, T4): torch.float16, which needs torch.amp.GradScaler"
 
 
 def advice(recording: Recording) -> str | None:
     """For traces: the code for the GPU that was recorded; None: it has no 16-bit tensor cores."""
-    from torchdoctor.facts.hardware import compute_capability
-
     capability = compute_capability(recording)
     device = "cuda" if recording.has_gpu else "cpu"
     if capability is not None and capability < _FIRST_TENSOR_CORES:
@@ -268,3 +230,40 @@ def advice(recording: Recording) -> str | None:
         "scaler.step(optimizer)\n"
         "scaler.update()"
     )
+
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("compute", "low-precision-unused", "tensor-cores-unused", "memory-near-limit"),
+    keeps_results="lower precision",
+    when="between steps",
+    least_capability=_LEAST_CAPABILITY,
+    refuses=refuses,
+    settings=settings,
+    suits=lambda trace: (trace.tensor_core_share or 0.0) < 0.5,
+    apply=apply,
+    advice=advice,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 8)
+x = torch.randn(4, 8)
+(model(x) ** 2).mean().backward()
+output = model(x)
+print("training forward:", output.dtype, "gradient:", model.weight.grad.dtype)
+(output.float() ** 2).mean().backward()
+model.eval()
+print("evaluation:", model(x).dtype)
+""",
+        settings={"dtype": "bfloat16"},
+        without="""training forward: torch.float32 gradient: torch.float32
+evaluation: torch.float32""",
+        with_fix="""training forward: torch.bfloat16 gradient: torch.float32
+evaluation: torch.float32""",
+    ),
+)

@@ -32,37 +32,27 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Recording
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import call_edits
+from torchdoctor.facts.backend import backend_by_host
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
-TREATS = ("backend-not-nccl",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "by hand"
-UNTRIED = "NCCL needs a GPU of its own for each process, which only the script can give it."
 _BACKEND = "cpu:gloo,cuda:nccl"
 
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.facts.backend import backend_by_host
-
     if backend_by_host(recording) is None:
         return "No tensors of GPUs are sent between processes by gloo or MPI."
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call, and what has to stand before it."""
-    from torchdoctor.facts.lookup import place
-
     where = place(recording, recording.main.backend_location, "where the process group is made")
     return (
         f'{where}  init_process_group(backend="{_BACKEND}", ...)\n'
@@ -72,8 +62,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The argument of the call; [] where its place is unknown."""
-    from torchdoctor.edits.calls import call_edits
-
     place = recording.main.backend_location
     return call_edits(recording, place, "init_process_group", {"backend": _BACKEND})
 
@@ -86,10 +74,22 @@ _GLOO = {
     "backend_location": {"file": "/w/train.py", "line": 8, "function": "main"},
     "models": [_MODEL],
 }
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"processes": [_GLOO]}, 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"'),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "No tensors of GPUs"),
-    ({"processes": [{**_GLOO, "backend": "nccl"}]}, "No tensors of GPUs"),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("backend-not-nccl",),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="NCCL needs a GPU of its own for each process, which only the script can give it.",
+    refuses=refuses,
+    instruction=instruction,
+    edits=edits,
+    offers=[
+        ({"processes": [_GLOO]}, 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"'),
+    ],
+    refusals=[
+        ({}, "No tensors of GPUs"),
+        ({"processes": [{**_GLOO, "backend": "nccl"}]}, "No tensors of GPUs"),
+    ],
+)

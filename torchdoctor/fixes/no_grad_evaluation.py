@@ -36,15 +36,12 @@ Sources
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, ModelFacts, Recording
-
-TREATS = ("evaluation-with-gradients",)
-KEEPS_RESULTS = "exactly"
-WHEN = "between steps"
+from torchdoctor.edits import DecoratorEdit, Edit
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import ModelFacts, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -67,11 +64,6 @@ def _changed(recording: Recording) -> list[ModelFacts]:
         for m in recording.main.models
         if m.eval_forwards_with_grad and m.forwards > m.eval_forwards
     ]
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
 
 
 class _Watched:
@@ -148,15 +140,8 @@ def _flat(value: Any) -> Any:
         yield value
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the model is evaluated."""
-    return next((m.eval_with_grad_location for m in _changed(recording)), None)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Where to turn gradients off."""
-    from torchdoctor.facts.lookup import place
-
     lines = []
     for model in _changed(recording):
         where = place(recording, model.eval_with_grad_location, "where it is evaluated")
@@ -166,8 +151,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """Decorate the function that evaluates; empty where the place is not known."""
-    from torchdoctor.edits import DecoratorEdit
-
     places = [m.eval_with_grad_location for m in _changed(recording)]
     return [
         DecoratorEdit(file=where.file, line=where.line, decorator="torch.no_grad()")
@@ -176,7 +159,19 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     ]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("evaluation-with-gradients",),
+    keeps_results="exactly",
+    when="between steps",
+    refuses=refuses,
+    apply=apply,
+    location=lambda recording: next((m.eval_with_grad_location for m in _changed(recording)), None),
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 torch.manual_seed(0)
@@ -191,7 +186,8 @@ for (x,) in data:
 model.eval()
 recorded = [model(x).requires_grad for (x,) in data]
 print("graphs:", recorded, "trained through:", frozen.weight.grad is not None)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "graphs: [True, True, True, True] trained through: True"
-EXAMPLE_WITH = "graphs: [True, False, False, False] trained through: True"
+""",
+        without="graphs: [True, True, True, True] trained through: True",
+        with_fix="graphs: [True, False, False, False] trained through: True",
+    ),
+)

@@ -35,20 +35,11 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS: tuple[str, ...] = ()
-KEEPS_RESULTS = "changes training"
-AIM = "training"
-WHEN = "launch"
-TRIAL = "loss"
-COSTS = (
-    "whoever uses the trained model has to normalize in the same way; batch normalization behaves "
-    "differently in evaluation and suits no batch of one or two."
-)
+from torchdoctor.facts.lookup import training_loaders, training_models
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions
@@ -85,8 +76,6 @@ def _input(recording: Recording) -> bool:
 
 
 def _deep(recording: Recording) -> bool:
-    from torchdoctor.facts.lookup import training_models
-
     return any(m.conv2d >= _DEEP and not m.norms for m in training_models(recording))
 
 
@@ -114,8 +103,6 @@ def _rounded(value: float) -> float:
 
 def untriable(recording: Recording) -> str | None:
     """Why a run cannot show anything of it."""
-    from torchdoctor.facts.lookup import training_loaders, training_models
-
     if not _input(recording):
         return "Batch normalization between convolutions cannot be put into a program that runs."
     if len(training_models(recording)) > 1:
@@ -178,7 +165,64 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join(lines)
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    also_known_as=("input-normalization", "batch-normalization"),
+    treats=(),
+    keeps_results="changes training",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    apply=apply,
+    instruction=instruction,
+    training=TrainingAdvice(
+        trial="loss",
+        costs=(
+            "whoever uses the trained model has to normalize in the same way; batch normalization "
+            "behaves differently in evaluation and suits no batch of one or two."
+        ),
+        untriable=untriable,
+    ),
+    offers=[
+        (
+            {
+                "processes": [
+                    {"pid": 1, "analysed_steps": 6, "input_mean": 127.0, "input_std": 70.0}
+                ]
+            },
+            "(x - 127) / 70",
+        ),
+        (
+            {
+                "processes": [
+                    {
+                        "pid": 1,
+                        "analysed_steps": 6,
+                        "models": [{"ident": 0, "forwards": 9, "conv2d": 8}],
+                    }
+                ]
+            },
+            "BatchNorm2d",
+        ),
+    ],
+    refusals=[
+        ({}, "profiler window"),
+        (
+            {
+                "processes": [
+                    {"pid": 1, "analysed_steps": 6, "input_mean": 0.242, "input_std": 0.219}
+                ]
+            },
+            "mean 0.24 and deviation 0.22: within what is passed over (|mean| up to 5, deviation",
+        ),
+        (
+            {"processes": [{"pid": 1, "analysed_steps": 6}]},
+            "token numbers",
+        ),
+    ],
+    example=Example(
+        code="""
 import torch
 
 class Shows(torch.nn.Module):
@@ -196,36 +240,9 @@ rows = torch.utils.data.TensorDataset(torch.tensor([[100.0, 5.0], [140.0, 7.0]])
 for (x,) in torch.utils.data.DataLoader(rows, batch_size=2):
     model(x).backward()
     optimizer.step()
-"""
-EXAMPLE_SETTINGS = {"mean": [120.0, 6.0], "std": [20.0, 2.0]}
-EXAMPLE_WITHOUT = "[100.0, 5.0, 140.0, 7.0]"
-EXAMPLE_WITH = "[-1.0, -0.5, 1.0, 0.5]"
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"processes": [{"pid": 1, "analysed_steps": 6, "input_mean": 127.0, "input_std": 70.0}]},
-        "(x - 127) / 70",
+""",
+        settings={"mean": [120.0, 6.0], "std": [20.0, 2.0]},
+        without="[100.0, 5.0, 140.0, 7.0]",
+        with_fix="[-1.0, -0.5, 1.0, 0.5]",
     ),
-    (
-        {
-            "processes": [
-                {
-                    "pid": 1,
-                    "analysed_steps": 6,
-                    "models": [{"ident": 0, "forwards": 9, "conv2d": 8}],
-                }
-            ]
-        },
-        "BatchNorm2d",
-    ),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "profiler window"),
-    (
-        {"processes": [{"pid": 1, "analysed_steps": 6, "input_mean": 0.242, "input_std": 0.219}]},
-        "mean 0.24 and deviation 0.22: within what is passed over (|mean| up to 5, deviation 0.2",
-    ),
-    (
-        {"processes": [{"pid": 1, "analysed_steps": 6}]},
-        "token numbers",
-    ),
-]
+)

@@ -33,14 +33,10 @@ Sources
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording, TraceStatistics
-
-TREATS = ("cpu-execution", "compute")
-KEEPS_RESULTS = "within rounding"
-WHEN = "launch"
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _NODES = "/sys/devices/system/node"
 
@@ -55,11 +51,6 @@ def refuses(recording: Recording) -> str | None:
     if recording.has_gpu and (recording.shares.cpu or 0.0) < 0.05:
         return "The model trains on a GPU, and the host's operators hardly matter."
     return None
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """Memory nodes matter where operators compute on the CPU."""
-    return not trace.has_device
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
@@ -99,7 +90,19 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return f"numactl --cpunodebind={node} --membind={node} {command}"
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("cpu-execution", "compute"),
+    keeps_results="within rounding",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    suits=lambda trace: not trace.has_device,
+    apply=apply,
+    instruction=instruction,
+    example=Example(
+        code="""
 import os
 import torch
 
@@ -109,7 +112,9 @@ if __name__ == "__main__":
         parts = [part.split("-") for part in file.read().strip().split(",")]
     of_node = {c for part in parts for c in range(int(part[0]), int(part[-1]) + 1)}
     print("on node 0:", os.sched_getaffinity(0) <= of_node)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {"node": 0}
-EXAMPLE_WITHOUT = "on node 0: True"
-EXAMPLE_WITH = "on node 0: True"
+""",
+        settings={"node": 0},
+        without="on node 0: True",
+        with_fix="on node 0: True",
+    ),
+)

@@ -36,26 +36,20 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
+from torchdoctor.checks import odd_sizes, sizes_not_multiples
+from torchdoctor.facts.hardware import compute_capability
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.facts.padding import padding_gains
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 _NAMED = 3
-
-TREATS = ("odd-sizes", "sizes-not-multiples")
-KEEPS_RESULTS = "changes training"
-WHEN = "by hand"
-UNTRIED = (
-    "it gives the model other shapes, which only its source can: its products are timed alone."
-)
 
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.checks import odd_sizes, sizes_not_multiples
-    from torchdoctor.facts.padding import padding_gains
-
     timed = padding_gains(recording)
     if timed and not any(one.worthwhile for one in timed):
         return f"Padded, the program's own products gain too little: {timed[0].text}."
@@ -68,17 +62,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each layer with the sizes to give it."""
-    from torchdoctor.facts.hardware import compute_capability
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.facts.padding import padding_gains
-
     tile = 64 if (compute_capability(recording) or (0, 0)) >= (8, 0) else 8
     lines = [one.text for one in padding_gains(recording) if one.worthwhile]
     if not recording.has_gpu:
@@ -142,27 +127,41 @@ _PADDED = {
     "speedups": [1.3, 1.32, 1.29, 1.33],
 }
 _GPU = {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({"environment": _GPU, "processes": [{"pid": 1, "models": [_MODEL]}]}, "768 -> 50304"),
-    (
-        {"processes": [{"pid": 1, "models": [_MODEL], "padded_products": [_PADDED]}]},
-        "columns 50257 -> 50304: 1.31x (1.28 to 1.34) measured alone",
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("odd-sizes", "sizes-not-multiples"),
+    keeps_results="changes training",
+    when="by hand",
+    untried=(
+        "it gives the model other shapes, which only its source can: its products are timed alone."
     ),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({"processes": [{"pid": 1, "models": [{**_MODEL, "device": "cpu"}]}]}, "CPU"),
-    ({"processes": [{"pid": 1, "models": [{**_MODEL, "odd_sizes": []}]}]}, "No large layer"),
-    (
-        {
-            "environment": _GPU,
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [_MODEL],
-                    "padded_products": [{**_PADDED, "speedups": [0.99, 1.01, 1.0]}],
-                }
-            ],
-        },
-        "gain too little: columns 50257 -> 50304: 1.00x",
-    ),
-]
+    refuses=refuses,
+    advice=advice,
+    instruction=instruction,
+    offers=[
+        ({"environment": _GPU, "processes": [{"pid": 1, "models": [_MODEL]}]}, "768 -> 50304"),
+        (
+            {"processes": [{"pid": 1, "models": [_MODEL], "padded_products": [_PADDED]}]},
+            "columns 50257 -> 50304: 1.31x (1.28 to 1.34) measured alone",
+        ),
+    ],
+    refusals=[
+        ({"processes": [{"pid": 1, "models": [{**_MODEL, "device": "cpu"}]}]}, "CPU"),
+        ({"processes": [{"pid": 1, "models": [{**_MODEL, "odd_sizes": []}]}]}, "No large layer"),
+        (
+            {
+                "environment": _GPU,
+                "processes": [
+                    {
+                        "pid": 1,
+                        "models": [_MODEL],
+                        "padded_products": [{**_PADDED, "speedups": [0.99, 1.01, 1.0]}],
+                    }
+                ],
+            },
+            "gain too little: columns 50257 -> 50304: 1.00x",
+        ),
+    ],
+)

@@ -33,24 +33,24 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TraceStatistics
-
-TREATS = ("workers-respawned", "data-wait")
-KEEPS_RESULTS = "within rounding"
-KEEPS_BUT = "the same samples; with random augmentation other random numbers than before"
-PHASES = ("data_wait_s", "loader_start_s")
-WHEN = "launch"
-PREPARES_ELSEWHERE = True
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
+from torchdoctor.facts.lookup import (
+    changes_itself,
+    data_wait_share,
+    loader_target,
+    place,
+    training_loaders,
+)
+from torchdoctor.fixes import loader_workers
+from torchdoctor.fixes.loader_workers import worker_numbers
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why keeping workers alive cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import data_wait_share, place, training_loaders
-
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to keep."
@@ -76,17 +76,12 @@ def refuses(recording: Recording) -> str | None:
 
 def includes(recording: Recording) -> tuple[str, ...]:
     """A loader without workers gets them here as well."""
-    from torchdoctor.facts.lookup import training_loaders
-
     loaders = training_loaders(recording)
     return ("loader-workers",) if loaders and not loaders[0].num_workers else ()
 
 
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which persistent workers would not forget."""
-    from torchdoctor.facts.lookup import changes_itself, training_loaders
-    from torchdoctor.fixes import loader_workers
-
     loaders = training_loaders(recording)
     said = changes_itself(recording)
     if said is None or not loaders[0].num_workers:
@@ -99,9 +94,6 @@ def doubt(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The loader's own number of workers; where it has none, the one that should keep up."""
-    from torchdoctor.facts.lookup import loader_target, training_loaders
-    from torchdoctor.fixes.loader_workers import worker_numbers
-
     loader = training_loaders(recording)[0]
     target = loader_target(recording)
     if loader.num_workers:
@@ -111,8 +103,6 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
     """The same company as workers alone have."""
-    from torchdoctor.fixes import loader_workers
-
     return loader_workers.together(settings, recording)
 
 
@@ -141,33 +131,27 @@ def _keywords(settings: dict[str, Any]) -> dict[str, Any]:
     return {**workers, "persistent_workers": True}
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return loader_location(recording)
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say that epochs restart workers, or that there are any."""
-    return False
-
-
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where."""
-    from torchdoctor.edits.calls import loader_call
-
-    return loader_call(recording, **_keywords(settings))
-
-
-def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where the place is not known."""
-    from torchdoctor.edits.calls import loader_edits
-
-    return loader_edits(recording, **_keywords(settings))
-
-
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("workers-respawned", "data-wait"),
+    keeps_results="within rounding",
+    keeps_but="the same samples; with random augmentation other random numbers than before",
+    phases=("data_wait_s", "loader_start_s"),
+    when="launch",
+    prepares_elsewhere=True,
+    refuses=refuses,
+    settings=settings,
+    together=together,
+    includes=includes,
+    suits=lambda trace: False,
+    doubt=doubt,
+    apply=apply,
+    location=loader_location,
+    instruction=lambda settings, recording: loader_call(recording, **_keywords(settings)),
+    edits=lambda settings, recording: loader_edits(recording, **_keywords(settings)),
+    example=Example(
+        code="""
 import os
 
 import torch
@@ -191,7 +175,8 @@ if __name__ == "__main__":
             pids.update(pid.tolist())
             model(x).sum().backward()
     print("worker processes in three epochs:", len(pids))
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "worker processes in three epochs: 3"
-EXAMPLE_WITH = "worker processes in three epochs: 1"
+""",
+        without="worker processes in three epochs: 3",
+        with_fix="worker processes in three epochs: 1",
+    ),
+)

@@ -40,16 +40,14 @@ Sources
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TraceStatistics
-
-TREATS = ("memcpy-share", "pageable-copies", "copy-without-pinning")
-KEEPS_RESULTS = "exactly"
-WHEN = "between steps"
-BY_SECOND_LOADER = True
+from torchdoctor.edits import Edit, NonBlockingEdit
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
+from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.facts.lookup import loader_target, training_loaders
+from torchdoctor.words import Recording, TraceStatistics
+from torchdoctor.words.specs import Example, FixSpec
 
 _WORTH = 0.005  # of the step
 _MARK = "_torchdoctor_pinned_by_loader"
@@ -57,8 +55,6 @@ _MARK = "_torchdoctor_pinned_by_loader"
 
 def refuses(recording: Recording) -> str | None:
     """Why pinning cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import training_loaders
-
     if not recording.has_gpu:
         return (
             "The program does not train on a CUDA GPU, and pinned memory only helps copies to one."
@@ -95,8 +91,6 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The training loader."""
-    from torchdoctor.facts.lookup import loader_target
-
     return [loader_target(recording)]
 
 
@@ -174,18 +168,8 @@ def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     return isinstance(target, int) and not isinstance(target, bool) and len(args) < 3
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return loader_location(recording)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where; and how to copy."""
-    from torchdoctor.edits.calls import loader_call
-    from torchdoctor.edits.trainers import trainer_call
-
     call = loader_call(recording, pin_memory=True)
     if trainer_call(recording, {"pin_memory": True}) is not None:
         return call  # which copies the batches itself
@@ -194,9 +178,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The loader's argument and the copies in the loop; empty where a library makes these."""
-    from torchdoctor.edits import NonBlockingEdit
-    from torchdoctor.edits.calls import loader_edits
-
     calls = [one.forward[0] for one in recording.main.passes if one.forward]
     pinned = loader_edits(recording, pin_memory=True)
     if not calls or not pinned:
@@ -205,7 +186,23 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     return [*pinned, NonBlockingEdit(file=first.file, line=first.line)]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    also_known_as=("non-blocking-copy",),
+    treats=("memcpy-share", "pageable-copies", "copy-without-pinning"),
+    keeps_results="exactly",
+    when="between steps",
+    by_second_loader=True,
+    refuses=refuses,
+    settings=settings,
+    suits=suits,
+    apply=apply,
+    location=loader_location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -216,8 +213,9 @@ for (x,) in DataLoader(TensorDataset(torch.ones(8, 4)), batch_size=4):
     pinned.append(torch.cuda.is_available() and x.is_pinned())
     model(x.to(device)).sum().backward()
 print("pinned:", pinned)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "pinned: [False, False]"
-EXAMPLE_WITH = "pinned: [True, True]"
-EXAMPLE_NEEDS = "cuda"
+""",
+        needs="cuda",
+        without="pinned: [False, False]",
+        with_fix="pinned: [True, True]",
+    ),
+)

@@ -60,21 +60,17 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import textwrap
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("memory-near-limit",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "by hand"
-UNTRIED = "it needs a process for each GPU, and a model that is a chain of layers."
+from torchdoctor.facts.hardware import memory_is_short
+from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
-    from torchdoctor.facts.hardware import memory_is_short
-
     main = recording.main
     if not recording.has_gpu or max(len(main.devices), main.world_size or 1) < 2:
         return "The program sees fewer than two GPUs."
@@ -85,17 +81,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The lines, with the program's own command."""
-    import textwrap
-
-    from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
-
     page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
     lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
     return lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
@@ -108,14 +95,25 @@ _FULL = {
 _MODEL = {"ident": 0, "device": "cuda:0", "forwards": 9, "elements": 2**28}
 _SHARDED = {**_MODEL, "data_parallel": "FSDP"}
 _PAIR = {"pid": 1, "devices": ["A", "A"]}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    (
-        {**_FULL, "processes": [{**_PAIR, "models": [_SHARDED]}]},
-        "# torchrun --standalone --nproc-per-node 2 train.py",
-    )
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    (_FULL, "fewer than two"),
-    ({**_FULL, "processes": [{**_PAIR, "models": [_MODEL]}]}, "fsdp"),
-    ({"processes": [{**_PAIR, "models": [_SHARDED]}]}, "fits"),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("memory-near-limit",),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="it needs a process for each GPU, and a model that is a chain of layers.",
+    refuses=refuses,
+    instruction=instruction,
+    offers=[
+        (
+            {**_FULL, "processes": [{**_PAIR, "models": [_SHARDED]}]},
+            "# torchrun --standalone --nproc-per-node 2 train.py",
+        )
+    ],
+    refusals=[
+        (_FULL, "fewer than two"),
+        ({**_FULL, "processes": [{**_PAIR, "models": [_MODEL]}]}, "fsdp"),
+        ({"processes": [{**_PAIR, "models": [_SHARDED]}]}, "fits"),
+    ],
+)

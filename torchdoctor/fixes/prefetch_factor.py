@@ -29,17 +29,18 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TraceStatistics
-
-TREATS = ("data-wait", "slow-sample", "worker-imbalance")
-KEEPS_RESULTS = "exactly"
-PHASES = ("data_wait_s", "loader_start_s")
-WHEN = "between steps"
-BY_SECOND_LOADER = True
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import loader_call, loader_edits, loader_location
+from torchdoctor.facts.lookup import (
+    data_wait_share,
+    loader_target,
+    training_loaders,
+    workers_keep_up,
+)
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 _DEFAULT = 2  # DataLoader's own, where workers are used
 _WORTH_TRYING = (4, 8)
@@ -47,8 +48,6 @@ _WORTH_TRYING = (4, 8)
 
 def refuses(recording: Recording) -> str | None:
     """Why a longer queue cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import data_wait_share, training_loaders, workers_keep_up
-
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so nothing is prefetched."
@@ -69,8 +68,6 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """Longer queues than today's."""
-    from torchdoctor.facts.lookup import loader_target, training_loaders
-
     today = training_loaders(recording)[0].prefetch_factor or _DEFAULT
     target = loader_target(recording)
     return [{"prefetch_factor": n, **target} for n in _WORTH_TRYING if n > today]
@@ -78,8 +75,6 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def ladder(recording: Recording) -> dict[str, Any]:
     """Up to 32 batches a worker: memory is what they cost."""
-    from torchdoctor.facts.lookup import training_loaders
-
     today = training_loaders(recording)[0].prefetch_factor or _DEFAULT
     return {"setting": "prefetch_factor", "least": 1, "most": max(32, today), "today": today}
 
@@ -102,33 +97,34 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_loader(prefetch, with_second=True)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
-    from torchdoctor.edits.calls import loader_location
-
-    return loader_location(recording)
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say whether the loader has workers, and only those prepare ahead."""
-    return False
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The argument to set, and where."""
-    from torchdoctor.edits.calls import loader_call
-
     return loader_call(recording, prefetch_factor=settings["prefetch_factor"])
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the place is not known."""
-    from torchdoctor.edits.calls import loader_edits
-
     return loader_edits(recording, prefetch_factor=settings["prefetch_factor"])
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("data-wait", "slow-sample", "worker-imbalance"),
+    keeps_results="exactly",
+    phases=("data_wait_s", "loader_start_s"),
+    when="between steps",
+    by_second_loader=True,
+    refuses=refuses,
+    settings=settings,
+    ladder=ladder,
+    suits=lambda trace: False,
+    apply=apply,
+    location=loader_location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -159,7 +155,9 @@ if __name__ == "__main__":
         seen = asked.value
         time.sleep(0.5)
     print("batches prepared ahead:", asked.value - 1)
-"""
-EXAMPLE_SETTINGS = {"prefetch_factor": 4}
-EXAMPLE_WITHOUT = "batches prepared ahead: 2"
-EXAMPLE_WITH = "batches prepared ahead: 4"
+""",
+        settings={"prefetch_factor": 4},
+        without="batches prepared ahead: 2",
+        with_fix="batches prepared ahead: 4",
+    ),
+)

@@ -32,21 +32,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import KeptGraph, Location, Recording
-
-TREATS = ("kept-graphs",)
-KEEPS_RESULTS = "exactly"
-WHEN = "launch"
+from torchdoctor.edits import DetachEdit, Edit
+from torchdoctor.facts.analysed import summed_graphs
+from torchdoctor.facts.lookup import place
+from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
+from torchdoctor.words import KeptGraph, Location, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to release."""
-    from torchdoctor.probe.hooks.analysis import ANALYSED_STEPS
-
     main = recording.main
     if main.analysed_steps < ANALYSED_STEPS:  # kept graphs are looked for at the last one
         return (
@@ -63,8 +60,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _sums(recording: Recording) -> list[KeptGraph]:
-    from torchdoctor.facts.analysed import summed_graphs
-
     return summed_graphs(recording)
 
 
@@ -117,8 +112,6 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write at each line."""
-    from torchdoctor.facts.lookup import place
-
     lines = []
     for one in recording.main.kept_graphs:
         where = place(recording, one.location, "where it is kept")
@@ -133,8 +126,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """`.detach()` at the lines that are known."""
-    from torchdoctor.edits import DetachEdit
-
     return [
         DetachEdit(file=one.location.file, line=one.location.line, name=one.name)
         for one in recording.main.kept_graphs
@@ -142,7 +133,21 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     ]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("kept-graphs",),
+    keeps_results="exactly",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    by_hand=by_hand,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 model = torch.nn.Linear(4, 1)
@@ -155,9 +160,11 @@ for _ in range(3):
     other = loss + 1
 print("sums:", float(total), float(kept))
 print("graphs kept:", total.requires_grad, kept.requires_grad, "elsewhere:", other.requires_grad)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {"lines": [["example.py", 9], ["example.py", 10]]}
-EXAMPLE_WITHOUT = """sums: 3.0 3.0
-graphs kept: True True elsewhere: True"""
-EXAMPLE_WITH = """sums: 3.0 3.0
-graphs kept: False False elsewhere: True"""
+""",
+        settings={"lines": [["example.py", 9], ["example.py", 10]]},
+        without="""sums: 3.0 3.0
+graphs kept: True True elsewhere: True""",
+        with_fix="""sums: 3.0 3.0
+graphs kept: False False elsewhere: True""",
+    ),
+)

@@ -35,15 +35,13 @@ Sources
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TensorCall
-
-TREATS = ("sync-in-step", "allocator-thrash")
-KEEPS_RESULTS = "exactly"
-WHEN = "launch"
+from torchdoctor.edits import DetachEdit, Edit, RemoveEdit
+from torchdoctor.facts.analysed import calls_of
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Recording, TensorCall
+from torchdoctor.words.specs import Example, FixSpec
 
 _NOT_NEEDED = ("synchronize", "empty_cache")
 _SUMMED = re.compile(r"([A-Za-z_]\w*)\s*\+=.*\.item\(\)")
@@ -63,8 +61,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _waits(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.facts.analysed import calls_of
-
     return calls_of(recording, "wait")
 
 
@@ -95,15 +91,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         program.replace(torch.cuda, name, make)
 
 
-def location(recording: Recording) -> Location | None:
-    """The line that waits longest."""
-    return next((call.location for call in _waits(recording)), None)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to do at each line."""
-    from torchdoctor.facts.lookup import place
-
     lines = []
     for call in _waits(recording):
         where = place(recording, call.location, "where it waits")
@@ -119,8 +108,6 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The calls that nobody needs; where there are none, sums that are only shown."""
-    from torchdoctor.edits import DetachEdit, RemoveEdit
-
     found: list[Edit] = []
     for call in _waits(recording):
         file, line = call.location.file, call.location.line
@@ -136,8 +123,21 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     return found
 
 
-EXAMPLE_NEEDS = "cuda"
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("sync-in-step", "allocator-thrash"),
+    keeps_results="exactly",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    by_hand=by_hand,
+    apply=apply,
+    location=lambda recording: next((call.location for call in _waits(recording)), None),
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 asked = True
@@ -152,7 +152,10 @@ if torch.cuda.is_available():
     asked = done.query()
 print("waited:", asked)
 torch.ones(1, requires_grad=True).sum().backward()
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {"calls": ["synchronize", "empty_cache"]}
-EXAMPLE_WITHOUT = "waited: True"
-EXAMPLE_WITH = "waited: False"
+""",
+        settings={"calls": ["synchronize", "empty_cache"]},
+        needs="cuda",
+        without="waited: True",
+        with_fix="waited: False",
+    ),
+)

@@ -31,16 +31,12 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording
-
-TREATS = ("zero-grad-to-zero", "memset-share")
-KEEPS_RESULTS = "exactly"
-PHASES = ("backward_s", "optimizer_s", "other_s")
-WHEN = "between steps"
+from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Location, Recording
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -48,11 +44,6 @@ def refuses(recording: Recording) -> str | None:
     if recording.main.flags.zero_grad_to_zero == 0:
         return "Nothing calls zero_grad(set_to_none=False): gradients are set to None already."
     return None
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
@@ -78,16 +69,12 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to change, and where."""
-    from torchdoctor.facts.lookup import place
-
     where = place(recording, recording.main.flags.zero_grad_location, "where it is called")
     return f"{where}  zero_grad(set_to_none=True)"
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the place is not known."""
-    from torchdoctor.edits import KeywordEdit
-
     location = recording.main.flags.zero_grad_location
     if location is None:
         return []
@@ -103,7 +90,20 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     ]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("zero-grad-to-zero", "memset-share"),
+    keeps_results="exactly",
+    phases=("backward_s", "optimizer_s", "other_s"),
+    when="between steps",
+    refuses=refuses,
+    apply=apply,
+    location=location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 model = torch.nn.Linear(4, 1)
@@ -114,9 +114,10 @@ optimizer.zero_grad(set_to_none=False)
 print("gradient:", model.bias.grad)
 model(torch.ones(2, 4)).sum().backward()
 print("and then:", model.bias.grad)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = """gradient: tensor([0.])
-and then: tensor([2.])"""
-EXAMPLE_WITH = """gradient: None
-and then: tensor([2.])"""
+""",
+        without="""gradient: tensor([0.])
+and then: tensor([2.])""",
+        with_fix="""gradient: None
+and then: tensor([2.])""",
+    ),
+)

@@ -46,15 +46,13 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("compute",)
-KEEPS_RESULTS = "changes training"
-WHEN = "by hand"
-UNTRIED = "it needs the other machines."
+from torchdoctor.facts.scaling import scaling
+from torchdoctor.facts.scaling_words import comment_lines
+from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -69,22 +67,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def suits(trace: Any) -> bool:
-    """A trace alone does not name the program."""
-    return False
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The commands for two machines like this one."""
-    from torchdoctor.facts.scaling import scaling
-    from torchdoctor.facts.scaling_words import comment_lines
-    from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
-
     own = program(recording)
     return "\n".join(
         [
@@ -105,21 +89,49 @@ _WRAPPED = {
     "data_parallel": "DistributedDataParallel",
 }
 _ALONE = {**_WRAPPED, "data_parallel": None}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}]},
-        "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id train",
-    ),
-    (
-        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}]},
-        "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n",
-    ),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [
-    ({}, "two GPUs"),
-    ({"processes": [{"pid": 1, "models": [_ALONE], "devices": ["A"]}]}, "a process for each GPU"),
-    (
-        {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 2}]},
-        "idle",
-    ),
-]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    also_known_as=("multi-node",),
+    treats=("compute",),
+    keeps_results="changes training",
+    when="by hand",
+    untried="it needs the other machines.",
+    refuses=refuses,
+    suits=lambda trace: False,
+    instruction=instruction,
+    offers=[
+        (
+            {
+                "processes": [
+                    {"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}
+                ]
+            },
+            "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id train",
+        ),
+        (
+            {
+                "processes": [
+                    {"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}
+                ]
+            },
+            "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n",
+        ),
+    ],
+    refusals=[
+        ({}, "two GPUs"),
+        (
+            {"processes": [{"pid": 1, "models": [_ALONE], "devices": ["A"]}]},
+            "a process for each GPU",
+        ),
+        (
+            {
+                "processes": [
+                    {"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 2}
+                ]
+            },
+            "idle",
+        ),
+    ],
+)

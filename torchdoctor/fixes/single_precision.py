@@ -43,15 +43,14 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, ModelFacts, Recording, TraceStatistics
-
-TREATS = ("double-precision", "compute", "memory-near-limit")
-KEEPS_RESULTS = "lower precision"
-WHEN = "launch"
+from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
+from torchdoctor.edits.precision import batch_loops
+from torchdoctor.facts.lookup import place, training_loaders, training_models
+from torchdoctor.facts.precision import double_leaves, double_location, double_models
+from torchdoctor.words import ModelFacts, Recording, TraceStatistics
+from torchdoctor.words.specs import Example, FixSpec
 
 _MOST_CALLS = 16  # that the probe keeps
 _WRAPPED = ("DistributedDataParallel", "FSDP")  # buckets and shards have the type they were made in
@@ -59,9 +58,6 @@ _WRAPPED = ("DistributedDataParallel", "FSDP")  # buckets and shards have the ty
 
 def refuses(recording: Recording) -> str | None:
     """Why there is nothing to convert, or float64 is meant."""
-    from torchdoctor.facts.lookup import training_models
-    from torchdoctor.facts.precision import double_models
-
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen."
@@ -75,8 +71,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _wrapped(recording: Recording) -> list[ModelFacts]:
-    from torchdoctor.facts.precision import double_models
-
     return [m for m in double_models(recording) if m.data_parallel in _WRAPPED]
 
 
@@ -112,18 +106,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.replace(functional, "binary_cross_entropy_with_logits", single.loss)
 
 
-def location(recording: Recording) -> Location | None:
-    """Where the model was made float64."""
-    from torchdoctor.facts.precision import double_location
-
-    return double_location(recording)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each line that asks for float64, and what to write; the rest in general."""
-    from torchdoctor.facts.lookup import place
-    from torchdoctor.facts.precision import double_leaves
-
     lines = []
     for call in recording.main.double_calls:
         where = place(recording, call.location, "where it is called")
@@ -145,10 +129,6 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
     Batches of a data set of the program's own may be made of arrays that no line converts.
     """
-    from torchdoctor.edits import SinglePrecisionEdit
-    from torchdoctor.facts.lookup import training_loaders
-    from torchdoctor.facts.precision import double_leaves
-
     calls = recording.main.double_calls
     if not any(call.kind != "data" for call in calls) or not all(call.sure for call in calls):
         return []
@@ -168,10 +148,6 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
 def _loops(recording: Recording) -> list[Edit]:
     """The loops that hand a batch to the model, in the file with the training loop."""
-    from torchdoctor.edits import BatchCastEdit
-    from torchdoctor.edits.precision import batch_loops
-    from torchdoctor.facts.precision import double_leaves, double_models
-
     leaves = double_leaves(recording)
     found: dict[tuple[str, int], Edit] = {}
     for model in double_models(recording):
@@ -186,7 +162,22 @@ def _loops(recording: Recording) -> list[Edit]:
     return list(found.values())
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("double-precision", "compute", "memory-near-limit"),
+    keeps_results="lower precision",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    by_hand=by_hand,
+    suits=suits,
+    apply=apply,
+    location=double_location,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import numpy as np
 import torch
 
@@ -210,11 +201,12 @@ moment = optimizer.state[weight]["exp_avg"].dtype
 print("trained:", not torch.allclose(weight.double(), first), "same parameter:", held)
 print("batch, output, loss, gradient:", sorted(map(str, seen)), "moment:", moment)
 print("elsewhere:", torch.ones(2).double().dtype, "evaluated:", model.eval()(x).dtype)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = """trained: True same parameter: True
+""",
+        without="""trained: True same parameter: True
 batch, output, loss, gradient: ['torch.float64'] moment: torch.float64
-elsewhere: torch.float64 evaluated: torch.float64"""
-EXAMPLE_WITH = """trained: True same parameter: True
+elsewhere: torch.float64 evaluated: torch.float64""",
+        with_fix="""trained: True same parameter: True
 batch, output, loss, gradient: ['torch.float32', 'torch.float64'] moment: torch.float32
-elsewhere: torch.float64 evaluated: torch.float32"""
+elsewhere: torch.float64 evaluated: torch.float32""",
+    ),
+)

@@ -37,15 +37,13 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Location, Recording, TensorCall
-
-TREATS = ("host-made-tensors",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "launch"
+from torchdoctor.edits import Edit, OnDeviceEdit
+from torchdoctor.facts.analysed import TO_DEVICE, calls_of
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Recording, TensorCall
+from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -58,8 +56,6 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _calls(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.facts.analysed import TO_DEVICE, calls_of
-
     return calls_of(recording, *TO_DEVICE)
 
 
@@ -162,15 +158,8 @@ def _simple(torch: Any, args: Any, kwargs: Any) -> bool:
     return all(isinstance(x, plain) for x in (*args, *kwargs.values()))
 
 
-def location(recording: Recording) -> Location | None:
-    """The line that takes most."""
-    return next((call.location for call in _calls(recording)), None)
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write at each line."""
-    from torchdoctor.facts.lookup import place
-
     lines = []
     for call in _calls(recording):
         where = place(recording, call.location, "where it is made")
@@ -187,15 +176,27 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """Factories whose tensors are moved in the same expression."""
-    from torchdoctor.edits import OnDeviceEdit
-
     calls = [call for call in _calls(recording) if call.sure]
     if any(call.kind == "moved-again" for call in calls):
         return []  # half of what was measured is no patch for it
     return [OnDeviceEdit(file=x.location.file, line=x.location.line, maker=x.name) for x in calls]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("host-made-tensors",),
+    keeps_results="within rounding",
+    when="launch",
+    refuses=refuses,
+    settings=settings,
+    by_hand=by_hand,
+    apply=apply,
+    location=lambda recording: next((call.location for call in _calls(recording)), None),
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 class Moves(torch.overrides.TorchFunctionMode):
@@ -217,10 +218,12 @@ with Moves():
             weights += 1
 print("moves:", Moves.count)
 torch.ones(1, requires_grad=True).sum().backward()
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {
-    "made": [["example.py", 16, "zeros"]],
-    "moved": [["example.py", 17]],
-}
-EXAMPLE_WITHOUT = "moves: 8"
-EXAMPLE_WITH = "moves: 3"
+""",
+        settings={
+            "made": [["example.py", 16, "zeros"]],
+            "moved": [["example.py", 17]],
+        },
+        without="moves: 8",
+        with_fix="moves: 3",
+    ),
+)

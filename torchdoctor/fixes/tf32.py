@@ -32,30 +32,25 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import Recording, TraceStatistics
+from torchdoctor.edits import Edit, StatementEdit
+from torchdoctor.facts.hardware import compute_capability
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Example, FixSpec
 
-TREATS = ("tf32-off", "compute", "low-precision-unused", "tensor-cores-unused")
-KEEPS_RESULTS = "lower precision"
-WHEN = "between steps"
-
-CAPABILITY = (8, 0)  # the first with TF32
 _STATEMENT = 'torch.set_float32_matmul_precision("high")'
 _CONVOLUTIONS = "torch.backends.cudnn.allow_tf32 = True"
+_LEAST_CAPABILITY = (8, 0)  # the first with TF32
 
 
 def refuses(recording: Recording) -> str | None:
     """Why TF32 cannot apply or cannot gain."""
-    from torchdoctor.facts.hardware import compute_capability
-    from torchdoctor.facts.lookup import training_models
-
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."
     capability = compute_capability(recording)
-    if capability is not None and capability < CAPABILITY:
+    if capability is not None and capability < _LEAST_CAPABILITY:
         return (
             f"The GPU (compute capability {capability[0]}.{capability[1]}) has no TF32 tensor "
             "cores: they came with 8.0."
@@ -69,16 +64,6 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def suits(trace: TraceStatistics) -> bool:
-    """TF32 helps matrix products that do not run on tensor cores yet."""
-    return trace.has_device and (trace.tensor_core_share or 0.0) < 0.5
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set the switches once the script has set its own."""
     if torch.version.cuda is None:
@@ -87,7 +72,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     backends = torch.backends
 
     def allow() -> None:
-        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < CAPABILITY:
+        if not torch.cuda.is_available() or torch.cuda.get_device_capability() < _LEAST_CAPABILITY:
             program.refuse("There is no GPU with TF32 tensor cores.")
         if program.switched:  # reading raises where the program uses torch's newer interface
             before[:] = [backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32]
@@ -104,15 +89,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.at_first_batch(allow, restore)
 
 
-def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The switch to set."""
-    return f"{_STATEMENT}  # after the imports\n{_CONVOLUTIONS}"
-
-
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The switch as the script's first statement; convolutions' where the program turned it off."""
-    from torchdoctor.edits import StatementEdit
-
     script, flags = recording.workload.script, recording.main.flags
     if script is None:
         return []
@@ -120,14 +98,28 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     return [StatementEdit(file=script, statement=one) for one in asked]
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("tf32-off", "compute", "low-precision-unused", "tensor-cores-unused"),
+    keeps_results="lower precision",
+    when="between steps",
+    least_capability=_LEAST_CAPABILITY,
+    refuses=refuses,
+    suits=lambda trace: trace.has_device and (trace.tensor_core_share or 0.0) < 0.5,
+    apply=apply,
+    instruction=lambda settings, recording: f"{_STATEMENT}  # after the imports\n{_CONVOLUTIONS}",
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 model = torch.nn.Linear(4, 1)
 model(torch.ones(2, 4)).sum().backward()
 print("allowed:", torch.backends.cuda.matmul.allow_tf32)
-"""
-EXAMPLE_SETTINGS: dict[str, Any] = {}
-EXAMPLE_WITHOUT = "allowed: False"
-EXAMPLE_WITH = "allowed: True"
-EXAMPLE_NEEDS = "cuda"
+""",
+        needs="cuda",
+        without="allowed: False",
+        with_fix="allowed: True",
+    ),
+)

@@ -59,24 +59,17 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import shutil
+from importlib.util import find_spec
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.edits import Edit
-    from torchdoctor.words import ModelFacts, Recording, TraceStatistics
-
-TREATS = (
-    "unfused-attention",
-    "many-small-kernels",
-    "unfused-pointwise",
-    "python-overhead",
-    "cpu-execution",
-    "gpu-utilization",
-    "compute",
-)
-KEEPS_RESULTS = "within rounding"
-WHEN = "launch"
-SETUP_S = 40.0  # about what compiling takes, so that cheaper trials come first
+from torchdoctor.edits import Edit
+from torchdoctor.edits.trainers import trainer_call
+from torchdoctor.edits.training import before_training
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import ModelFacts, Recording, TraceStatistics
+from torchdoctor.words.specs import Example, FixSpec
 
 _COMPILERS = ("c++", "g++", "clang++", "cl", "icpx")
 _FEWEST_BLOCKS = 4  # fewer are compiled with the rest in about the same time
@@ -87,8 +80,6 @@ _INLINED = (2, 5)  # torch from which on blocks of one class share what was comp
 
 def refuses(recording: Recording) -> str | None:
     """Why compiling cannot apply or cannot gain."""
-    from torchdoctor.facts.lookup import training_models
-
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen to compile."
@@ -108,9 +99,6 @@ def _mostly_recurrent(model: ModelFacts) -> bool:
 
 
 def _has_cpp_compiler() -> bool:
-    import os
-    import shutil
-
     named = os.environ.get("CXX")
     return any(shutil.which(name) for name in ((named,) if named else _COMPILERS))
 
@@ -124,8 +112,6 @@ def suits(trace: TraceStatistics) -> bool:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The default mode, and what the model, its inputs and the device give reason for."""
-    from torchdoctor.facts.lookup import training_models
-
     models = training_models(recording)
     varies = any(len(model.input_shapes) >= _MANY_SIZES for model in models)
     block = max((m for m in models), key=lambda m: m.repeated_blocks, default=None)
@@ -233,15 +219,11 @@ def _check(torch: Any, program: Any) -> None:
 
 
 def _has_triton() -> bool:
-    from importlib.util import find_spec
-
     return find_spec("triton") is not None
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The call to add."""
-    from torchdoctor.edits.trainers import trainer_call
-
     asked = trainer_call(recording, {"compile": True})
     if asked is not None:
         return asked
@@ -272,19 +254,38 @@ def _plainly(model: str, options: str) -> str:
 
 
 def _is_plain(recording: Recording) -> bool:
-    from torchdoctor.facts.lookup import training_models
-
     return any(m.cls.startswith("torch.") for m in training_models(recording))
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the model has no name outside the loop."""
-    from torchdoctor.edits.training import before_training
-
     return before_training(recording, _statement(settings, recording, "{model}", "repeated_block"))
 
 
-EXAMPLE = """
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    also_known_as=("fuse-pointwise",),
+    treats=(
+        "unfused-attention",
+        "many-small-kernels",
+        "unfused-pointwise",
+        "python-overhead",
+        "cpu-execution",
+        "gpu-utilization",
+        "compute",
+    ),
+    keeps_results="within rounding",
+    when="launch",
+    setup_s=40.0,  # about what compiling takes, so that cheaper trials come first
+    refuses=refuses,
+    settings=settings,
+    suits=suits,
+    apply=apply,
+    instruction=instruction,
+    edits=edits,
+    example=Example(
+        code="""
 import torch
 
 
@@ -308,9 +309,11 @@ for (x,) in torch.utils.data.DataLoader(data, batch_size=4):
 print("compiled:", model._compiled_call_impl is not None, "still a", type(model).__name__)
 import torch._dynamo
 print("graphs:", torch._dynamo.utils.counters["stats"]["unique_graphs"])
-"""
-EXAMPLE_SETTINGS = {"mode": "default"}
-EXAMPLE_WITHOUT = """compiled: False still a Net
-graphs: 0"""
-EXAMPLE_WITH = """compiled: True still a Net
-graphs: 1"""
+""",
+        settings={"mode": "default"},
+        without="""compiled: False still a Net
+graphs: 0""",
+        with_fix="""compiled: True still a Net
+graphs: 1""",
+    ),
+)

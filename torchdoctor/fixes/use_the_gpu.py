@@ -32,15 +32,11 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-TREATS = ("gpu-left-idle",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "by hand"
-UNTRIED = "every tensor that meets the model has to move with it, which only the script knows."
+from torchdoctor.facts.lookup import place, training_models
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
@@ -52,15 +48,8 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The lines, with the places that are known."""
-    from torchdoctor.facts.lookup import place, training_models
-
     lines = []
     if recording.main.cuda is None:
         lines.append("install a torch that was built with CUDA: pytorch.org/get-started/locally")
@@ -75,8 +64,22 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 _CPU = {"processes": [{"pid": 1, "cuda": "12.8", "models": [{"ident": 0, "forwards": 9}]}]}
 _GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
-OFFERS: list[tuple[dict[str, Any], str]] = [
-    ({**_CPU, **_GPU}, 'model.to("cuda")'),
-    ({**_GPU, "processes": [{"pid": 1, "models": [{"ident": 0, "forwards": 9}]}]}, "built with"),
-]
-REFUSES: list[tuple[dict[str, Any], str]] = [(_CPU, "no GPU")]
+
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("gpu-left-idle",),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="every tensor that meets the model has to move with it, which only the script knows.",
+    refuses=refuses,
+    instruction=instruction,
+    offers=[
+        ({**_CPU, **_GPU}, 'model.to("cuda")'),
+        (
+            {**_GPU, "processes": [{"pid": 1, "models": [{"ident": 0, "forwards": 9}]}]},
+            "built with",
+        ),
+    ],
+    refusals=[(_CPU, "no GPU")],
+)

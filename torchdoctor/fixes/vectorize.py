@@ -33,15 +33,13 @@ Sources
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Location, Recording, TensorCall, TraceStatistics
+from torchdoctor.facts.analysed import element_loops
+from torchdoctor.facts.lookup import place
+from torchdoctor.words import Location, Recording, TensorCall
+from torchdoctor.words.specs import FixSpec
 
-TREATS = ("index-loops",)
-KEEPS_RESULTS = "within rounding"
-WHEN = "by hand"
-UNTRIED = "what a loop computes stands in the source."
 _NAMED = 3
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
 
@@ -59,19 +57,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _loops(recording: Recording) -> list[TensorCall]:
-    from torchdoctor.facts.analysed import element_loops
-
     return element_loops(recording)
-
-
-def suits(trace: TraceStatistics) -> bool:
-    """A trace does not say which lines index tensors."""
-    return False
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [{}]
 
 
 def location(recording: Recording) -> Location | None:
@@ -82,8 +68,6 @@ def location(recording: Recording) -> Location | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write in place of each loop's line."""
-    from torchdoctor.facts.lookup import place
-
     lines = []
     for loop in _loops(recording)[:_NAMED]:
         lines.append(f"{place(recording, loop.location, 'the loop')}  {loop.text}")
@@ -111,12 +95,24 @@ def _seen(name: str, text: str) -> dict[str, Any]:
     return {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [call]}]}
 
 
-OFFERS = [
-    (_seen("__getitem__", "total += x[i]"), "train.py:12  total += x[i]"),
-    (_seen("item", "total += x[i].item()"), "x.tolist()"),
-    (_seen("__setitem__", "y[i] = 1.0"), "torch.where"),
-]
-REFUSES = [
-    ({}, "not looked at"),
-    ({"processes": [{"pid": 1, "analysed_steps": 6}]}, "No line was seen"),
-]
+FIX = FixSpec(
+    file=__file__,
+    page=__doc__,
+    treats=("index-loops",),
+    keeps_results="within rounding",
+    when="by hand",
+    untried="what a loop computes stands in the source.",
+    refuses=refuses,
+    suits=lambda trace: False,
+    location=location,
+    instruction=instruction,
+    offers=[
+        (_seen("__getitem__", "total += x[i]"), "train.py:12  total += x[i]"),
+        (_seen("item", "total += x[i].item()"), "x.tolist()"),
+        (_seen("__setitem__", "y[i] = 1.0"), "torch.where"),
+    ],
+    refusals=[
+        ({}, "not looked at"),
+        ({"processes": [{"pid": 1, "analysed_steps": 6}]}, "No line was seen"),
+    ],
+)

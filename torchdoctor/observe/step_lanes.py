@@ -39,7 +39,7 @@ class StepLanes:
 
 
 def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes | None:
-    """Return the phases of the main training process in usual steps; None: there is no whole step.
+    """Phases of the main training process in usual steps; None: there is no whole step.
 
     Args:
         events: of the process.
@@ -62,7 +62,7 @@ def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes
 
 
 def lanes_of_trace(trace: Trace) -> StepLanes | None:
-    """Return what host and devices did in usual steps of a trace; None: it has no length."""
+    """What host and devices did in usual steps of a trace; None: it has no length."""
     timeline = build_timeline(trace)
     steps = timeline.steps
     if not len(steps) or steps.total <= 0:
@@ -80,7 +80,9 @@ def lanes_of_trace(trace: Trace) -> StepLanes | None:
 
 
 def _host_lanes(trace: Trace) -> dict[str, Intervals]:
-    """Return operators of threads that do not only fetch; forward is all that is nothing else."""
+    """Operators of the host on any thread but those that only fetch; what is no backward and no
+    optimizer counts forward.
+    """
 
     def where(table: Table, wanted: Callable[[str], object]) -> Intervals:
         rows = named(trace, table, np.array([bool(wanted(name)) for name in trace.names]))
@@ -106,7 +108,7 @@ def _host_lanes(trace: Trace) -> dict[str, Intervals]:
 
 
 def _usual(durations: np.ndarray, warmup: int) -> int:
-    """Return the first of consecutive steps whose time together is nearest to the median's."""
+    """The first of consecutive steps whose time together is nearest to the median's."""
     steps = min(_STEPS, len(durations) - warmup)
     sums = np.convolve(durations[warmup:], np.ones(steps), mode="valid")
     usual = steps * float(np.median(durations[warmup:]))
@@ -122,8 +124,8 @@ def _cut(
     steps_known: bool = True,
 ) -> StepLanes:
     shown = {}
-    for label, covered in lanes.items():
-        inside = union(np.clip(covered.start, begin, end), np.clip(covered.end, begin, end))
+    for label, found in lanes.items():
+        inside = union(np.clip(found.start, begin, end), np.clip(found.end, begin, end))
         if len(inside):
             shown[label] = Intervals(inside.start - begin, inside.end - begin)
     return StepLanes(first=first, edges=edges - begin, lanes=shown, steps_known=steps_known)

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torchdoctor.facts.lookup import no_second_loader, training_loaders
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.words import Recording
+from torchdoctor.words.specs import FixSpec
 
 
-def fix_facts(module: Any, recording: Recording) -> FixFacts:
-    """What a fix says of itself, for this program (`candidates.FixModule` names the fields)."""
+def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
+    """Return what a fix declares, for this program."""
     loaders = training_loaders(recording)
     return FixFacts(
-        keeps_results=module.KEEPS_RESULTS,
-        setup_s=getattr(module, "SETUP_S", 0.0),
-        includes=frozenset(module.includes(recording) if hasattr(module, "includes") else ()),
-        phases=frozenset(getattr(module, "PHASES", ())),
-        switches=_switches(module, recording),
-        ladder=_ladder(module, recording),
+        keeps_results=fix.keeps_results,
+        setup_s=fix.setup_s,
+        includes=frozenset(fix.includes(recording)),
+        phases=frozenset(fix.phases),
+        switches=_switches(fix, recording),
+        ladder=_ladder(fix, recording),
         how=Preparation(
             draws_random=loaders[0].draws_random if loaders else None,
-            elsewhere=getattr(module, "PREPARES_ELSEWHERE", False),
-            reorders=getattr(module, "REORDERS", False),
+            elsewhere=fix.prepares_elsewhere,
+            reorders=fix.reorders,
         ),
-        doubted=hasattr(module, "doubt") and module.doubt(recording) is not None,
+        doubted=fix.doubt(recording) is not None,
     )
 
 
-def _switches(module: Any, recording: Recording) -> bool:
-    """Whether it can be switched on and off in this program as it runs."""
-    if module.WHEN != "between steps":
+def _switches(fix: FixSpec, recording: Recording) -> bool:
+    """Return True if it can be switched on and off in this program as it runs."""
+    if fix.when != "between steps":
         return False
-    by_second = getattr(module, "BY_SECOND_LOADER", False)
-    return not by_second or no_second_loader(recording) is None
+    return not fix.by_second_loader or no_second_loader(recording) is None
 
 
-def _ladder(module: Any, recording: Recording) -> Ladder | None:
-    """Where a fix says between which numbers a setting may lie, and it can be applied at all."""
-    if not hasattr(module, "ladder") or module.refuses(recording):
+def _ladder(fix: FixSpec, recording: Recording) -> Ladder | None:
+    """Return between which numbers a setting may lie, if the fix can be applied at all."""
+    if fix.refuses(recording) is not None:
         return None
-    return Ladder(**module.ladder(recording))
+    values = fix.ladder(recording)
+    return None if values is None else Ladder(**values)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from torchdoctor.advice import catalogue
 from torchdoctor.observe.observation import Observation
@@ -15,6 +14,7 @@ from torchdoctor.trials.arms import Fixes
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.switching import FEWEST_ROUNDS
 from torchdoctor.words import LoaderFacts, Recording, SwitchedLaunch
+from torchdoctor.words.specs import FixSpec, SwitchSpec
 
 _CEILING = "ceiling-"
 
@@ -27,17 +27,17 @@ def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
         bottleneck: the branch that the diagnosis names: its cost comes first.
     """
     found = []
-    for ident, module in catalogue.ceilings().items():
-        values = module.settings(recording)
+    for ident, ceiling in catalogue.ceilings().items():
+        values = ceiling.settings(recording)
         if values is None:
             continue
         one = CeilingTrial(
             ceiling=ident,
-            branch=module.branch(recording),
+            branch=ceiling.branch_in(recording),
             fixes=[(_CEILING + ident, values)],
-            removes=module.REMOVES,
-            share=module.share(recording),
-            whole=module.whole(recording) if hasattr(module, "whole") else module.WHOLE,
+            removes=ceiling.removes,
+            share=ceiling.share(recording),
+            whole=ceiling.takes_all(recording),
         )
         found.append(one)
     return sorted(found, key=lambda one: (one.branch != bottleneck, -(one.share or 0.0)))
@@ -52,14 +52,14 @@ class SwitchedTrials:
         seen: Observation,
         window: Window,
         blocks: Blocks,
-        modules: dict[str, Any],
+        fixes: Mapping[str, FixSpec],
         left: Callable[[], float],
         loader: LoaderFacts | None = None,
     ) -> None:
         self._recorder, self._seen, self._window = recorder, seen, window
-        known = {_CEILING + ident: module for ident, module in catalogue.ceilings().items()}
         self._blocks, self._left = blocks, left
-        self._modules = {**modules, **known}
+        self._specs: dict[str, SwitchSpec] = {**fixes}
+        self._specs |= {_CEILING + ident: spec for ident, spec in catalogue.ceilings().items()}
         self._loader = loader or LoaderFacts(ident=0)  # the training loop's
         self._shortened: set[str] = set()  # arms whose whole cycles have no room
 
@@ -70,7 +70,7 @@ class SwitchedTrials:
         seen: Observation,
         window: Window,
         loaders: Sequence[LoaderFacts],
-        modules: dict[str, Any],
+        fixes: Mapping[str, FixSpec],
         left: Callable[[], float],
     ) -> SwitchedTrials | None:
         """None where this program cannot be compared in blocks (`choose_blocks`)."""
@@ -81,7 +81,7 @@ class SwitchedTrials:
         by_loader = [x for x in loaders if boundary.kind == "loader" and x.ident == boundary.ident]
         most_used = max(loaders, key=lambda x: x.batches, default=None)
         loader = by_loader[0] if by_loader else most_used
-        return cls(recorder, seen, window, blocks, modules, left, loader)
+        return cls(recorder, seen, window, blocks, fixes, left, loader)
 
     def rounds_within(self, arms: Sequence[Fixes], seconds: float) -> int:
         """How many rounds of these arms a launch of so many seconds has room for.
@@ -103,15 +103,12 @@ class SwitchedTrials:
             self._seen.found.boundary,
             self._window.warmup_steps,
             blocks,
-            [[(fix, Path(self._modules[fix].__file__), values) for fix, values in a] for a in arms],
+            [[(fix, Path(self._specs[fix].file), values) for fix, values in a] for a in arms],
             rounds=rounds,
             # Arms that are slower than the untouched program take longer; rounds end in time.
             most_s=max(min(1.5 * expected + 5.0, self._left()), 1.0),
             seed=seed,
-            settle_s=[
-                max((getattr(self._modules[fix], "SETTLES_S", 0.0) for fix, _ in a), default=0.0)
-                for a in arms
-            ],
+            settle_s=[max((self._specs[fix].settles_s for fix, _ in a), default=0.0) for a in arms],
         )
 
     def _blocks_of(self, arms: Sequence[Fixes]) -> Blocks:
@@ -126,9 +123,9 @@ class SwitchedTrials:
         Without the model the program's own set the pace, and their batches come in bursts.
         """
         for fix, settings in fixes:
-            if getattr(self._modules[fix], "BY_OWN_LOADER", False):
+            if self._specs[fix].by_own_loader:
                 return prepared_ahead({}, self._loader)
-            if getattr(self._modules[fix], "BY_SECOND_LOADER", False):
+            if self._specs[fix].by_second_loader:
                 return prepared_ahead(settings, self._loader)
         return 0, 0
 

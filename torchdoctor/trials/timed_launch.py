@@ -27,6 +27,7 @@ from torchdoctor.trials.compare import usable
 from torchdoctor.trials.launches import BlockPairs, BothAtOnce
 from torchdoctor.trials.patch_trial import PATCH
 from torchdoctor.words import AppliedFix, LaunchTiming, LoaderFacts, Recording, TurnsTaken
+from torchdoctor.words.specs import FixSpec
 
 # A fix may need more than the untouched program: larger batches, samples kept.
 _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
@@ -37,11 +38,6 @@ _DRAINED = 2.0  # times the stock, as it is filled while it is used
 _MANY_PAIRS = 16  # that the time is for; fewer are made shorter
 
 _Fixes = Sequence[tuple[str, dict[str, Any]]]
-
-
-def _fills(module: Any) -> bool:
-    """Whether what this fix keeps is complete after one epoch."""
-    return bool(getattr(module, "FILLS_IN_FIRST_EPOCH", False))
 
 
 def _ready(settings: dict[str, Any], loader: LoaderFacts) -> int:
@@ -126,7 +122,7 @@ class TimedLaunch:
         recorder: Recorder,
         seen: Observation,
         window: Window,
-        modules: dict[str, Any],
+        modules: dict[str, FixSpec],
         left: Callable[[], float],
         recording: Recording,
         kind: str = "",
@@ -228,7 +224,8 @@ class TimedLaunch:
     def _filled_after(self, fixes: _Fixes) -> int:
         """Iterations of an epoch, where one of these keeps what it makes in it for later ones."""
         loaders = training_loaders(self._recording)
-        keeps = [fix for fix, _ in self._spelled_out(fixes) if _fills(self._modules.get(fix))]
+        parts = [fix for fix, _ in self._spelled_out(fixes) if fix in self._modules]
+        keeps = any(self._modules[fix].fills_in_first_epoch for fix in parts)
         if not keeps or not loaders or not loaders[0].dataset_length or not loaders[0].batch_size:
             return 0
         return self._iterations(math.ceil(loaders[0].dataset_length / loaders[0].batch_size))
@@ -294,7 +291,7 @@ class TimedLaunch:
             )
         return _How(
             name=self._kind + ("+".join(fix for fix, _ in fixes) or "baseline"),
-            files=[(fix, Path(self._modules[fix].__file__), values) for fix, values in fixes],
+            files=[(fix, Path(self._modules[fix].file), values) for fix, values in fixes],
             variables=self._variables(fixes),
         )
 
@@ -306,6 +303,5 @@ class TimedLaunch:
         """Of the environment, by the fixes that work through it."""
         found: dict[str, str | None] = {}
         for fix, values in fixes:
-            if hasattr(self._modules[fix], "environment"):
-                found |= self._modules[fix].environment(values)
+            found |= self._modules[fix].environment(values)
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
@@ -17,12 +16,13 @@ from torchdoctor.trials.training_trials import (
     training_window,
 )
 from torchdoctor.words import ProgressEvent, Recording
+from torchdoctor.words.specs import FixSpec
 
 
 def try_advice(
     recorder: Recorder,
     seen: Observation,
-    modules: Mapping[str, Any],
+    modules: Mapping[str, FixSpec],
     recording: Recording,
     left: Callable[[], float],
     progress: Callable[[ProgressEvent], None],

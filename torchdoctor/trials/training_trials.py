@@ -21,6 +21,7 @@ from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, rang
 from torchdoctor.trials.schedule import NO_TIME, Budget, BudgetEnded
 from torchdoctor.words import LaunchTiming, ProgressEvent, Recording, StepStatistics, TrainingTrial
 from torchdoctor.words.errors import Interrupted
+from torchdoctor.words.specs import FixSpec
 
 PHASE = "training"
 RANGE_LAUNCHES = 2
@@ -50,21 +51,18 @@ class TrainingResults:
     interrupted: bool = False
 
 
-def advised(recording: Recording, modules: Mapping[str, Any]) -> list[Advice]:
+def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Advice]:
     """The advice on training that was not refused; range tests first, they cost least."""
     scaled = "The loss is multiplied by a factor that changes (GradScaler)."
     found = []
     for ident, module in modules.items():
-        if getattr(module, "AIM", "speed") != "training" or module.refuses(recording):
+        if module.training is None or module.refuses(recording):
             continue
-        kind = getattr(module, "TRIAL", None)
-        reason = scaled if recording.main.flags.grad_scaler else None
-        if kind is None:
-            reason = _whole(module.UNTRIED)
-        elif hasattr(module, "untriable"):
-            reason = module.untriable(recording) or reason
+        reason = module.training.untriable(recording)
+        if reason is None and recording.main.flags.grad_scaler:
+            reason = scaled
         values: dict[str, Any] = {} if reason else next(iter(module.settings(recording)), {})
-        found.append(Advice(fix=ident, kind=kind or "loss", settings=values, untried=reason))
+        found.append(Advice(fix=ident, kind=module.training.trial, settings=values, untried=reason))
     return sorted(found, key=lambda one: one.kind != "range test")
 
 

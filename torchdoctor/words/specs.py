@@ -1,20 +1,54 @@
-"""What a check file declares: one typed value, whose id is the file's own name."""
+"""What check, fix and ceiling files declare: one typed value each, named as the file is."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
 from torchdoctor.words.program import Location
-from torchdoctor.words.recording import Recording
+from torchdoctor.words.recording import Recording, TraceStatistics
 from torchdoctor.words.report import Finding
 
 Branch = Literal["data_loader", "memcpy", "communication", "gpu", "cpu", "other"]
 Severity = Literal["high", "moderate", "advice"]
 _HIGH = 0.2  # share of the step: from here on a symptom is severe, unless its check says otherwise
+Settings = dict[str, Any]
+RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
+
+
+def _nothing(recording: Recording) -> None:
+    return None
+
+
+def _never(recording: Recording) -> bool:
+    return False
+
+
+def _always(trace: TraceStatistics) -> bool:
+    return True
+
+
+def _empty(recording: Recording) -> tuple[str, ...]:
+    return ()
+
+
+def _one_without_values(recording: Recording) -> list[Settings]:
+    return [{}]
+
+
+def _no_company(settings: Settings, recording: Recording) -> dict[str, Settings]:
+    return {}
+
+
+def _no_edits(settings: Settings, recording: Recording) -> list[Any]:
+    return []
+
+
+def _no_variables(settings: Settings) -> dict[str, str | None]:
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +73,37 @@ class TreeQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckSpec:
+class CatalogueEntry:
+    """A file of the catalogue: its name is the id, its docstring the page."""
+
+    file: str
+    page: str | None
+    also_known_as: tuple[str, ...] = ()  # former ids, and those that became a part of it
+
+    @property
+    def ident(self) -> str:
+        """The id, which is the name of the file."""
+        return PurePath(self.file).stem.replace("_", "-")
+
+    @property
+    def text(self) -> str:
+        """The page's text, without the facts that the catalogue adds."""
+        return inspect.cleandoc(self.page or "")
+
+    @property
+    def title(self) -> str:
+        """The first line of the page."""
+        return self.text.split("\n", 1)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSpec(CatalogueEntry):
     """A question about a recording, with all that other rooms need to know of it.
 
     The file's docstring is the check's page; its sections are: What it means, What to do (required
     where no fix treats it), How it is measured, Not to be confused with.
     """
 
-    file: str
-    page: str | None
     branch: Branch
     threshold: float
     unit: str  # of the threshold; that of a share begins with "%"
@@ -61,22 +117,6 @@ class CheckSpec:
     share_prefix: str = ""  # words before its share where that is not of what the id names
     verdict: Literal["first", "last", "all"] = "first"  # evidence to quote; "all": nothing else
     opens_verdict: bool = False  # its evidence goes first where its share exceeds the bottleneck's
-    also_known_as: tuple[str, ...] = ()  # former ids
-
-    @property
-    def ident(self) -> str:
-        """Return the check's id, which is the name of its file."""
-        return PurePath(self.file).stem.replace("_", "-")
-
-    @property
-    def text(self) -> str:
-        """Return the page's text, without the facts that the catalogue adds."""
-        return inspect.cleandoc(self.page or "")
-
-    @property
-    def title(self) -> str:
-        """Return the first line of the page."""
-        return self.text.split("\n", 1)[0]
 
     def findings(self, recording: Recording) -> list[Finding]:
         """Return what the check finds in a recording."""
@@ -95,6 +135,119 @@ class CheckSpec:
     def asks(self, branch: str) -> bool:
         """Return True if this is the check whose question the tree asks for a branch."""
         return self.question is not None and self.branch == branch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A program that prints one thing without a fix and another with it."""
+
+    code: str
+    without: str  # its output
+    with_fix: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)  # before the fix changes it
+    needs: str = ""  # the user's libraries that it imports, or "cuda"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingAdvice:
+    """A fix that is about what is trained, not about how fast."""
+
+    trial: Literal["range test", "loss"]  # how `trials.training_trials` tries it
+    costs: str  # what it may cost, in a sentence
+    untriable: Callable[[Recording], str | None] = _nothing  # why no short run shows anything of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchSpec(CatalogueEntry):
+    """What may be switched on and off while a program runs: a fix or a ceiling."""
+
+    by_second_loader: bool = False  # by a second loader with the changed arguments
+    by_own_loader: bool = False  # while it is on, the program's own loader sets the pace
+    settles_s: float = 0.0  # seconds after it was switched
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixSpec(SwitchSpec):
+    """A remedy, with all that other rooms need to know of it.
+
+    The file's docstring is the fix's page; its sections are: What it does, Why it helps, Risks,
+    Make it permanent, Sources.
+    """
+
+    treats: tuple[str, ...]  # ids of checks
+    keeps_results: Literal["exactly", "within rounding", "lower precision", "changes training"]
+    keeps_but: str = ""  # what that class does not say of this fix
+    when: Literal["launch", "between steps", "by hand"]  # by hand: offered as code, never run
+    untried: str = ""  # why no run applies a fix by hand: a sentence
+    p_helps: float = 0.35  # probability that it makes a program faster to which it applies
+
+    refuses: Callable[[Recording], str | None]  # why it cannot apply
+    settings: Callable[[Recording], list[Settings]] = _one_without_values  # most promising first
+    by_hand: Callable[[Recording], bool] = _never  # for this program it is offered as code alone
+    works_on_s: Callable[[Recording], float | None] = _nothing  # seconds of a step, below `phases`
+    phases: tuple[str, ...] = ()  # fields of StepStatistics that hold all that it works on
+    includes: Callable[[Recording], tuple[str, ...]] = _empty  # ids of fixes that it applies too
+    together: Callable[[Settings, Recording], dict[str, Settings]] = _no_company  # by fix id
+    ladder: Callable[[Recording], dict[str, Any] | None] = _nothing  # fields of `trials.ladder`
+    next_settings: Callable[..., Settings | None] | None = None  # a search; see `trials.sizes`
+    needs_finding: bool = False  # tried only where a finding calls for it, or where it is named
+    offered_untried: bool = True  # shown as code where no run has tried it
+    untried_needs: tuple[str, ...] = ()  # checks; untried, it is shown only where one has a finding
+    doubt: Callable[[Recording], str | None] = _nothing  # what may go wrong: with it, a fix is
+    # shown only where it was measured to train the same
+    note: Callable[[Recording], str | None] = _nothing  # said of its first trial, however it ended
+
+    setup_s: float = 0.0  # what it costs once, so that cheaper trials come first
+    fills_in_first_epoch: bool = False  # it gains from the second epoch on; trials warm up for one
+    reorders: bool = False  # the same batches come in another order
+    prepares_elsewhere: bool = False  # workers prepare samples, each with a copy of the dataset:
+    # it gains no more than the CPUs leave to them
+
+    apply: Callable[[Any, Settings, Any], None] | None = None  # (torch, settings, Program)
+    environment: Callable[[Settings], dict[str, str | None]] = _no_variables  # None: taken away
+
+    instruction: Callable[[Settings, Recording], str]  # what to change, as code
+    edits: Callable[[Settings, Recording], list[Any]] = _no_edits  # `torchdoctor.edits.Edit`
+    location: Callable[[Recording], Location | None] = _nothing  # what to change
+    suits: Callable[[TraceStatistics], bool] = _always  # whether it makes sense for a trace
+    advice: Callable[[Recording], str | None] | None = None  # code for a trace, not the page's;
+    # None: the GPU that was recorded cannot do it
+    least_capability: tuple[int, int] = (0, 0)  # compute capability of a GPU
+
+    training: TrainingAdvice | None = None
+    offers: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, a part of the code
+    refusals: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, a part of the reason
+    example: Example | None = None
+
+    @property
+    def risk(self) -> int:
+        """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
+        return RISKS[self.keeps_results]
+
+    def offered_as_code(self, recording: Recording) -> bool:
+        """Return True if no trial of its speed can apply it to this program."""
+        return self.when == "by hand" or self.training is not None or self.by_hand(recording)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CeilingSpec(SwitchSpec):
+    """What fixing a branch of the tree could give at most, tried by taking its cost away."""
+
+    removes: str  # as in "without ..."
+    whole: bool | Callable[[Recording], bool]  # it takes all of the branch's cost away
+    branch: Branch | Callable[[Recording], Branch]
+    share: Callable[[Recording], float | None]  # of the step, as far as it was observed
+    settings: Callable[[Recording], Settings | None]  # None: there is nothing to try
+    apply: Callable[[Any, Settings, Any], None]
+
+    def branch_in(self, recording: Recording) -> Branch:
+        """Return the branch of the tree whose cost it takes away in this program."""
+        return self.branch(recording) if callable(self.branch) else self.branch
+
+    def takes_all(self, recording: Recording) -> bool:
+        """Return True if it takes all of the branch's cost away, not a part of it."""
+        return self.whole(recording) if callable(self.whole) else self.whole
 
 
 def process(**facts: Any) -> dict[str, Any]:

@@ -8,23 +8,15 @@ are there, and what the calls themselves cost is taken away.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-WHOLE = False  # of what the host does, it is the waiting alone
-REMOVES = "waits for values (.item() and the like)"
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import CeilingSpec
 
 _MANY = 8.0  # values read in a step, on a CPU
 _READING = "aten::item"
 _SCALARS = ("item", "__float__", "__int__", "__bool__")
 _COPIES = ("tolist", "cpu")
-
-
-def branch(recording: Recording) -> str:
-    """What the host does."""
-    return "cpu"
 
 
 def share(recording: Recording) -> float | None:
@@ -96,3 +88,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         calls.of(torch.cuda, "synchronize", always)
         calls.of(torch.cuda.Stream, "synchronize", always)
         calls.of(torch.cuda.Event, "synchronize", always)
+
+
+CEILING = CeilingSpec(
+    file=__file__,
+    page=__doc__,
+    whole=False,  # of what the host does, it is the waiting alone
+    removes="waits for values (.item() and the like)",
+    branch="cpu",
+    share=share,
+    settings=settings,
+    apply=apply,
+)

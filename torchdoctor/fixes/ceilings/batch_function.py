@@ -12,36 +12,25 @@ import os
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-WHOLE = True
-REMOVES = "the function that prepares its batches"
+from torchdoctor.facts.preparation import inline_preparation
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import CeilingSpec
 
 LEAST_SHARE = 0.05  # as for a DataLoader
 _YIELDS = 0x20 | 0x80 | 0x200  # flags of generators, coroutines and asynchronous generators
 _OF_TORCH = f"{os.sep}torch{os.sep}"
 
 
-def branch(recording: Recording) -> str:
-    """The loader's, although there is none."""
-    return "data_loader"
-
-
 def share(recording: Recording) -> float | None:
     """What the stacks showed of it."""
-    from torchdoctor.facts.preparation import inline_preparation
-
     found = inline_preparation(recording)
     return None if found is None else found.share
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
     """Where the line is; None where batches come from a loader, or no line was seen."""
-    from torchdoctor.facts.preparation import inline_preparation
-
     found, steps = inline_preparation(recording), recording.steps
     if found is None or found.top is None or found.share < LEAST_SHARE:
         return None
@@ -221,3 +210,15 @@ def _contents(torch: Any, value: Any, depth: int = 4) -> tuple[list[Any], int]:
             tensors += more
             arrays += count
     return tensors, arrays
+
+
+CEILING = CeilingSpec(
+    file=__file__,
+    page=__doc__,
+    whole=True,
+    removes="the function that prepares its batches",
+    branch="data_loader",
+    share=share,
+    settings=settings,
+    apply=apply,
+)

@@ -6,21 +6,13 @@ call gave an iteration before. The loader goes on as ever.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-WHOLE = True
-REMOVES = "copies to the device"
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import CeilingSpec
 
 LEAST_SHARE = 0.02  # of the step
 _TO_HOST = 0.1  # of the bytes copied: with more, copies to the device are a part of the branch
-
-
-def branch(recording: Recording) -> str:
-    """That of memory copies."""
-    return "memcpy"
 
 
 def whole(recording: Recording) -> bool:
@@ -75,3 +67,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     calls = program.answered_calls()
     calls.of(torch.Tensor, "to", of_to)
     calls.of(torch.Tensor, "cuda", of_cuda)
+
+
+CEILING = CeilingSpec(
+    file=__file__,
+    page=__doc__,
+    whole=whole,
+    removes="copies to the device",
+    branch="memcpy",
+    share=share,
+    settings=settings,
+    apply=apply,
+)

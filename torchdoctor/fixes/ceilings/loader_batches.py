@@ -9,13 +9,10 @@ gets real batches and comes to its end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-WHOLE = True
-REMOVES = "its data loader"
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import CeilingSpec
 
 LEAST_SHARE = 0.05  # of the step: the tree's bound for a moderate wait
 _BATCHES = 2  # no more than are discarded after a switch, or a block would hold real fetches
@@ -23,11 +20,6 @@ _BETWEEN = 0.02  # of the step, spent between epochs: with more, they must end w
 _FEW = 3  # answers
 _MOST_SHAPES = 2  # of batches: those of a whole one, and of the short last one
 _VARIES = "Its batches have ever other shapes: two of them do not stand for all."
-
-
-def branch(recording: Recording) -> str:
-    """The loader's."""
-    return "data_loader"
 
 
 def share(recording: Recording) -> float | None:
@@ -133,3 +125,15 @@ class _Batches:
                 return  # the short last one of an epoch
             self.kept.clear()
         self.kept.append(one)
+
+
+CEILING = CeilingSpec(
+    file=__file__,
+    page=__doc__,
+    whole=True,
+    removes="its data loader",
+    branch="data_loader",
+    share=share,
+    settings=settings,
+    apply=apply,
+)

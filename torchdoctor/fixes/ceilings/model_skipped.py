@@ -7,19 +7,16 @@ computed on those outputs, and evaluation is left alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torchdoctor.words import Recording
-
-WHOLE = True
-REMOVES = "forward, backward and updates"
-BY_OWN_LOADER = True  # its steps are as long as the loader takes
+from torchdoctor.facts.lookup import training_models
+from torchdoctor.words import Recording
+from torchdoctor.words.specs import Branch, CeilingSpec
 
 _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
 
 
-def branch(recording: Recording) -> str:
+def branch(recording: Recording) -> Branch:
     """Of what computes the model."""
     return "gpu" if recording.has_gpu else "cpu"
 
@@ -39,8 +36,6 @@ def settings(recording: Recording) -> dict[str, Any] | None:
 
     An iteration that begins by what is left out would never begin.
     """
-    from torchdoctor.facts.lookup import training_models
-
     steps = recording.steps
     if steps is None or steps.boundary.learned_by != "backward":
         return None
@@ -158,3 +153,16 @@ class _Skipped:
         if self.skipping and self.program.usable:
             for parameter, _ in self.zeros:
                 parameter.grad = None
+
+
+CEILING = CeilingSpec(
+    file=__file__,
+    page=__doc__,
+    whole=True,
+    removes="forward, backward and updates",
+    by_own_loader=True,  # its steps are as long as the loader takes
+    branch=branch,
+    share=share,
+    settings=settings,
+    apply=apply,
+)

@@ -1,12 +1,49 @@
 """The fixes of a plan: their files are executed inside the user's process."""
 
+import builtins
 from importlib.util import module_from_spec, spec_from_file_location
 
 from .program import Program
 
 
+class _Inert:
+    """Stands for every name of torchdoctor that a fix file imports.
+
+    A fix needs them in the tool's process alone. In the user's they are not imported: that would
+    cost the program time and memory, and torchdoctor may not be installed there.
+    """
+
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+    def __iter__(self):
+        return iter(())
+
+
+_INERT = _Inert()
+
+
+def _import(name, *args, **kwargs):
+    """Import for a fix file; `sys.modules` and the program's finders stay as they are."""
+    if name.split(".")[0] == "torchdoctor":
+        return _INERT
+    return builtins.__import__(name, *args, **kwargs)
+
+
+def execute(file, name):
+    """Return the module of a fix file, which no other code of the program can see."""
+    spec = spec_from_file_location(name, file)
+    module = module_from_spec(spec)
+    module.__builtins__ = dict(vars(builtins), __import__=_import)
+    exec(spec.loader.get_code(name), vars(module))
+    return module
+
+
 def load_fixes(torch, entries, plan=None, switched=False, optimizers=list, loaders=lambda: None):
-    """Load each fix of the plan by its path and apply it; a list of `Program`.
+    """Load each fix of the plan by its path and apply it; return a list of `Program`.
 
     The last four as in `Program`.
     """
@@ -14,13 +51,11 @@ def load_fixes(torch, entries, plan=None, switched=False, optimizers=list, loade
     for entry in entries:
         program = Program(torch, entry["id"], plan, switched, optimizers, loaders)
         programs.append(program)
-        name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
 
-        def apply(entry=entry, program=program, name=name):
-            spec = spec_from_file_location(name, entry["file"])
-            module = module_from_spec(spec)
-            spec.loader.exec_module(module)
-            module.apply(torch, entry.get("settings") or {}, program)
+        def apply(entry=entry, program=program):
+            name = "_torchdoctor_fix_" + entry["id"].replace("-", "_")
+            fix = execute(entry["file"], name)
+            fix.apply(torch, entry.get("settings") or {}, program)
 
         program.guarded(apply)
     return programs
