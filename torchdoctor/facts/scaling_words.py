@@ -41,7 +41,7 @@ def comment_lines(found: Scaling | None, part: str) -> list[str]:
     """What the code of one fix says of it, as comments.
 
     Args:
-        part: "ddp", "fsdp", or "machines".
+        part: "replicas", "shards", or "machines".
     """
     if found is None:
         return []
@@ -49,7 +49,7 @@ def comment_lines(found: Scaling | None, part: str) -> list[str]:
         rows = _machines(found)
     else:
         rows = [
-            f"{row.gpus} GPUs: {_times(row.fsdp if part == 'fsdp' else row.ddp)} as many samples "
+            f"{row.gpus} GPUs: {_times(row.fsdp if part == 'shards' else row.ddp)} as many samples "
             "as one"
             for row in _here(found)
         ]

@@ -82,7 +82,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
     lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
     lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
-    return "\n".join([*first, *comment_lines(scaling(recording), "ddp"), lines])
+    return "\n".join([*first, *comment_lines(scaling(recording), "replicas"), lines])
 
 
 _WRAPPED = {"ident": 0, "data_parallel": "DataParallel", "device": "cuda:0", "forwards": 9}

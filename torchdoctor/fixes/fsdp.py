@@ -110,7 +110,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
         f"# {what}: {size_words(whole)} on each GPU now, "
         f"{size_words(whole / count)} divided by {count}"
     )
-    return "\n".join([saved, *comment_lines(scaling(recording), "fsdp"), lines])
+    return "\n".join([saved, *comment_lines(scaling(recording), "shards"), lines])
 
 
 def _kept(recording: Recording, elements: int) -> tuple[str, float]:

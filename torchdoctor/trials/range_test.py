@@ -35,10 +35,10 @@ class RateLosses:
 
     @classmethod
     def of(cls, timing: LaunchTiming, settings: Mapping[str, Any]) -> RateLosses | None:
-        """Of a launch with the fix lr-schedule; None where no optimizer stepped."""
-        applied = [x for x in timing.fixes if (x.fix, x.state) == ("lr-schedule", "applied")]
-        details = applied[0].details if applied else {}
-        if "own_rate" not in details:
+        """Return the losses of a launch with a range test; None: no optimizer stepped."""
+        applied = [x.details for x in timing.fixes if x.state == "applied"]
+        details = next((details for details in applied if "own_rate" in details), None)
+        if details is None:
             return None
         count = min(len(details["updates"]), len(timing.losses))
         # A loss shows what the step before it did.
