@@ -109,7 +109,7 @@ def test_the_lines_that_shard_a_model_train_as_one_process_does(
     older = "import torch.distributed.fsdp\ndel torch.distributed.fsdp.fully_shard\n"
     before = BEFORE if torch_has == "fully_shard" else BEFORE + older
     told = """
-from torchdoctor.probe.model_facts import describe
+from torchdoctor.probe.measure.model_facts import describe
 print('sharded', type(model).__name__, type(blocks[0]).__name__, flush=True)
 print('seen as', describe(model)['data_parallel'], flush=True)
 """

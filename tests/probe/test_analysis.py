@@ -337,7 +337,7 @@ BROKEN = """
 import sys
 def start(self): raise RuntimeError("no history with this allocator")
 def facts(self): raise ValueError("nothing to tell")
-sys.modules["_torchdoctor_probe.hooks.memory_snapshot"].MemorySnapshot.start = start
+sys.modules["_torchdoctor_probe.hooks.analysis"].MemorySnapshot.start = start
 sys.modules["_torchdoctor_probe.fixkit.padded_products"].PaddedProducts.facts = facts
 for x, in loader:
     total = learn(x) if "total" not in globals() else total + learn(x)

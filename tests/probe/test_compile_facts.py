@@ -15,7 +15,7 @@ from partial_recordings import recording
 from probed import run_probed
 
 from torchdoctor.checks import graph_breaks, recompilations
-from torchdoctor.probe.measure.compile_facts import CompileFacts
+from torchdoctor.probe.hooks.compile_log import CompileFacts
 from torchdoctor.trace.summary import read_and_summarise
 from torchdoctor.words import ProcessFacts, Recording
 

@@ -13,7 +13,7 @@ import torch
 from probed import run_probed
 
 from torchdoctor.facts.padding import padding_gains
-from torchdoctor.probe.hooks.memory_snapshot import MemorySnapshot
+from torchdoctor.probe.hooks.analysis import MemorySnapshot
 from torchdoctor.words import Environment, ProcessFacts, Recording, Workload
 
 CONVOLUTION = "aten::convolution"

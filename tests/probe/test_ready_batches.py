@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchdoctor.probe.fixkit.ready_batches import ReadyBatches, of
+from torchdoctor.probe.fixkit.second_loader import ReadyBatches, ready_in
 
 
 def used_up_after(stock: int, taken_s: float, made_s: float) -> tuple[int, float]:
@@ -39,4 +39,4 @@ def test_a_loader_without_workers_has_nothing_ready() -> None:
     class Inline:
         _num_workers = 0
 
-    assert of(Inline()) is None and of(None) is None
+    assert ready_in(Inline()) is None and ready_in(None) is None

@@ -237,7 +237,7 @@ def test_a_data_set_that_fails_in_workers_costs_the_arm_alone(tmp_path: Path) ->
 COPIES = """
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
-from torchdoctor.probe import loader_copies
+from torchdoctor.probe.fixkit import loader_copies
 class Data(Dataset):
     def __init__(self): self.rows = [[i] for i in range(20)]
     def __len__(self): return 20

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from torchdoctor.launch import scratch
 from torchdoctor.launch.escaped_writes import snapshot
-from torchdoctor.launch.scratch import PREFIX, Scratch, choose, kind_of, remove_tree
+from torchdoctor.launch.scratch import PREFIX, Scratch, choose, remove_tree
+from torchdoctor.machine.mounts import Mount, mount_of
 
 
 def test_a_folder_that_an_overlay_worked_in_is_removed(tmp_path):
@@ -70,9 +71,9 @@ def test_the_disk_with_most_room_is_chosen_among_those_that_can_hold_layers(tmp_
 
     monkeypatch.setattr(shutil, "disk_usage", Usage)
     kinds = {"/": "overlay", "small": "ext4", "large": "xfs", "memory": "tmpfs"}
-    mounts = [(str(folders.get(path, path)), kind) for path, kind in kinds.items()]
+    mounts = [Mount(path=str(folders.get(path, path)), kind=kind) for path, kind in kinds.items()]
     assert choose(None, mounts) == (folders["large"], True)
-    assert choose(None, [("/", "overlay")])[1] is False
+    assert choose(None, [Mount(path="/", kind="overlay")])[1] is False
     rooms["small"] = 10
     assert choose(None, mounts) == (folders["small"], True), "the first of equals"
 
@@ -80,13 +81,16 @@ def test_the_disk_with_most_room_is_chosen_among_those_that_can_hold_layers(tmp_
 def test_a_scratch_folder_apart_from_the_working_folder_is_preferred(monkeypatch):
     places = [Path("/var/tmp"), Path("/tmp")]
     monkeypatch.setattr(scratch, "candidates", lambda beside: places)
-    assert choose(None, [("/", "ext4")], "/home/me")[0] == Path("/var/tmp")
-    assert choose(None, [("/", "ext4")], "/var/tmp/project")[0] == Path("/tmp")
+    root = [Mount(path="/", kind="ext4")]
+    assert choose(None, root, "/home/me")[0] == Path("/var/tmp")
+    assert choose(None, root, "/var/tmp/project")[0] == Path("/tmp")
 
 
 def test_the_innermost_mount_tells_the_file_system(tmp_path):
-    mounts = [("/", "ext4"), (str(tmp_path.parent), "nfs"), (str(tmp_path) + "-other", "tmpfs")]
-    assert kind_of(tmp_path, mounts) == "nfs"
+    kinds = {"/": "ext4", str(tmp_path.parent): "nfs", str(tmp_path) + "-other": "tmpfs"}
+    mounts = [Mount(path=path, kind=kind) for path, kind in kinds.items()]
+    inner = mount_of(str(tmp_path), mounts)
+    assert inner is not None and inner.kind == "nfs"
 
 
 def test_changes_below_a_folder_are_named(tmp_path):

@@ -11,7 +11,7 @@ from partial_recordings import recording
 
 from torchdoctor.checks import cold_page_cache
 from torchdoctor.checkup.report_doubts import all_doubts
-from torchdoctor.machine.cold_files import drop
+from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.storage import storage_facts
 from torchdoctor.probe.measure import page_cache
 from torchdoctor.trials.outcome import TrialResults
@@ -123,7 +123,7 @@ def test_listed_files_are_dropped_and_what_is_gone_is_left_out(tmp_path):
 WARMS = """
 import time, torch
 from torch.utils.data import DataLoader, Dataset
-from torchdoctor.probe import page_cache
+from torchdoctor.probe.measure import page_cache
 
 with open("DATA.log", "a") as log:
     log.write("%s\\n" % page_cache.share_of("DATA")[0])

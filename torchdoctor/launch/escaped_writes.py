@@ -35,12 +35,12 @@ def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
     left_out = {os.path.realpath(path) for path in skip}
     waiting = sorted({os.path.realpath(path) for path in folders})
     deadline = time.monotonic() + LOOK_AT_MOST_S
-    seen: set[str] = set()
+    looked_at: set[str] = set()
     while waiting:
         folder = waiting.pop(0)
-        if folder in seen or folder in left_out:
+        if folder in looked_at or folder in left_out:
             continue
-        seen.add(folder)
+        looked_at.add(folder)
         if len(taken.files) >= LOOK_AT_MOST or time.monotonic() > deadline:
             taken.whole = False
             break
@@ -90,5 +90,5 @@ def escape_doubt(escaped: Sequence[str], mode: str) -> list[str]:
     if not escaped:
         return []
     named = ", ".join(escaped[:5])
-    what = "writes" if len(escaped) > 1 else "write"
-    return [f"{len(escaped)} {what} reached your files in spite of the '{mode}' sandbox: {named}."]
+    noun = "writes" if len(escaped) > 1 else "write"
+    return [f"{len(escaped)} {noun} reached your files in spite of the '{mode}' sandbox: {named}."]

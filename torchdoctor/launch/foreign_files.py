@@ -45,16 +45,16 @@ class ForeignFiles:
         return sorted(path[len(start) :] for path in self.found if path.startswith(start))
 
     def _above(self, path: str) -> list[str]:
-        found = []
+        folders = []
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         while folder not in ("/", ""):
             try:
                 if _is_foreign(os.stat(folder)):
-                    found.append(folder)
+                    folders.append(folder)
             except OSError:
                 pass
             folder = os.path.dirname(folder)
-        return found
+        return folders
 
     def _search(self, top: str) -> None:
         waiting = [top]

@@ -24,7 +24,7 @@ from torchdoctor.launch import scratch, shared_memory
 from torchdoctor.launch.foreign_files import ForeignFiles
 from torchdoctor.launch.sandbox_plan import Planner, Step
 from torchdoctor.launch.started import Started, start_entry
-from torchdoctor.machine.mounts import Mount, read_mounts
+from torchdoctor.machine.mounts import mounts_now
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
 
@@ -84,22 +84,18 @@ class Sandbox:
         """
         if mode not in MODES:
             raise UsageError(f"'{mode}' is no kind of sandbox: choose one of {', '.join(MODES)}.")
-        mounts = _mounts()
-        parent, on_disk = scratch.choose(
-            beside,
-            [(m.path, m.kind) for m in mounts],
-            workload.cwd if workload else str(Path.cwd()),
-        )
+        cwd = workload.cwd if workload else str(Path.cwd())
+        parent, on_disk = scratch.choose(beside, mounts_now(), cwd)
         store = scratch.Scratch(parent)
         reason: str | None = None
         if mode in ("auto", "overlay"):
             try:
-                found, reason = _first_that_works(store, on_disk, workload)
+                sandbox, reason = _first_that_works(store, on_disk, workload)
             except BaseException:
                 store.close()
                 raise
-            if found is not None:
-                return found
+            if sandbox is not None:
+                return sandbox
             if mode == "overlay":
                 store.close()
                 raise UsageError(f"No overlay sandbox is possible here: {reason}")
@@ -108,14 +104,14 @@ class Sandbox:
     @property
     def doubt(self) -> str | None:
         """All that is not covered, for the report; None where nothing is."""
-        said = list(self.doubts)
+        sentences = list(self.doubts)
         if self.mode == "redirect":
-            said.insert(
+            sentences.insert(
                 0,
                 "Only writes by Python and torch are redirected, those of other programs"
                 f" and libraries are not; the stronger sandbox is not possible: {self.reason}",
             )
-        return " ".join(said) or None
+        return " ".join(sentences) or None
 
     def __enter__(self) -> Sandbox:
         return self
@@ -193,7 +189,7 @@ class Sandbox:
         }
 
     def _steps(self, folder: Path, real: list[Path], interest: list[str]) -> list[Step]:
-        mounts = _mounts()
+        mounts = mounts_now()
         planner = Planner(
             mounts=mounts,
             scratch=str(folder.resolve()),
@@ -225,13 +221,6 @@ class Sandbox:
         return scratch.remove_tree(started.folder)
 
 
-def _mounts() -> list[Mount]:
-    try:
-        return read_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
-    except OSError:
-        return []
-
-
 def _uses_mps() -> bool:
     """CUDA's multi-process service meets its clients in the real /dev/shm."""
     return (_mps_folder() / "control").exists()
@@ -243,7 +232,7 @@ def _mps_folder() -> Path:
 
 def _meeting_points() -> list[str]:
     """Sockets that somebody outside listens on: through a layer they could not be reached."""
-    found = [str(_mps_folder())] if _uses_mps() else []
+    sockets = [str(_mps_folder())] if _uses_mps() else []
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]:
             columns = line.split(maxsplit=7)
@@ -252,8 +241,8 @@ def _meeting_points() -> list[str]:
             with contextlib.suppress(OSError):
                 path = columns[7]
                 if stat.S_ISSOCK(Path(path).stat().st_mode) and os.access(path, os.W_OK):
-                    found.append(str(Path(path).resolve()))
-    return sorted(set(found))[:64]
+                    sockets.append(str(Path(path).resolve()))
+    return sorted(set(sockets))[:64]
 
 
 def _little_room(store: scratch.Scratch, on_disk: bool) -> list[str]:
@@ -341,9 +330,9 @@ def _trial_problem(
 
 def _worth_saying(started: Started) -> list[str]:
     """Of the folders without a layer those that the user could write to outside."""
-    said = []
+    limits = []
     for limit in started.limits:
         path = limit.partition(": ")[0]
         if os.access(path, os.W_OK):
-            said.append(limit)
-    return said
+            limits.append(limit)
+    return limits

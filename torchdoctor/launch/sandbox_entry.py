@@ -31,10 +31,10 @@ _libc = ctypes.CDLL(None, use_errno=True)  # without a wrapper of pivot_root
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, action: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:

@@ -19,18 +19,8 @@ from torchdoctor.machine.mounts import VIRTUAL, Mount
 # Nobody keeps checkpoints there: their layers stay in memory, which costs nothing to remove.
 SYSTEM = frozenset(
     (
-        "/bin",
-        "/boot",
-        "/etc",
-        "/lib",
-        "/lib32",
-        "/lib64",
-        "/libx32",
-        "/lost+found",
-        "/media",
-        "/run",
-        "/sbin",
-        "/usr",
+        *("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/lost+found"),
+        *("/media", "/run", "/sbin", "/usr"),
     )
 )
 EXPAND_AT_MOST = 256  # entries of a folder that are mounted one by one
@@ -51,19 +41,19 @@ class _Entry:
 
 def _entries(folder: str) -> list[_Entry] | None:
     """What lies in a folder; None where it cannot be listed."""
-    found = []
+    listed = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_symlink():
                     target = os.readlink(entry.path)  # noqa: PTH115 - bytes as they are
-                    found.append(_Entry(path=entry.path, kind="link", target=target))
+                    listed.append(_Entry(path=entry.path, kind="link", target=target))
                 else:
                     kind = "folder" if entry.is_dir() else "file"
-                    found.append(_Entry(path=entry.path, kind=kind))
+                    listed.append(_Entry(path=entry.path, kind=kind))
     except OSError:
         return None
-    return sorted(found, key=lambda entry: entry.path)
+    return sorted(listed, key=lambda entry: entry.path)
 
 
 @dataclass(kw_only=True)
@@ -106,11 +96,11 @@ class Planner:
 
     def _children(self, folder: str) -> list[Mount]:
         """Mounts below a folder, without those that lie below another one of them."""
-        found: list[Mount] = []
+        children: list[Mount] = []
         for mount in self.mounts:
-            if _below(mount.path, folder) and not any(_below(mount.path, f.path) for f in found):
-                found.append(mount)
-        return found
+            if _below(mount.path, folder) and not any(_below(mount.path, f.path) for f in children):
+                children.append(mount)
+        return children
 
     def _folder(self, path: str, mount: Mount) -> None:
         if not mount.takes_writes:
@@ -140,12 +130,12 @@ class Planner:
             self._folder(child.path, child)
 
     def _writable_below(self, path: str) -> list[Mount]:
-        found: list[Mount] = []
+        mounts: list[Mount] = []
         for mount in self.mounts:
-            hidden = any(_below(mount.path, f.path) for f in found)
+            hidden = any(_below(mount.path, f.path) for f in mounts)
             if _below(mount.path, path) and mount.takes_writes and not hidden:
-                found.append(mount)
-        return [mount for mount in found if not mount.is_file]
+                mounts.append(mount)
+        return [mount for mount in mounts if not mount.is_file]
 
     def _apart(self, path: str, mount: Mount) -> None:
         entries = self.entries(path)

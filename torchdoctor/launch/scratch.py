@@ -7,9 +7,11 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from torchdoctor.machine.mounts import Mount, mount_of
 
 try:
     import fcntl
@@ -25,37 +27,26 @@ LAYER_KINDS = frozenset(
 
 
 def candidates(beside: Path | None) -> list[Path]:
-    """Folders that may hold the scratch folder, the preferred first."""
-    found = [Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/tmp")]
+    """Return folders that may hold the scratch folder, the preferred first."""
+    folders = [Path("/var/tmp"), Path(tempfile.gettempdir()), Path("/tmp")]
     if beside is not None:
-        found.append(beside)
-    return [p for p in found if p.is_dir() and os.access(p, os.W_OK | os.X_OK)]
-
-
-def kind_of(folder: Path, mounts: Iterable[tuple[str, str]]) -> str:
-    """File system of a folder; `mounts`: pairs of mount point and kind."""
-    best, kind = "", ""
-    text = str(folder.resolve())
-    for path, name in mounts:
-        inside = text == path or text.startswith(path.rstrip("/") + "/")
-        if inside and len(path) >= len(best):
-            best, kind = path, name
-    return kind
+        folders.append(beside)
+    return [p for p in folders if p.is_dir() and os.access(p, os.W_OK | os.X_OK)]
 
 
 def choose(
-    beside: Path | None, mounts: Iterable[tuple[str, str]], cwd: str | None = None
+    beside: Path | None, mounts: Sequence[Mount], cwd: str | None = None
 ) -> tuple[Path, bool]:
-    """The folder to make scratch folders in, and whether it can hold an overlay's layers.
+    """Return the folder to make scratch folders in, and whether it can hold an overlay's layers.
 
     Apart from the working folder is best: a layer cannot lie below what it is laid over, so that
     of the working folder would have to stay in memory. Then the disk with most free room counts.
     """
-    pairs = list(mounts)
     best: tuple[bool, bool, bool, int] | None = None
     chosen = Path(tempfile.gettempdir())
     for folder in candidates(beside):
-        kind = kind_of(folder, pairs)
+        mount = mount_of(str(folder.resolve()), mounts)
+        kind = mount.kind if mount is not None else ""
         free = shutil.disk_usage(folder).free >> 30  # on one disk the first candidate wins
         rank = (kind in LAYER_KINDS, not _together(folder, cwd), kind != "tmpfs", free)
         if best is None or rank > best:
@@ -64,7 +55,7 @@ def choose(
 
 
 def _together(folder: Path, cwd: str | None) -> bool:
-    """Whether two folders lie in the same folder of the root."""
+    """Return True if two folders lie in the same folder of the root."""
     return cwd is not None and folder.resolve().parts[:2] == Path(cwd).resolve().parts[:2]
 
 
@@ -146,14 +137,11 @@ def _open_folder(folder: Path) -> Iterator[int | None]:
 
 def remove_tree(folder: Path) -> bool:
     """Remove a folder that an overlay used (its work folders have mode 000). True: it is gone."""
-    shutil.rmtree(folder, onerror=_open_up)
-    if folder.exists():
-        # What _open_up made accessible was skipped in that pass.
-        for _ in range(3):
-            shutil.rmtree(folder, onerror=_open_up)
-            if not folder.exists():
-                break
-    return not folder.exists()
+    for _ in range(4):  # what _open_up made accessible was skipped in that pass
+        shutil.rmtree(folder, onerror=_open_up)
+        if not folder.exists():
+            return True
+    return False
 
 
 def _open_up(function: Any, path: str, error: Any) -> None:

@@ -36,13 +36,13 @@ def private_steps() -> list[list[Any]]:
 
 def segments() -> set[str]:
     """Names of the segments that belong to this user."""
-    found = set()
+    names = set()
     with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 if entry.stat(follow_symlinks=False).st_uid == os.getuid():
-                    found.add(entry.name)
-    return found
+                    names.add(entry.name)
+    return names
 
 
 def remove_left(
@@ -78,14 +78,14 @@ def mapped(pids: Iterable[int] | None = None) -> set[Segment]:
 
     By file, not by name: `sem_open` maps a semaphore under a name that it then changes.
     """
-    found = set()
+    segments = set()
     for pid in (path.name for path in Path("/proc").glob("[0-9]*")) if pids is None else pids:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
                 if f"{FOLDER}/" in line:
                     major, minor = line.split()[3].split(":")
-                    found.add((int(major, 16), int(minor, 16), int(line.split()[4])))
-    return found
+                    segments.add((int(major, 16), int(minor, 16), int(line.split()[4])))
+    return segments
 
 
 def _file(name: str) -> Segment | None:

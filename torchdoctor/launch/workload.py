@@ -161,12 +161,12 @@ def _check_syntax(name: str, path: Path, source: bytes, interpreter: str) -> Non
 def choose_interpreter(python: str | None, folder: str) -> str:
     """The interpreter for a script; see `workload_of`. Raises UsageError where none has torch."""
     if python is not None:
-        found = _find(python, folder)
-        if found is None:
+        path = _find(python, folder)
+        if path is None:
             raise UsageError(f"The interpreter '{python}' was not found.")
-        if not has_torch(found):
+        if not has_torch(path):
             raise UsageError(_without_torch(python))
-        return found
+        return path
     candidates = []
     environment = os.environ.get("VIRTUAL_ENV")
     if environment:

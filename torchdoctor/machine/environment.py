@@ -88,10 +88,10 @@ def _ask(python: str) -> dict[str, Any]:
             text=True,
             timeout=_ASK_TIMEOUT_S,
         )
-        found: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
+        answer_facts: dict[str, Any] = json.loads(answer.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return {}
-    return found
+    return answer_facts
 
 
 def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:

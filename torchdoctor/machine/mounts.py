@@ -10,27 +10,9 @@ from pathlib import Path
 # No files to protect, or nothing that could be laid over.
 VIRTUAL = frozenset(
     (
-        "proc",
-        "sysfs",
-        "devtmpfs",
-        "devpts",
-        "cgroup",
-        "cgroup2",
-        "mqueue",
-        "debugfs",
-        "tracefs",
-        "securityfs",
-        "pstore",
-        "bpf",
-        "configfs",
-        "hugetlbfs",
-        "fusectl",
-        "binfmt_misc",
-        "autofs",
-        "nsfs",
-        "rpc_pipefs",
-        "efivarfs",
-        "selinuxfs",
+        *("proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs"),
+        *("tracefs", "securityfs", "pstore", "bpf", "configfs", "hugetlbfs", "fusectl"),
+        *("binfmt_misc", "autofs", "nsfs", "rpc_pipefs", "efivarfs", "selinuxfs"),
     )
 )
 KEPT_FLAGS = ("nosuid", "nodev", "noexec")
@@ -68,7 +50,7 @@ class Mount:
 
 
 def read_mounts(text: str) -> list[Mount]:
-    """The mounts of /proc/self/mountinfo, by path; of several on one path the last, the visible."""
+    """Return the mounts of /proc/self/mountinfo by path; of several on one path the visible one."""
     mounts: dict[str, Mount] = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
@@ -84,6 +66,14 @@ def read_mounts(text: str) -> list[Mount]:
     return sorted(mounts.values(), key=lambda mount: mount.path)
 
 
+def mounts_now() -> list[Mount]:
+    """Return the mounts that this process sees; [] where the system does not list them."""
+    try:
+        return read_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+    except OSError:
+        return []
+
+
 def _unescape(text: str) -> str:
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
@@ -91,17 +81,13 @@ def _unescape(text: str) -> str:
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """The mount that a path, with its links resolved, lies on."""
-    found = None
-    for mount in mounts:
-        inside = path == mount.path or path.startswith(mount.path.rstrip("/") + "/")
-        if inside and (found is None or len(mount.path) >= len(found.path)):
-            found = mount
-    return found
+    """Return the mount that a path, with its links resolved, lies on."""
+    around = [m for m in mounts if path == m.path or path.startswith(m.path.rstrip("/") + "/")]
+    return max(around, key=lambda mount: len(mount.path), default=None)
 
 
 def kind_of(mount: Mount, sys: Path = Path("/sys")) -> tuple[str, str]:
-    """What a mount is, as in `MountReads.kind`, and the disk below it ("" where none is known).
+    """Return what a mount is, as in `MountReads.kind`, and the disk below it ("": none is known).
 
     Args:
         mount: of /proc/self/mountinfo.

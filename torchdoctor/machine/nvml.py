@@ -53,8 +53,8 @@ class Nvml:
 
     def __init__(self) -> None:
         count = reading(pynvml.nvmlDeviceGetCount) or 0
-        found = [reading(partial(pynvml.nvmlDeviceGetHandleByIndex, i)) for i in range(count)]
-        self.devices: list[Any] = [handle for handle in found if handle is not None]
+        handles = [reading(partial(pynvml.nvmlDeviceGetHandleByIndex, i)) for i in range(count)]
+        self.devices: list[Any] = [handle for handle in handles if handle is not None]
 
     def utilization(self, device: Any) -> float | None:
         """Share of the last sampling period in which a kernel ran, 0 to 1."""
@@ -83,18 +83,18 @@ class Nvml:
     def pcie_bytes_per_s(self, device: Any) -> tuple[float, float] | None:
         """Bytes per second to and from the GPU. Takes about 40 ms: the driver waits meanwhile."""
         counters = (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-        found = [
+        rates = [
             reading(partial(pynvml.nvmlDeviceGetPcieThroughput, device, counter))
             for counter in counters
         ]
-        if found[0] is None or found[1] is None:
+        if rates[0] is None or rates[1] is None:
             return None
-        return found[0] * 1024.0, found[1] * 1024.0  # the driver speaks of KB/s
+        return rates[0] * 1024.0, rates[1] * 1024.0  # the driver speaks of KB/s
 
     def processes(self, device: Any) -> set[int] | None:
         """Pids that compute on it, as the driver sees them."""
-        found = reading(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(device))
-        return None if found is None else {int(process.pid) for process in found}
+        running = reading(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(device))
+        return None if running is None else {int(process.pid) for process in running}
 
     def describe(self) -> list[Gpu]:
         """All devices, for the report."""

@@ -84,33 +84,33 @@ class Tree:
         self._known = {pid: p for pid, p in self._known.items() if _lives(p)}
         return list(self._known.values())
 
-    def _add(self, found: list[psutil.Process]) -> None:
-        for process in found:
+    def _add(self, processes: list[psutil.Process]) -> None:
+        for process in processes:
             self._known.setdefault(process.pid, process)
             self.every_pid.add(process.pid)
 
     def strays(self) -> list[psutil.Process]:
         """Processes that carry the marker, wherever they hang now. Looks at all processes."""
         name, value = self.marker
-        found = []
+        strays = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
                 if process.pid != os.getpid() and process.environ().get(name) == value:
-                    found.append(process)
-        return found + self._adopted()
+                    strays.append(process)
+        return strays + self._adopted()
 
     def _adopted(self) -> list[psutil.Process]:
         """Orphans that became our children, without the marker where they cleared it.
 
         Told from processes that somebody else in this program started by their own session.
         """
-        found = []
+        orphans = []
         for process in psutil.Process().children():
             with contextlib.suppress(psutil.Error, OSError, AttributeError):
                 known = process.pid in self._before or process.pid in _ROOTS
                 if not known and os.getsid(process.pid) != os.getsid(0):
-                    found.append(process)
-        return found
+                    orphans.append(process)
+        return orphans
 
     def end(self, grace_s: float) -> bool:
         """End them all: SIGTERM to the root, then SIGKILL to every one. True: none is left."""
@@ -138,8 +138,8 @@ def _wait_for_end(found: list[psutil.Process]) -> None:
     wait_until(lambda: not _any_lives(found), 0.5)
 
 
-def _any_lives(found: list[psutil.Process]) -> bool:
-    return any(_lives(process) for process in found)
+def _any_lives(processes: list[psutil.Process]) -> bool:
+    return any(_lives(process) for process in processes)
 
 
 def _lives(process: psutil.Process) -> bool:

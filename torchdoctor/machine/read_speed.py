@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
 from torchdoctor.probe.measure import page_cache
@@ -17,6 +18,7 @@ from torchdoctor.probe.measure import page_cache
 _CHUNK_BYTES = 128 * 1024
 _FIRST_BYTES = 4096
 _MOST_BYTES = 8 * 1024 * 1024  # of each file
+_MOST_DROP_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +87,8 @@ def measure(paths: Sequence[str], most_s: float) -> ReadSpeed:
     )
 
 
-def _added(sums: Passes, one: tuple[int, float, float]) -> Passes:
-    count, seconds, first_s = one
+def _added(sums: Passes, reading: tuple[int, float, float]) -> Passes:
+    count, seconds, first_s = reading
     if not count:
         return sums
     return Passes(
@@ -133,3 +135,19 @@ def _cached_share(path: str) -> float | None:
     """Share of the file's first 8 MiB in the page cache; None where the kernel does not say."""
     found = page_cache.share_of(path, _MOST_BYTES)
     return None if found is None else found[0]
+
+
+def drop(listed: Path) -> None:
+    """Take the files named in `listed`, one a line, out of the page cache, in this order.
+
+    Before each launch after the first, for data larger than memory: a launch that finds in memory
+    what the one before it has read would show an input that the real training, which has long read
+    other files by then, never sees. Files that are gone or not ours to drop are left out.
+    """
+    until = time.monotonic() + _MOST_DROP_S
+    with contextlib.suppress(OSError):
+        for path in listed.read_bytes().splitlines():
+            if time.monotonic() > until:
+                return
+            with contextlib.suppress(OSError, AttributeError):
+                _drop(os.fsdecode(path))

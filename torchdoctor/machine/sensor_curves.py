@@ -30,7 +30,7 @@ def sensor_curves(columns: SensorColumns) -> list[Curve]:
     """
     if not len(columns.wall_offset_ns):
         return []
-    found = [
+    curves = [
         _curve(columns, "utilization/cpu", *_cpu_share(columns)),
         _curve(
             columns,
@@ -44,9 +44,9 @@ def sensor_curves(columns: SensorColumns) -> list[Curve]:
     for device in ours:
         suffix = "" if len(ours) == 1 else f"_{device}"
         used, memory = columns.gpu_utilization[:, device], columns.gpu_memory_bytes[:, device]
-        found.append(_curve(columns, f"utilization/gpu{suffix}", columns.t_ns, used))
-        found.append(_curve(columns, f"memory/gpu{suffix}_GB", columns.t_ns, memory / 1e9))
-    return [curve for curve in found if len(curve.values)]
+        curves.append(_curve(columns, f"utilization/gpu{suffix}", columns.t_ns, used))
+        curves.append(_curve(columns, f"memory/gpu{suffix}_GB", columns.t_ns, memory / 1e9))
+    return [curve for curve in curves if len(curve.values)]
 
 
 def _curve(columns: SensorColumns, name: str, t_ns: np.ndarray, values: Columns) -> Curve:

@@ -131,7 +131,7 @@ class Sensors:
 
     def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> float:
         """Notes the devices of the program; how many other processes compute on some device."""
-        others, known = 0, False
+        strangers, known = 0, False
         for index, device in enumerate(gpus.devices):
             pids = gpus.processes(device)
             if pids is None:
@@ -139,14 +139,14 @@ class Sensors:
             known = True
             if pids & processes.pids:
                 self._samples.ours.add(index)
-            others += len(pids - processes.pids)
-        return float(others) if known else math.nan
+            strangers += len(pids - processes.pids)
+        return float(strangers) if known else math.nan
 
     def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float]:
         """Traffic of one of the program's devices; it takes too long to ask every one."""
         devices = sorted(self._samples.ours) or list(range(len(gpus.devices)))
-        found = gpus.pcie_bytes_per_s(gpus.devices[devices[0]]) if devices else None
-        return found or (math.nan, math.nan)
+        traffic = gpus.pcie_bytes_per_s(gpus.devices[devices[0]]) if devices else None
+        return traffic or (math.nan, math.nan)
 
 
 class _Pace:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from torchdoctor.machine.mounts import Mount, kind_of, mount_of, read_mounts
+from torchdoctor.machine.mounts import Mount, kind_of, mount_of, mounts_now
 from torchdoctor.machine.read_speed import ReadSpeed, measure
 from torchdoctor.probe.hooks import file_reads, library_reads
 from torchdoctor.words.environment import (
@@ -73,7 +73,7 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
     listed = run_folder / "files-read.txt"
     with suppress(OSError):
         listed.write_bytes(b"".join(os.fsencode(path) + b"\n" for path in loop))
-    mounts = _all_mounts()
+    mounts = mounts_now()
     groups: dict[str, dict[str, _Read]] = defaultdict(dict)
     by_path = {mount.path: mount for mount in mounts}
     of_folder: dict[str, Mount | None] = {}
@@ -84,13 +84,13 @@ def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
         if mount := of_folder[folder]:
             groups[mount.path][path] = read
     ranked = sorted(groups, key=lambda name: -_weight(groups[name]))
-    found = [
+    mount_reads = [
         _mount_reads(by_path[name], groups[name], measured=number < _MEASURED_MOUNTS)
         for number, name in enumerate(ranked)
     ]
-    places = _places(run_folder, mounts) if found else []
+    places = _places(run_folder, mounts) if mount_reads else []
     return StorageFacts(
-        mounts=found,
+        mounts=mount_reads,
         places=places,
         remote=_remote(logged.remote),
         tables=_tables(logged.tables),
@@ -149,12 +149,12 @@ def _remote(rows: list[list[str]]) -> list[RemoteReads]:
     return [
         RemoteReads(
             protocol=name,
-            files=len({_path(row) for row in found}),
-            opens=len(found),
-            example=_path(found[0]),
-            location=_most_often(found),
+            files=len({_path(row) for row in paths}),
+            opens=len(paths),
+            example=_path(paths[0]),
+            location=_most_often(paths),
         )
-        for name, found in by_protocol.items()
+        for name, paths in by_protocol.items()
     ]
 
 
@@ -179,13 +179,13 @@ def _tables(rows: list[list[str]]) -> list[TableReads]:
     return [
         TableReads(
             function=name,
-            calls=len(found),
-            files=len({_path(row) for _, row in found}),
-            total_s=sum(float(seconds) for seconds, _ in found),
-            example=_path(found[0][1]),
-            location=_most_often([row for _, row in found]),
+            calls=len(calls),
+            files=len({_path(row) for _, row in calls}),
+            total_s=sum(float(seconds) for seconds, _ in calls),
+            example=_path(calls[0][1]),
+            location=_most_often([row for _, row in calls]),
         )
-        for name, found in by_function.items()
+        for name, calls in by_function.items()
     ]
 
 
@@ -282,23 +282,16 @@ def _speeds(speed: ReadSpeed, mean_bytes: float) -> dict[str, float | None]:
     }
 
 
-def _all_mounts() -> Sequence[Mount]:
-    try:
-        return read_mounts(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
-    except OSError:
-        return []
-
-
 def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
     """Memory and the run folder's disk, with their room."""
-    found = []
+    places = []
     available = psutil.virtual_memory().available
     if _SHARED_MEMORY.is_dir():
         room = min(shutil.disk_usage(_SHARED_MEMORY).free, available)
-        found.append(StagingPlace(place="memory", kind="memory", free_bytes=room))
+        places.append(StagingPlace(place="memory", kind="memory", free_bytes=room))
     mount = mount_of(str(run_folder.resolve()), mounts)
     if mount is None:
-        return found
+        return places
     tried = run_folder / "read-speed.tmp"
     speed = None
     with suppress(OSError):
@@ -309,5 +302,5 @@ def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
     tried.unlink(missing_ok=True)
     free = shutil.disk_usage(run_folder).free
     kind = kind_of(mount)[0]
-    found.append(StagingPlace(place="disk", kind=kind, free_bytes=free, cold_bytes_per_s=speed))
-    return found
+    places.append(StagingPlace(place="disk", kind=kind, free_bytes=free, cold_bytes_per_s=speed))
+    return places

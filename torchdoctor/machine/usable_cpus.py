@@ -32,28 +32,28 @@ def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | No
         root: where the cgroup file systems are mounted.
         membership: text of /proc/self/cgroup; None: read it.
     """
-    found: list[float] = []
+    quotas: list[float] = []
     for folder in _folders("cpu", root, membership):
         with contextlib.suppress(OSError, ValueError):
             if (folder / "cpu.max").is_file():
                 quota, period = (folder / "cpu.max").read_text().split()
                 if quota != "max":
-                    found.append(float(quota) / float(period))
+                    quotas.append(float(quota) / float(period))
             else:
                 limit = float((folder / "cpu.cfs_quota_us").read_text())
                 if limit > 0:
-                    found.append(limit / float((folder / "cpu.cfs_period_us").read_text()))
-    return min(found, default=None)
+                    quotas.append(limit / float((folder / "cpu.cfs_period_us").read_text()))
+    return min(quotas, default=None)
 
 
 def memory_limit_bytes(root: Path = CGROUPS, membership: str | None = None) -> int | None:
     """Memory that the tightest cgroup around us allows; None: no limit."""
-    found: list[int] = []
+    limits: list[int] = []
     for folder in _folders("memory", root, membership):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with contextlib.suppress(OSError, ValueError):
-                found.append(int((folder / name).read_text()))
-    return min((limit for limit in found if limit < _NO_LIMIT), default=None)
+                limits.append(int((folder / name).read_text()))
+    return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
 
 
 def _folders(controller: str, root: Path, membership: str | None) -> Iterator[Path]:

@@ -20,7 +20,7 @@ from torchdoctor.launch.launch_ending import with_ending
 from torchdoctor.launch.launch_plan import Fix, launch_plan, plan_entries
 from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.sandbox import Contents, Sandbox
-from torchdoctor.machine.cold_files import drop
+from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import storage_facts, waits_for_input
 from torchdoctor.observe.evaluation import evaluates_training_loader

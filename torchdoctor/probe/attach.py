@@ -8,17 +8,16 @@ import sys
 from . import seeds, stacks, step_log, trackers
 from .hooks import (
     backward_hooks,
+    compile_log,
     copy_hooks,
     double_calls,
     file_reads,
-    flag_hooks,
     gc_pauses,
     loader_hooks,
     model_hooks,
     optimizer_hooks,
     passes,
 )
-from .measure import compile_facts
 from .session import Session
 from .window import Window
 
@@ -40,7 +39,7 @@ def attach(torch, watch):
     session.window = Window(session)
     parts = (
         ("seeds", lambda: seeds.install(session, watch)),
-        ("flags", lambda: flag_hooks.install(session)),
+        ("flags", session.flags.install),
         ("fixes", session.load_fixes),
         ("passes", lambda: passes.install(session)),
         ("models", lambda: model_hooks.install(session)),
@@ -52,7 +51,7 @@ def attach(torch, watch):
         ("gc", lambda: gc_pauses.install(session)),
         ("stacks", lambda: stacks.install(session)),
         ("files", lambda: file_reads.install(session, watch)),
-        ("compiling", lambda: compile_facts.install(session)),
+        ("compiling", lambda: compile_log.install(session)),
         ("trackers", lambda: trackers.install(session, watch)),
     )
     for name, install in parts:

@@ -18,9 +18,9 @@ def of(value):
     holder, depth = None, 0
     while frame is not None:
         depth += 1
-        found = _binding(frame, value)
-        if found is not None:
-            holder, depth = found, 0
+        binding = _binding(frame, value)
+        if binding is not None:
+            holder, depth = binding, 0
         frame = places.users_frame(frame.f_back)
     return call, holder, depth if holder is not None else None
 
@@ -56,8 +56,8 @@ def _attribute(frame, value):
         modules = attributes.get("_modules")
         # Not everything with such an attribute is a module: elsewhere it may be a set.
         children = modules.items() if isinstance(modules, dict) else ()
-        for name, one in [*attributes.items(), *children]:
-            if one is value and name in frame.f_code.co_names:
+        for name, part in [*attributes.items(), *children]:
+            if part is value and name in frame.f_code.co_names:
                 return "%s.%s" % (owner, name)
     return None
 

@@ -83,20 +83,20 @@ def made_here(made):
 
 def _constructors(cls):
     """Code of all its constructors, and of what decorates them."""
-    found = set()
-    for one in cls.__mro__:
-        function = one.__dict__.get("__init__")
-        while hasattr(function, "__code__") and function.__code__ not in found:
-            found.add(function.__code__)
+    codes = set()
+    for base in cls.__mro__:
+        function = base.__dict__.get("__init__")
+        while hasattr(function, "__code__") and function.__code__ not in codes:
+            codes.add(function.__code__)
             function = getattr(function, "__wrapped__", None)
-    return found
+    return codes
 
 
 def _package(filename):
     """The top package that an installed file belongs to, but torch; None: it is not installed."""
     for folder in ("site-packages", "dist-packages"):
-        _, found, rest = filename.replace(os.sep, "/").rpartition("/%s/" % folder)
+        _, installed, rest = filename.replace(os.sep, "/").rpartition("/%s/" % folder)
         name = rest.split("/")[0].removesuffix(".py")
-        if found and name != "torch":
+        if installed and name != "torch":
             return name
     return None

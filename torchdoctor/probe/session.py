@@ -5,8 +5,10 @@ import os
 import sys
 import time
 
-from . import step_log
+from . import step_log, tracebacks
 from .fixkit.fix_files import load_fixes
+from .hooks import flag_hooks, graph_growth
+from .measure import facts
 
 _FACTS_EVERY_NS = 2_000_000_000
 _MOST_ERRORS = 20
@@ -40,7 +42,9 @@ class Session:
         self.batches_learn = (
             bool(plan.get("batches_learn")) or boundary.get("learned_by") == "batch"
         )
-        self.explicit_steps = False
+        self.explicit_steps = self.seeded_by_program = False
+        self.trackers = []
+        self.flags = flag_hooks.Flags(self)
         self.retain_graph = 0
         self.backward_location = False
         self.gradient_location = None  # of the first gradient without a backward
@@ -57,8 +61,6 @@ class Session:
     def _new_log(self):
         if not self.plan.get("sample_stacks"):
             return step_log.EventLog(self.channel, os.getpid(), self._flush_due)
-        from .hooks import graph_growth
-
         sequence = graph_growth.sequence_of(self.torch)
         return graph_growth.MarkedLog(self.channel, os.getpid(), self._flush_due, sequence)
 
@@ -90,6 +92,20 @@ class Session:
     def all_programs(self):
         """Every fix of the plan, switched on or not; those of `arms` in their order."""
         return [*(p for arm in self.arms for p in arm)] if self.arms else self.programs
+
+    def tell(self, event, *args):
+        """Call what the fixes that are on want to be called at an event."""
+        for program in self.programs:
+            program.call(event, *args)
+
+    def ask(self, event, *args):
+        """Return the first answer that a fix that is on has to an event; None: none has."""
+        for program in self.programs:
+            for function in program.functions.get(event, ()):
+                answer = program.guarded(function, *args)
+                if answer is not None:
+                    return answer
+        return None
 
     def after_fork(self):
         """A forked child logs to files of its own; a loader worker logs nothing."""
@@ -141,8 +157,6 @@ class Session:
             error.__traceback__ = trace.tb_next
         if sys.version_info >= (3, 11):
             return
-        from . import tracebacks
-
         tracebacks.install()
 
     def is_loader_worker(self):
@@ -155,9 +169,7 @@ class Session:
         if self.first_batch_done:
             return
         self.first_batch_done = True
-        for program in self.programs:
-            for function, _ in program.first_batch_functions:
-                program.guarded(function)
+        self.tell("first batch")
 
     def learning(self, now_ns):
         """A backward or an optimizer step has ended; now and then a good moment to flush.
@@ -221,8 +233,6 @@ class Session:
         """Rewrite `process-<pid>.json` atomically."""
         if not self._may_write():
             return
-        from .measure import facts
-
         self.facts_due_ns = time.perf_counter_ns() + _FACTS_EVERY_NS
         try:
             facts.write(self)

@@ -120,17 +120,17 @@ def stack_of(thread):
     crashed.
     """
     innermost = map(dict.get, itertools.starmap(sys._current_frames, [()]), [thread])
-    found = []
+    frames = []
     _paused[0] = _COLLECTS_THERE and gc.isenabled()
     if _paused[0]:
         gc.disable()
     try:
-        found.extend(itertools.accumulate(itertools.chain(innermost, _OUTWARD), getattr))
+        frames.extend(itertools.accumulate(itertools.chain(innermost, _OUTWARD), getattr))
     except AttributeError:
         pass  # of the None beyond the outermost
     finally:
         _collect_again()
-    return found[:-1] if found and found[-1] is None else found
+    return frames[:-1] if frames and frames[-1] is None else frames
 
 
 def _collect_again():

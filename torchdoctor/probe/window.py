@@ -62,9 +62,9 @@ class Window:
             if session.learned == self._learned_at:
                 return
             self._learned_at = session.learned
-        seen, number = self._seen, self.iteration
-        self._seen = seen + 1
-        if self._every > 1 and seen % self._every:
+        events, number = self._seen, self.iteration
+        self._seen = events + 1
+        if self._every > 1 and events % self._every:
             return
         try:
             if number < self._plain_until and step_log.perf_counter_ns() < self._plain_ns:

@@ -91,9 +91,9 @@ class AnsweredCalls:
             if not program.usable or threading.get_ident() != self._main:
                 return old(*args, **kwargs)
             key = guarded(self._key, name, describe, args, kwargs)
-            found = guarded(self._look, key) if key is not None else None
-            if found is not None:
-                return found[0]
+            answer = guarded(self._look, key) if key is not None else None
+            if answer is not None:
+                return answer[0]
             value = old(*args, **kwargs)
             if key is not None:
                 guarded(self._keep, key, value)
@@ -105,22 +105,22 @@ class AnsweredCalls:
         frame = sys._getframe(3)  # above this, `guarded` and the wrapper
         if frame.f_code.co_filename.startswith(_PROBE):
             return None  # the probe itself wants the value
-        what = describe(args, kwargs)
-        if what is None:
+        described = describe(args, kwargs)
+        if described is None:
             return None
         place = []
         while frame is not None and len(place) < _FRAMES:
             place.append((id(frame.f_code), frame.f_lasti))
             frame = frame.f_back
-        where = (name, what, *place)
+        where = (name, described, *place)
         number = self._counts[where] = self._counts.get(where, -1) + 1
         return (number, where)
 
     def _look(self, key):
-        found = self._kept.get(key)
-        if found is None:
+        kept = self._kept.get(key)
+        if kept is None:
             return None
-        value, version = found
+        value, version = kept
         if getattr(value, "_version", None) != version:
             self._program.refuse("The program changes in place what such a call returned.")
         self._answered += not self._first

@@ -110,11 +110,11 @@ class GradientScaling:
         for gradient in self._gradients():
             groups[gradient.device, gradient.dtype].append(gradient)
         for (device, _), gradients in groups.items():
-            found = self._overflows.get(device)
-            if found is None:
-                found = self._overflows[device] = torch.zeros((), device=device)
+            overflow = self._overflows.get(device)
+            if overflow is None:
+                overflow = self._overflows[device] = torch.zeros((), device=device)
             inverse = torch.full((), 1.0 / scale, dtype=torch.float32, device=device)
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, overflow, inverse)
 
     def _gradients(self):
         return [_values(p.grad) for p in self._parameters if p.grad is not None]
@@ -138,14 +138,14 @@ class GradientScaling:
     def _look(self, optimizer, args, kwargs):
         """Leave the step out where its gradients are not finite."""
         # `args` of the hook hold the optimizer itself first.
-        if kwargs.get("closure") is not None or any(callable(one) for one in args[1:]):
+        if kwargs.get("closure") is not None or any(callable(known) for known in args[1:]):
             self._program.refuse("The optimizer computes gradients within its step (closure).")
         self._restore()
-        if any(found.item() for found in self._overflows.values()):
+        if any(overflow.item() for overflow in self._overflows.values()):
             self._overflows.clear()
             self.scale = max(self.scale * _BACKOFF, 1.0)
             self._whole_steps = 0
-            self._suspects = {id(one) for one in self._program.optimizers()} | {id(optimizer)}
+            self._suspects = {id(known) for known in self._program.optimizers()} | {id(optimizer)}
         else:
             self._whole_steps += 1
             if self._whole_steps >= _GROWTH_INTERVAL:

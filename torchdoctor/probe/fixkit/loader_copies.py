@@ -8,29 +8,29 @@ import copy
 import inspect
 import itertools
 
-from ..measure.nested_datasets import parts_of
+from ..measure.nested import parts_of
 from . import random_states
 
 _DEPTH = 3  # of attributes whose generators are cloned, and of what a data set holds
 
 
 def arguments_of(loader, torch):
-    """The arguments of `DataLoader.__init__` that would make this loader as it is now."""
+    """Return the arguments of `DataLoader.__init__` that would make this loader as it is now."""
     cls = torch.utils.data.dataloader.DataLoader
     parameters = inspect.signature(cls.__init__).parameters
-    found = {
+    arguments = {
         name: getattr(loader, name, parameter.default)
         for name, parameter in parameters.items()
         if name != "self"
     }
-    found["shuffle"] = None  # what it said is its sampler now
+    arguments["shuffle"] = None  # what it said is its sampler now
     if not loader.num_workers:
-        found["prefetch_factor"] = None
-    return found
+        arguments["prefetch_factor"] = None
+    return arguments
 
 
 def second(loader, arguments, later, torch, make):
-    """A loader of the same class, not iterated yet.
+    """Return a loader of the same class, not iterated yet.
 
     Args:
         loader: the program's.
@@ -51,11 +51,11 @@ def second(loader, arguments, later, torch, make):
         arguments[name] = _LaterOn(sampler, later)
         if batched:
             arguments.update(batch_size=1, drop_last=False)  # its sampler knows both
-    found = type(loader).__new__(type(loader))
-    make(found, **arguments)
+    made = type(loader).__new__(type(loader))
+    make(made, **arguments)
     for key, value in vars(loader).items():
-        found.__dict__.setdefault(key, value)  # of a subclass
-    return found
+        made.__dict__.setdefault(key, value)  # of a subclass
+    return made
 
 
 class _LaterOn:
@@ -73,14 +73,14 @@ class _LaterOn:
 
 
 def _copied(loader, sampler, torch):
-    """A copy of the sampler, and of the loader's generator, which may be the same one's."""
+    """Return copies of the sampler and of the loader's generator, which both may share."""
     # What the data set holds is shared: a sampler that knows the data must not copy it.
-    shared = {id(one): one for one in _held_by(loader.dataset, torch)}
+    shared = {id(held): held for held in _held_by(loader.dataset, torch)}
     own = random_states.held_generators([sampler, loader.generator], torch, _DEPTH)
-    for one in own:
-        if isinstance(one, torch.Generator):  # older ones know no copy
-            shared[id(one)] = clone = torch.Generator(device=one.device)
-            clone.set_state(one.get_state())
+    for held in own:
+        if isinstance(held, torch.Generator):  # older ones know no copy
+            shared[id(held)] = clone = torch.Generator(device=held.device)
+            clone.set_state(held.get_state())
     try:
         return copy.deepcopy((sampler, loader.generator), shared)
     except Exception as error:
@@ -88,13 +88,12 @@ def _copied(loader, sampler, torch):
 
 
 def _held_by(dataset, torch):
-    """The data set, what it wraps, and what lies in their attributes."""
+    """Return the data set, what it wraps, and what lies in their attributes."""
     plain = (*random_states.SCALARS, torch.Generator)
-    found, level = [], [dataset]
+    values, level = [], [dataset]
     for _ in range(_DEPTH):
-        found += level
-        below = [part for one in level for part in parts_of(one, torch) or ()]
-        for one in level:
-            below += [x for x in getattr(one, "__dict__", {}).values() if not isinstance(x, plain)]
-        level = below
-    return found
+        values += level
+        below = [part for value in level for part in parts_of(value, torch) or ()]
+        held = [x for value in level for x in getattr(value, "__dict__", {}).values()]
+        level = below + [value for value in held if not isinstance(value, plain)]
+    return values

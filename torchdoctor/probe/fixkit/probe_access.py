@@ -27,9 +27,9 @@ class ProbeAccess:
 
     def innermost(self, dataset):
         """The data set within torch's Subset and the like."""
-        from ..measure import nested_datasets
+        from ..measure import nested
 
-        return nested_datasets.innermost(dataset, self.torch)
+        return nested.innermost(dataset, self.torch)
 
     def sample_cache(self, limit_bytes, on_use, on_off):
         """A `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""

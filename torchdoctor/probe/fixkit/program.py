@@ -3,7 +3,8 @@
 import functools
 import sys
 
-from . import stand_in
+from ..wrapping import stand_in
+from . import answered_calls, second_loader, training_state
 from .probe_access import ProbeAccess
 
 
@@ -41,24 +42,13 @@ class Program(ProbeAccess):
         self.state = "pending"
         self.reason = None
         self.details = {}
-        self.loader_functions = []
-        self.optimizer_functions = []
-        self.model_functions = []
-        self.argument_functions = []
-        self.forward_contexts = []
-        self.backward_functions = []
-        self.step_functions = []
-        self.first_batch_functions = []
-        self.fetch_functions = []
-        self.model_answers = []
-        self.backward_replacements = []
-        self.gradient_answers = []
-        self.iteration_functions = []
-        self.settling_functions = []
-        self.end_functions = []
+        self.functions = {}  # by event: what the hooks call while it is on
         self.second_loader = None
         self.given_back = []  # (loader, batch): its next ones, before it is asked again
         self.modules = []  # the program's root modules, from the moment it is switched on
+
+    def _at(self, event, function):
+        self.functions.setdefault(event, []).append(function)
 
     def refuse(self, reason):
         """Raise `Refusal`: the fix does not apply, with the reason that the user reads."""
@@ -75,17 +65,15 @@ class Program(ProbeAccess):
         that is made with the changed arguments, while it is on.
         """
         if self.switched and with_second:
-            from . import second_loader
-
             second_loader.add(self, function)
             return
         self._only_from_the_start()
-        self.loader_functions.append(function)
+        self._at("loader", function)
 
     def before_optimizer(self, function):
         """function(cls, arguments: dict) changes an optimizer's arguments before it is made."""
         self._only_from_the_start()
-        self.optimizer_functions.append(function)
+        self._at("optimizer", function)
 
     def on_model(self, function, undo=None):
         """function(module) once for each root module, at the first training batch.
@@ -94,11 +82,12 @@ class Program(ProbeAccess):
         """
         if undo is None:
             self._only_from_the_start()
-        self.model_functions.append((function, undo))
+        self._at("model", function)
+        self._at("undo model", undo)
 
     def before_forward(self, function):
         """function(module, args, kwargs) -> (args, kwargs) at outermost root-module calls."""
-        self.argument_functions.append(function)
+        self._at("arguments", function)
 
     def around_forward(self, make_context, until="forward"):
         """make_context(module) -> context manager or None, entered before the root's forward.
@@ -106,7 +95,7 @@ class Program(ProbeAccess):
         It is left at the end of the forward; with until="backward" when a backward begins, the
         next batch is fetched or an optimizer steps.
         """
-        self.forward_contexts.append((make_context, until))
+        self._at("contexts until " + until, make_context)
 
     def around_fetch(self, answer, keep):
         """answer(ident, left) -> (batch,) in place of a loader's next one, or None: it is fetched.
@@ -115,7 +104,8 @@ class Program(ProbeAccess):
         does what it does between epochs, and the next one goes on where its iterator stands.
         keep(ident, batch) sees each batch that was fetched.
         """
-        self.fetch_functions.append((answer, keep))
+        self._at("fetch", answer)
+        self._at("fetched", keep)
 
     def give_back(self, ident, batch):
         """A batch that was fetched and not trained with: the loader's next one when it is off."""
@@ -126,35 +116,34 @@ class Program(ProbeAccess):
 
         keep(module, args, kwargs, output) sees each forward that was run.
         """
-        self.model_answers.append((answer, keep))
+        self._at("forward", answer)
+        self._at("forward ended", keep)
 
     def in_place_of_backward(self, function):
         """function(tensors) -> True: the backward is not run."""
-        self.backward_replacements.append(function)
+        self._at("instead of backward", function)
 
     def in_place_of_gradients(self, function):
         """function(args, kwargs) -> (result,) in place of a `torch.autograd.grad`, or None."""
-        self.gradient_answers.append(function)
+        self._at("gradients", function)
 
     def each_iteration(self, function):
         """function() where an iteration begins, in a switching launch, from the second one on."""
-        self.iteration_functions.append(function)
+        self._at("iteration", function)
 
     def settles(self, function):
         """function() -> whether a block may begin, as far as what it left running is concerned."""
-        self.settling_functions.append(function)
+        self._at("settled", function)
 
     def at_end(self, function):
         """function() once it is switched on no more; it must do no harm a second time."""
-        self.end_functions.append(function)
+        self._at("end", function)
 
     def restore_training(self):
         """When it is switched off, put the training's state back to what it was before."""
         kept = []
 
         def keep():
-            from . import training_state
-
             if not kept:
                 lacking = training_state.lacking(self.torch, self.modules, self.optimizers())
                 if lacking is not None:
@@ -170,8 +159,6 @@ class Program(ProbeAccess):
 
     def answered_calls(self):
         """An `AnsweredCalls` that is on while this is."""
-        from . import answered_calls
-
         calls = answered_calls.AnsweredCalls(self)
         self.at_first_batch(calls.start, calls.stop)
         self.each_iteration(calls.next_iteration)
@@ -179,11 +166,11 @@ class Program(ProbeAccess):
 
     def before_backward(self, function):
         """function() before each backward."""
-        self.backward_functions.append(function)
+        self._at("backward", function)
 
     def before_step(self, function):
         """function() before each optimizer step."""
-        self.step_functions.append(function)
+        self._at("step", function)
 
     def around_step(self, before, after=None):
         """before(optimizer) and after(optimizer) around each step of each optimizer."""
@@ -208,26 +195,24 @@ class Program(ProbeAccess):
         """
         if undo is None:
             self._only_from_the_start()
-        self.first_batch_functions.append((function, undo))
+        self._at("first batch", function)
+        self._at("undo first batch", undo)
 
     def replace(self, owner, name, make):
         """Set owner.name to make(old), which keeps old's name, documentation and signature."""
         old = getattr(owner, name)
-        new = make(old)
+        new = ours = make(old)
         if self.switched:
-            new = self._while_on(new, old)
+
+            def new(*args, **kwargs):
+                return (ours if self.on else old)(*args, **kwargs)
+
         try:
             new = functools.wraps(old)(new)
         except (AttributeError, TypeError):
             pass
-        stand_in.stand_in(self.torch, old, new)
+        stand_in(self.torch, old, new)
         setattr(owner, name, new)
-
-    def _while_on(self, new, old):
-        def either(*args, **kwargs):
-            return (new if self.on else old)(*args, **kwargs)
-
-        return either
 
     def _only_from_the_start(self):
         # "failed", not "refused": from its start the program may well be run with it.
@@ -246,11 +231,9 @@ class Program(ProbeAccess):
             modules: the program's root modules.
         """
         self.on, self.modules = True, modules
-        for function, _ in self.first_batch_functions:
-            self.guarded(function)
-        for function, _ in self.model_functions:
-            for module in modules:
-                self.guarded(function, module)
+        self.call("first batch")
+        for module in modules:
+            self.call("model", module)
 
     def switch_off(self, modules):
         """Leave everything as it was before `switch_on`.
@@ -258,10 +241,10 @@ class Program(ProbeAccess):
         Raises:
             Exception: whatever an undo raised; the program's state is then not known.
         """
-        for _, undo in reversed(self.model_functions):
+        for undo in reversed(self.functions.get("undo model", ())):
             for module in modules:
                 undo(module)
-        for _, undo in reversed(self.first_batch_functions):
+        for undo in reversed(self.functions.get("undo first batch", ())):
             undo()
         self.on = False
 
@@ -276,13 +259,18 @@ class Program(ProbeAccess):
         self.reason = text
 
     def is_settled(self):
-        """Whether nothing that it does in the background disturbs a block; so too if it failed."""
-        return all(self.guarded(one) is not False for one in self.settling_functions)
+        """Return True if nothing in the background disturbs a block; also where it failed."""
+        settling = self.functions.get("settled", ())
+        return all(self.guarded(function) is not False for function in settling)
 
     def close(self):
-        """It is switched on no more."""
-        for function in self.end_functions:
-            self.guarded(function)
+        """End what it left running: it is switched on no more."""
+        self.call("end")
+
+    def call(self, event, *args):
+        """Call what it wants to be called at an event."""
+        for function in self.functions.get(event, ()):
+            self.guarded(function, *args)
 
     def guarded(self, function, *args):
         """Call a fix's function; what it raises is this fix's failure, not the program's."""
@@ -299,9 +287,4 @@ class Program(ProbeAccess):
 
     def facts(self):
         """The fix's state as `records.AppliedFix`."""
-        return {
-            "fix": self.fix,
-            "state": self.state,
-            "reason": self.reason,
-            "details": self.details,
-        }
+        return {name: getattr(self, name) for name in ("fix", "state", "reason", "details")}

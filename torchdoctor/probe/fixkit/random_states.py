@@ -27,12 +27,12 @@ def restore(torch: Any, states: tuple[Any, ...]) -> None:
     torch.set_rng_state(states[2])
 
 
-def same_states(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def same_states(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     """Whether nothing was drawn between two calls of `global_states`."""
-    same = one[0] == other[0] and bool(one[2].equal(other[2]))
-    if not same or one[1] is None or other[1] is None:
-        return same and one[1] is other[1]
-    pairs = zip(one[1], other[1], strict=True)
+    same = before[0] == after[0] and bool(before[2].equal(after[2]))
+    if not same or before[1] is None or after[1] is None:
+        return same and before[1] is after[1]
+    pairs = zip(before[1], after[1], strict=True)
     return all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in pairs)
 
 
@@ -49,18 +49,18 @@ def held_generators(roots: list[Any], torch: Any, depth: int) -> list[Any]:
 
     Of long lists and dictionaries only the first items are looked at.
     """
-    found: dict[int, Any] = {}
+    generators: dict[int, Any] = {}
     kinds, level, looked_at = _kinds(torch), roots, 0
     for _ in range(depth + 1):
         below: list[Any] = []
-        for one in level[: _MOST_OBJECTS - looked_at]:
+        for value in level[: _MOST_OBJECTS - looked_at]:
             looked_at += 1
-            if isinstance(one, kinds):
-                found[id(one)] = one
-            elif not isinstance(one, (*SCALARS, type, torch.Tensor)):
-                below += _held(one)
+            if isinstance(value, kinds):
+                generators[id(value)] = value
+            elif not isinstance(value, (*SCALARS, type, torch.Tensor)):
+                below += _held(value)
         level = below
-    return list(found.values())
+    return list(generators.values())
 
 
 def _held(value: Any) -> list[Any]:

@@ -55,7 +55,7 @@ class Replayed:
         if isinstance(value, (self._torch.Tensor, *_PLAIN)) or depth > _DEEPEST:
             return value
         if isinstance(value, tuple):
-            parts = [self._rebuilt(one, depth + 1) for one in value]
+            parts = [self._rebuilt(part, depth + 1) for part in value]
             if kind is tuple:
                 return tuple(parts)
             return kind(*parts) if hasattr(value, "_fields") else value
@@ -66,7 +66,7 @@ class Replayed:
             for key in list(value):
                 new[key] = self._rebuilt(value[key], depth + 1)
         elif isinstance(value, list):
-            new[:] = [self._rebuilt(one, depth + 1) for one in value]
+            new[:] = [self._rebuilt(part, depth + 1) for part in value]
         return new
 
     def _find(self, value, depth):
@@ -75,11 +75,11 @@ class Replayed:
         elif isinstance(value, _PLAIN) or depth > _DEEPEST:
             return
         elif isinstance(value, (list, tuple)):
-            for one in value:
-                self._find(one, depth + 1)
+            for part in value:
+                self._find(part, depth + 1)
         elif isinstance(value, Mapping):
-            for one in value.values():
-                self._find(one, depth + 1)
+            for part in value.values():
+                self._find(part, depth + 1)
         elif type(value).__module__ != "numpy":
-            for one in list(getattr(value, "__dict__", {}).values()):
-                self._find(one, depth + 1)
+            for part in list(getattr(value, "__dict__", {}).values()):
+                self._find(part, depth + 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..measure.nested_datasets import leaves, parts_of
+from ..measure.nested import leaves, parts_of
 from .random_states import SCALARS, global_states, held_generators, restore, same_states
 
 _ASKED_TWICE = 8  # of the first samples
@@ -138,25 +138,25 @@ class SampleCache:
             f"Its samples hold {kind.__module__}.{kind.__qualname__}, which is not kept."
         )
 
-    def _equal(self, one: Any, other: Any) -> bool:
+    def _equal(self, kept: Any, sample: Any) -> bool:
         """Whether two samples are the same, byte by byte."""
-        if type(one) is not type(other):
+        if type(kept) is not type(sample):
             return False
-        if type(one) is self._torch.Tensor:
-            if one.dtype != other.dtype or one.shape != other.shape:
+        if type(kept) is self._torch.Tensor:
+            if kept.dtype != sample.dtype or kept.shape != sample.shape:
                 return False
-            if one.stride() != other.stride() or one.device != other.device:
+            if kept.stride() != sample.stride() or kept.device != sample.device:
                 return False
-            return bool(self._torch.equal(self._bytes(one), self._bytes(other)))
-        if isinstance(one, (list, tuple)):
-            return len(one) == len(other) and all(map(self._equal, one, other))
-        if isinstance(one, dict):
-            return list(one) == list(other) and all(self._equal(one[k], other[k]) for k in one)
-        if hasattr(one, "tobytes"):
-            about = [getattr(one, x, None) for x in ("dtype", "shape", "mode", "size")]
-            same = about == [getattr(other, x, None) for x in ("dtype", "shape", "mode", "size")]
-            return same and one.tobytes() == other.tobytes()
-        return repr(one) == repr(other)
+            return bool(self._torch.equal(self._bytes(kept), self._bytes(sample)))
+        if isinstance(kept, (list, tuple)):
+            return len(kept) == len(sample) and all(map(self._equal, kept, sample))
+        if isinstance(kept, dict):
+            return list(kept) == list(sample) and all(self._equal(kept[k], sample[k]) for k in kept)
+        if hasattr(kept, "tobytes"):
+            about = [getattr(kept, x, None) for x in ("dtype", "shape", "mode", "size")]
+            same = about == [getattr(sample, x, None) for x in ("dtype", "shape", "mode", "size")]
+            return same and kept.tobytes() == sample.tobytes()
+        return repr(kept) == repr(sample)
 
     def _bytes(self, tensor: Any) -> Any:
         return tensor.contiguous().reshape(-1).view(self._torch.uint8)

@@ -11,11 +11,11 @@ import time
 
 from ..measure.loader_facts import why_no_second
 from . import loader_copies, random_states, spare_memory
-from .ready_batches import ReadyBatches, most_iterations
 
 _WAIT_S = 60.0  # for a batch: workers that hang must not hold the program for ever
 _REFILL_S = 30.0  # for workers to fill their queues once the fix is off
 _FEW = 3  # steps
+_MOST_WAITS = 4, 20  # iterations that are waited for: times the queue's length, and beside that
 
 
 def add(program, function):
@@ -139,13 +139,13 @@ class SecondLoader:
         if self._beside >= _FEW and 2 * self._beside > self._answered:
             self._end("Its steps take batches from elsewhere as well.")
         try:
-            found = self._next(endless=left is not None)
+            batches = self._next(endless=left is not None)
         except BaseException:
             self.close()
             raise
-        self._answered += len(found)
-        self._learned = not found
-        return found
+        self._answered += len(batches)
+        self._learned = not batches
+        return batches
 
     def keep(self, ident, batch):
         """A batch was fetched as ever."""
@@ -201,3 +201,45 @@ class SecondLoader:
         shut_down = getattr(iterator, "_shutdown_workers", None)
         if shut_down is not None and os.getpid() == self._pid:  # a forked child inherits it
             shut_down()
+
+
+def most_iterations(stock):
+    """Return how many iterations a queue that holds so many batches is waited for."""
+    return _MOST_WAITS[0] * stock + _MOST_WAITS[1]
+
+
+class ReadyBatches:
+    """What an iterator's workers had ready while nobody took any, looked at in each iteration.
+
+    Workers that are slower than the training fall behind one batch at a time: as many batches as
+    the queue holds are taken long before it runs dry, and until then no step waits for data.
+
+    Args:
+        stock: batches that its workers may hold ready.
+    """
+
+    def __init__(self, stock):
+        self._stock = stock
+        self._levels = []
+
+    def are_used_up(self, level):
+        """Return True if it has run dry, or its workers keep up with what is taken.
+
+        `level`: batches that lie ready now.
+        """
+        levels, stock = self._levels, self._stock
+        levels.append(level)
+        waited = len(levels) - 1
+        keeps_up = waited >= stock and level >= levels[waited - stock]
+        return level == 0 or keeps_up or waited >= most_iterations(stock)
+
+
+def ready_in(iterator):
+    """Return the batches that lie ready and that may; None: the iterator has no workers."""
+    queue, workers = getattr(iterator, "_data_queue", None), getattr(iterator, "_num_workers", 0)
+    if queue is None or not workers:
+        return None
+    try:
+        return queue.qsize(), workers * (getattr(iterator, "_prefetch_factor", None) or 2)
+    except (NotImplementedError, OSError):  # macOS counts no queue
+        return None

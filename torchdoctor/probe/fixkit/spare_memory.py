@@ -64,7 +64,7 @@ def _left_of_container():
 
 def _shared_bytes():
     try:
-        found = os.statvfs("/dev/shm")
+        room = os.statvfs("/dev/shm")
     except OSError:
         return None
-    return found.f_bavail * found.f_frsize
+    return room.f_bavail * room.f_frsize

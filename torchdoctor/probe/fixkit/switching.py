@@ -9,7 +9,7 @@ import random
 import time
 
 from .. import step_log
-from . import ready_batches
+from .second_loader import ReadyBatches, ready_in
 
 BASELINE = 0  # the number of the untouched program; arms count from 1
 
@@ -66,9 +66,7 @@ class Switching:
             log.add(step_log.BOUNDARY, 0, number)
             return over
         self._count += 1
-        for program in self._session.programs:
-            for function in program.iteration_functions:
-                program.guarded(function)
+        self._session.tell("iteration")
         if not self._in_block and not self._is_usable():
             log.add(step_log.BOUNDARY, 0, number)
             return self._is_over()
@@ -102,8 +100,8 @@ class Switching:
 
     def _are_own_batches_used_up(self):
         """Those that the program's own workers made while batches came from elsewhere."""
-        found = None if self._own is None else ready_batches.of(self._own_iterator())
-        if found is None or self._own.are_used_up(found[0]):
+        ready = None if self._own is None else ready_in(self._own_iterator())
+        if ready is None or self._own.are_used_up(ready[0]):
             self._own = None
         return self._own is None
 
@@ -175,8 +173,8 @@ class Switching:
         session, programs = self._session, self._session.arms
         settle_s = max(self._settle_s[self._now], self._settle_s[arm])
         self._settled_at_s = time.perf_counter() + settle_s
-        found = ready_batches.of(self._own_iterator()) if self._answers_fetches() else None
-        self._own = None if found is None else ready_batches.ReadyBatches(found[1])
+        ready = ready_in(self._own_iterator()) if self._answers_fetches() else None
+        self._own = None if ready is None else ReadyBatches(ready[1])
         modules = session.models.alive()
         session.models.leave_contexts()
         if self._now != BASELINE:
@@ -201,7 +199,7 @@ class Switching:
     def _answers_fetches(self):
         """Whether what was on until now handed out batches in place of the program's loader."""
         before = self._session.arms[self._now - 1] if self._now != BASELINE else ()
-        return any(program.fetch_functions for program in before)
+        return any("fetch" in program.functions for program in before)
 
     def _own_iterator(self):
         loaders = self._session.loaders

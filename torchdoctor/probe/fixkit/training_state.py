@@ -34,7 +34,9 @@ class TrainingState:
             for part in module.modules():
                 self._back += [self._kept(part._parameters), self._kept(part._buffers)]
             # Those of a scripted module lie in no dictionary.
-            self._back += [self._kept(one) for one in [*module.parameters(), *module.buffers()]]
+            self._back += [
+                self._kept(tensor) for tensor in [*module.parameters(), *module.buffers()]
+            ]
             parameters.update((id(p), p) for p in module.parameters())
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -127,12 +129,14 @@ def lacking(torch, modules, optimizers):
 
 def _tensors(torch, modules, optimizers):
     """Parameters, buffers, gradients and what optimizers keep, each once."""
-    found = [x for module in modules for x in [*module.parameters(), *module.buffers()]]
+    tensors = [x for module in modules for x in [*module.parameters(), *module.buffers()]]
     for optimizer in optimizers:
-        found += [x for group in optimizer.param_groups for x in group["params"]]
-        found += [x for state in optimizer.state.values() for x in getattr(state, "values", list)()]
-    found += [x.grad for x in found if isinstance(x, torch.Tensor) and x.grad is not None]
-    return {id(x): x for x in found if isinstance(x, torch.Tensor)}.values()
+        tensors += [x for group in optimizer.param_groups for x in group["params"]]
+        tensors += [
+            x for state in optimizer.state.values() for x in getattr(state, "values", list)()
+        ]
+    tensors += [x.grad for x in tensors if isinstance(x, torch.Tensor) and x.grad is not None]
+    return {id(x): x for x in tensors if isinstance(x, torch.Tensor)}.values()
 
 
 def _kept_tensor(tensor):
@@ -152,15 +156,17 @@ def _kept_tensor(tensor):
 def _helpers(torch, optimizers):
     """Schedules of these optimizers, and gradient scalers."""
     schedulers, scalers = torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler
-    found = []
-    for one in gc.get_objects():
-        cls = type(one)  # never isinstance(): it would wake up the lazy proxies of other libraries
+    helpers = []
+    for owner in gc.get_objects():
+        cls = type(
+            owner
+        )  # never isinstance(): it would wake up the lazy proxies of other libraries
         try:
             if issubclass(cls, schedulers):
-                if any(getattr(one, "optimizer", None) is optimizer for optimizer in optimizers):
-                    found.append(one)
+                if any(getattr(owner, "optimizer", None) is optimizer for optimizer in optimizers):
+                    helpers.append(owner)
             elif issubclass(cls, scalers):
-                found.append(one)
+                helpers.append(owner)
         except TypeError:
             continue
-    return found
+    return helpers

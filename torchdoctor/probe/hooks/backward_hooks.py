@@ -3,11 +3,10 @@
 `Tensor.backward` goes through `torch.autograd.backward`, so one wrapper sees both.
 """
 
-import functools
 import os
 from array import array
 
-from .. import places, step_log
+from .. import places, step_log, wrapping
 from . import gradient_hooks
 
 _SETTLED = 16  # backwards, and optimizer steps as long as they are looked at
@@ -77,25 +76,22 @@ class Losses:
             os.close(file)
 
 
-def install(session):
-    """Wrap `torch.autograd.backward`, and `torch.autograd.grad`."""
-    torch = session.torch
-    losses = Losses(session)
-    session.registries.append(losses)
-    session.retain_graph = 0
-    # False: not looked for yet
-    session.backward_location = False if session.phases else None
-    old = torch.autograd.backward
-    window, add, keep = session.window, session.log.add, losses.keep
-    phases = session.phases
-    models, optimizers, bounds = session.models, session.optimizers, window.kind == "backward"
+class BackwardPasses:
+    """What is done before and after each backward pass."""
 
-    def first(retain_graph):
-        """What is rare: contexts to leave, functions of fixes, the first batches."""
+    def __init__(self, session):
+        self._session = session
+        self._losses = Losses(session)
+        session.registries.append(self._losses)
+        # False: not looked for yet
+        session.backward_location = False if session.phases else None
+        self._bounds = session.window.kind == "backward"
+
+    def _first(self, retain_graph):
+        """Do what is rare: contexts to leave, functions of fixes, the first batches."""
+        session, models = self._session, self._session.models
         models.leave_contexts()
-        for program in session.programs:
-            for function in program.backward_functions:
-                program.guarded(function)
+        session.tell("backward")
         if not models.settled:
             models.discover()
         if session.backward_location is False and (models.seen_forward or models.settled):
@@ -106,10 +102,10 @@ def install(session):
         if retain_graph:
             session.retain_graph += 1
 
-    watched = phases or bounds or session.programs
-
-    def begin(retain_graph):
-        if models.settled and (phases or session.programs):
+    def begin(self, retain_graph):
+        """Note that a backward pass begins."""
+        session, models = self._session, self._session.models
+        if models.settled and (session.phases or session.programs):
             if models.seen_forward:
                 models.seen_forward = False
             else:
@@ -117,56 +113,63 @@ def install(session):
         rare = retain_graph or session.backward_location is False or not models.settled
         rare = rare or session.passes.on
         if rare or models.open_contexts or session.programs or not session.first_batch_done:
-            first(retain_graph)
-        if bounds:
-            window.event("backward", 0)
-        if phases:
-            add(step_log.BACKWARD_BEGIN)
+            self._first(retain_graph)
+        if self._bounds:
+            session.window.event("backward", 0)
+        if session.phases:
+            session.log.add(step_log.BACKWARD_BEGIN)
 
-    def end(tensors):
-        index = keep(tensors)
+    def end(self, tensors):
+        """Note that it ended; `tensors`: what it began at, () where there is no loss."""
+        session, optimizers = self._session, self._session.optimizers
+        index = self._losses.keep(tensors)
         if optimizers.handle is not None and session.learned >= _SETTLED:
             # Backwards say that something is learned, so optimizer steps need not say it too.
             optimizers.leave()
         if session.sparse and session.learned >= _SETTLED:
             session.learned += 1
             return  # fetches separate iterations and watch the clock
-        now = add(step_log.BACKWARD_END, 0, index)
+        now = session.log.add(step_log.BACKWARD_END, 0, index)
         if optimizers.open:
             optimizers.saw_backward()
         session.learning(now)
 
-    def replaced(tensors):
-        for program in session.programs:
-            for function in program.backward_replacements:
-                if program.guarded(function, tensors):
-                    return True
-        return False
+    def around(self, old):
+        """Return the wrapper of `torch.autograd.backward`.
 
-    # One frame for what happens each time; a failure of ours must never reach the program.
-    @functools.wraps(old)
-    def backward(tensors, *args, **kwargs):
-        if not session.on:
-            return old(tensors, *args, **kwargs)
-        try:
-            if watched or not session.first_batch_done:
-                begin(kwargs.get("retain_graph"))
-        except Exception as error:
-            session.fail("backward", error)
-        try:
-            if session.programs and replaced(tensors):
-                result = None
-            else:
-                result = old(tensors, *args, **kwargs)
-        except BaseException as error:
-            session.hide_frames(error)
-            session.log.add(step_log.BACKWARD_END, 0, -1)
-            raise
-        try:
-            end(tensors)
-        except Exception as error:
-            session.fail("backward", error)
-        return result
+        One frame for what happens each time; a failure of ours must never reach the program.
+        """
+        session, begin, end = self._session, self.begin, self.end
+        watched = session.phases or self._bounds or session.programs
 
-    torch.autograd.backward = backward
-    gradient_hooks.install(session, begin, end)
+        def backward(tensors, *args, **kwargs):
+            if not session.on:
+                return old(tensors, *args, **kwargs)
+            try:
+                if watched or not session.first_batch_done:
+                    begin(kwargs.get("retain_graph"))
+            except Exception as error:
+                session.fail("backward", error)
+            try:
+                if session.programs and session.ask("instead of backward", tensors):
+                    result = None
+                else:
+                    result = old(tensors, *args, **kwargs)
+            except BaseException as error:
+                session.hide_frames(error)
+                session.log.add(step_log.BACKWARD_END, 0, -1)
+                raise
+            try:
+                end(tensors)
+            except Exception as error:
+                session.fail("backward", error)
+            return result
+
+        return backward
+
+
+def install(session):
+    """Wrap `torch.autograd.backward`, and `torch.autograd.grad`."""
+    passes = BackwardPasses(session)
+    wrapping.wrap(session.torch.autograd, "backward", passes.around)
+    gradient_hooks.install(session, passes)

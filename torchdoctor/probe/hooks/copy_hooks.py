@@ -1,8 +1,7 @@
 """Host-to-device copies by `Tensor.to` and `Tensor.cuda`; only where torch was built for a GPU."""
 
-import functools
-
 from .. import step_log
+from ..wrapping import wrap
 
 
 def install(session):
@@ -10,35 +9,28 @@ def install(session):
     torch = session.torch
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return
-    for name in ("to", "cuda"):
-        _wrap(session, torch.Tensor, name)
-
-
-def _wrap(session, cls, name):
-    old = getattr(cls, name)
 
     @session.guarded
     def copied(tensor, began, args, kwargs):
-        non_blocking = bool(kwargs.get("non_blocking") or _first_flag(args))
-        ident = int(tensor.is_pinned()) | (int(non_blocking) << 1)
+        # Given by position it is the first flag, in every signature of both.
+        flag = next((value for value in args if type(value) is bool), kwargs.get("non_blocking"))
+        ident = int(tensor.is_pinned()) | (bool(flag) << 1)
         size = tensor.numel() * tensor.element_size()
         # Not `add`: what the copy is a part of (preparing a batch, a forward) goes on as that.
         session.log.add_at(step_log.COPY_BEGIN, ident, began, size)
         session.log.add_at(step_log.COPY_END, ident, step_log.perf_counter_ns(), size)
 
-    @functools.wraps(old)
-    def method(self, *args, **kwargs):
-        if not session.on or self.device.type != "cpu":
-            return old(self, *args, **kwargs)
-        began = step_log.perf_counter_ns()
-        result = old(self, *args, **kwargs)
-        if result.device.type == "cuda":
-            copied(self, began, args, kwargs)
-        return result
+    def make(old):
+        def method(self, *args, **kwargs):
+            if not session.on or self.device.type != "cpu":
+                return old(self, *args, **kwargs)
+            began = step_log.perf_counter_ns()
+            result = old(self, *args, **kwargs)
+            if result.device.type == "cuda":
+                copied(self, began, args, kwargs)
+            return result
 
-    setattr(cls, name, method)
+        return method
 
-
-def _first_flag(args):
-    """Return `non_blocking` given by position: the first flag in every signature of both."""
-    return next((value for value in args if type(value) is bool), False)
+    for name in ("to", "cuda"):
+        wrap(torch.Tensor, name, make)

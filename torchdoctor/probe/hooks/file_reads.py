@@ -113,11 +113,11 @@ class FileReads:
     def _look(self, name):
         """Note what of a file is in the page cache, before training has read of it."""
         try:
-            found = page_cache.share_of(name)
+            cached = page_cache.share_of(name)
         except OSError:
             return
-        if found is not None:
-            self.note(PAGES, "%.4f %d %s" % (*found, name))
+        if cached is not None:
+            self.note(PAGES, "%.4f %d %s" % (*cached, name))
 
     def _is_data(self, name):
         return (
@@ -152,7 +152,7 @@ class FileReads:
 
 def _open_or_mapped():
     """Regular files that this process keeps open or mapped; Linux only."""
-    found = set()
+    names = set()
     try:
         for number in os.listdir("/proc/self/fd"):
             if number == "0":
@@ -162,15 +162,15 @@ def _open_or_mapped():
             except OSError:
                 continue
             if name.startswith("/") and not _is_written("/proc/self/fdinfo/" + number):
-                found.add(name)
+                names.add(name)
         with open("/proc/self/maps", "rb") as file:
             for line in file:
                 at = line.find(b"/")
                 if at > 0:
-                    found.add(os.fsdecode(line[at:].rstrip(b"\n")))
+                    names.add(os.fsdecode(line[at:].rstrip(b"\n")))
     except OSError:
         pass
-    return {name for name in found if not name.endswith(" (deleted)")}
+    return {name for name in names if not name.endswith(" (deleted)")}
 
 
 def _is_written(path):

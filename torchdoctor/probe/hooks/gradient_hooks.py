@@ -5,15 +5,13 @@ of one kind are its backward passes; which ones, only the whole sequence of even
 launch that observes logs each call with its kind, and the plan of later ones names what counts.
 """
 
-import functools
-
-from .. import places, step_log
+from .. import places, step_log, wrapping
 
 _PLAIN, _FUNCTIONAL, _PARTIAL = range(len(step_log.GRADIENT_CALLS))
 
 
-class _Calls:
-    """What a call of `torch.autograd.grad` is, by its arguments and the transforms around it."""
+class _Kinds:
+    """Tells calls of `torch.autograd.grad` apart, by arguments and the transforms around them."""
 
     def __init__(self, torch):
         self._modes = torch._C._len_torch_dispatch_stack
@@ -24,16 +22,16 @@ class _Calls:
         self._level = self._functorch.maybe_current_level
 
     def traced(self):
-        """Whether a compiler looks at what would be computed."""
+        """Return True if a compiler only looks at what would be computed."""
         return bool(self._modes()) and any(self._mode(key) is not None for key in self._tracers)
 
     def _transforms(self):
         if self._level() is None:
             return ()
-        return [one.key() for one in self._functorch.get_interpreter_stack() or ()]
+        return [level.key() for level in self._functorch.get_interpreter_stack() or ()]
 
     def kind(self, args, kwargs):
-        """Number in `GRADIENT_CALLS`."""
+        """Return its number in `GRADIENT_CALLS`."""
         grads = self._transforms().count(self._functorch.TransformType.Grad)
         if grads:
             return _FUNCTIONAL if grads == 1 else _PARTIAL
@@ -41,7 +39,7 @@ class _Calls:
         return _PARTIAL if follows else _PLAIN
 
     def loss(self, args, kwargs):
-        """The outputs where they may be a loss, as for a backward; else ()."""
+        """Return the outputs where they may be a loss, as for a backward; else ()."""
         weights = args[2] if len(args) > 2 else kwargs.get("grad_outputs")
         transforms = self._transforms()
         if weights is not None or self._functorch.TransformType.Vmap in transforms:
@@ -56,104 +54,111 @@ class _Calls:
         return output
 
 
-def install(session, begin, end):
-    """Wrap `torch.autograd.grad`, where it means something.
+class _GradientCalls:
+    """What is done before and after each call.
 
     Args:
         session: the process's session.
-        begin: begin(retain_graph), as before a backward pass.
-        end: end(tensors), as after it; () where there is no loss.
+        passes: `BackwardPasses`, for the calls that are backward passes.
+        counted: the number in `GRADIENT_CALLS` of the kind that is one; None: not known yet.
     """
-    boundary = session.plan.get("boundary") or {}
-    kinds, by = step_log.GRADIENT_CALLS, boundary.get("learned_by")
-    counted = kinds.index(by) if by in kinds else None
-    # A switching launch may answer them; by then the program has names of its own for the function.
-    if counted is None and not session.phases and not session.arms:
-        return
-    torch = session.torch
-    old = torch.autograd.grad
-    calls = _Calls(torch)
-    compiling = torch.compiler.is_dynamo_compiling
-    log, models, phases = session.log, session.models, session.phases
-    observing = not boundary
-    busy = [False]
-    session.forget.append(lambda: busy.__setitem__(0, False))
 
-    def before(kind):
-        """A call that is no backward pass, or of which that is not known yet."""
-        if observing and kind != _PARTIAL and session.backward_location is False:
+    def __init__(self, session, passes, counted):
+        self._session, self._passes, self._counted = session, passes, counted
+        self._kinds = _Kinds(session.torch)
+        self._compiling = session.torch.compiler.is_dynamo_compiling
+        self._observing = not session.plan.get("boundary")
+        self._busy = False
+        session.forget.append(self._forget)
+
+    def _forget(self):
+        self._busy = False
+
+    def _before(self, kind):
+        """Note the begin of a call that is no backward pass, or of which that is not known yet."""
+        session, models = self._session, self._session.models
+        if self._observing and kind != _PARTIAL and session.backward_location is False:
             if not models.settled:
                 models.discover()
             elif not models.seen_forward:
                 models.look_again()
             models.seen_forward = False
             session.first_batch()
-        if observing and kind != _PARTIAL and session.gradient_location is None:
+        if self._observing and kind != _PARTIAL and session.gradient_location is None:
             session.gradient_location = places.here()
-        code = log.last_code
-        log.add(step_log.GRADIENT_BEGIN, kind)
+        code = session.log.last_code
+        session.log.add(step_log.GRADIENT_BEGIN, kind)
         return code
 
-    def after(kind, code):
+    def _after(self, kind, code):
+        log = self._session.log
         now = log.add(step_log.GRADIENT_END, kind, -1)
         if kind == _PARTIAL:
             log.last_code = code  # what it is a part of goes on
-        if observing:
-            session.learning(now)
+        if self._observing:
+            self._session.learning(now)
 
-    def passed_on():
-        """Within another its time is counted already, and a backward pass has one boundary only.
+    def _passed_on(self):
+        """Return True where nothing is noted.
 
+        Within another call the time is counted already, and a backward pass has one boundary only.
         A compiler that traces computes no gradient, and a loss that is read would end up in it.
         """
-        if compiling() or not session.on or busy[0] or calls.traced():
+        session = self._session
+        if self._compiling() or not session.on or self._busy or self._kinds.traced():
             return True
-        return phases and log.last_code == step_log.BACKWARD_BEGIN
+        return session.phases and session.log.last_code == step_log.BACKWARD_BEGIN
 
-    def answered(args, kwargs):
-        for program in session.programs:
-            for function in program.gradient_answers:
-                found = program.guarded(function, args, kwargs)
-                if found is not None:
-                    return found
-        return None
+    def around(self, old):
+        """Return the wrapper of `torch.autograd.grad`."""
+        session, passes, phases = self._session, self._passes, self._session.phases
 
-    @functools.wraps(old)
-    def grad(*args, **kwargs):
-        if passed_on():
-            return old(*args, **kwargs)
-        found = answered(args, kwargs) if session.arms else None
-        if found is not None:
-            return found[0]
-        counts, kind, code = False, _PLAIN, 0
-        try:
-            kind = calls.kind(args, kwargs)
-            counts = kind == counted
-            if counts:
-                begin(kwargs.get("retain_graph") and kind == _PLAIN)
-            elif phases:
-                code = before(kind)
-        except Exception as error:
-            session.fail("gradient", error)
-        busy[0] = True
-        try:
-            result = old(*args, **kwargs)
-        except BaseException as error:
-            session.hide_frames(error)
-            if counts:
-                log.add(step_log.BACKWARD_END, 0, -1)
-            elif phases:
-                log.add(step_log.GRADIENT_END, kind, -1)
-            raise
-        finally:
-            busy[0] = False
-        try:
-            if counts:
-                end(calls.loss(args, kwargs))
-            elif phases:
-                after(kind, code)
-        except Exception as error:
-            session.fail("gradient", error)
-        return result
+        def grad(*args, **kwargs):
+            if self._passed_on():
+                return old(*args, **kwargs)
+            answer = session.ask("gradients", args, kwargs) if session.arms else None
+            if answer is not None:
+                return answer[0]
+            counts, kind, code = False, _PLAIN, 0
+            try:
+                kind = self._kinds.kind(args, kwargs)
+                counts = kind == self._counted
+                if counts:
+                    passes.begin(kwargs.get("retain_graph") and kind == _PLAIN)
+                elif phases:
+                    code = self._before(kind)
+            except Exception as error:
+                session.fail("gradient", error)
+            self._busy = True
+            try:
+                result = old(*args, **kwargs)
+            except BaseException as error:
+                session.hide_frames(error)
+                if counts:
+                    session.log.add(step_log.BACKWARD_END, 0, -1)
+                elif phases:
+                    session.log.add(step_log.GRADIENT_END, kind, -1)
+                raise
+            finally:
+                self._busy = False
+            try:
+                if counts:
+                    passes.end(self._kinds.loss(args, kwargs))
+                elif phases:
+                    self._after(kind, code)
+            except Exception as error:
+                session.fail("gradient", error)
+            return result
 
-    torch.autograd.grad = grad
+        return grad
+
+
+def install(session, passes):
+    """Wrap `torch.autograd.grad`, where it means something."""
+    by = (session.plan.get("boundary") or {}).get("learned_by")
+    kinds = step_log.GRADIENT_CALLS
+    counted = kinds.index(by) if by in kinds else None
+    # A switching launch may answer them; by then the program has names of its own for the function.
+    if counted is not None or session.phases or session.arms:
+        calls = _GradientCalls(session, passes, counted)
+        wrapping.wrap(session.torch.autograd, "grad", calls.around)

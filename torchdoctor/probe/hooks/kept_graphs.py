@@ -5,7 +5,6 @@ walked: a mark of an earlier step in there is a graph that was kept.
 """
 
 import ast
-import functools
 import gc
 import linecache
 import os
@@ -13,7 +12,8 @@ import sys
 from collections import deque
 
 from .. import bindings, places
-from ..measure.tensor_notes import TensorNotes
+from ..wrapping import before, wrap
+from .tensor_calls import TensorNotes
 
 _MOST_NODES = 100_000
 _MARK = "torchdoctor_step"
@@ -29,43 +29,31 @@ class KeptGraphs:
         self._session = session
         self._torch = session.torch
         self._summed = TensorNotes()  # result -> the user's line that added
-        self._found = []
+        self._rows = []
         self.on = False
         self.step = 0
 
     def start(self):
         """Mark from now on."""
         for name in _SUMS:
-            self._wrap_sum(name)
-        old = self._torch.autograd.backward
-
-        @functools.wraps(old)
-        def backward(tensors, *args, **kwargs):
-            if self.on:
-                try:
-                    self._mark(tensors)
-                except Exception as error:
-                    self._session.fail("kept_graphs", error)
-            return old(tensors, *args, **kwargs)
-
-        self._torch.autograd.backward = backward
+            wrap(self._torch.Tensor, name, self._noting_sums)
+        before(self._session, self._torch.autograd, "backward", self._mark)
         self.on = True
 
-    def _wrap_sum(self, name):
-        old = getattr(self._torch.Tensor, name)
-
-        @functools.wraps(old)
-        def function(self_tensor, *args, **kwargs):
-            result = old(self_tensor, *args, **kwargs)
+    def _noting_sums(self, old):
+        def function(tensor, *args, **kwargs):
+            result = old(tensor, *args, **kwargs)
             if self.on and getattr(result, "requires_grad", False):
                 caller = sys._getframe(1)
                 if places.is_users(caller.f_code.co_filename):
                     self._summed.put(result, places.of_frame(caller))
             return result
 
-        setattr(self._torch.Tensor, name, function)
+        return function
 
-    def _mark(self, tensors):
+    def _mark(self, tensors, *args, **kwargs):
+        if not self.on:
+            return
         roots = tensors if isinstance(tensors, (tuple, list)) else [tensors]
         nodes = [t.grad_fn for t in roots if getattr(t, "grad_fn", None) is not None]
         for node in _reachable(nodes):
@@ -87,20 +75,18 @@ class KeptGraphs:
             if not old:
                 continue
             name, kind, where = self._holder(frame, tensor, held)
-            seen = holders.setdefault((name, kind), {"steps": set(), "nodes": 0, "where": where})
-            seen["steps"].update(old)
-            seen["nodes"] += len(old)
-        for (name, kind), seen in holders.items():
-            if len(seen["steps"]) < _OLD_STEPS:
+            steps, _ = holders.setdefault((name, kind), ([], where))
+            steps += old
+        for (name, kind), (steps, where) in holders.items():
+            if len(set(steps)) < _OLD_STEPS:
                 continue
-            row = {"name": name, "kind": kind, "location": seen["where"]}
-            row["nodes_per_step"] = seen["nodes"] / len(seen["steps"])
-            where = seen["where"]
-            text = linecache.getline(where["file"], where["line"]).strip() if where else ""
-            self._found.append({**row, "text": text})
+            row = {"name": name, "kind": kind, "location": where}
+            row["nodes_per_step"] = len(steps) / len(set(steps))
+            row["text"] = linecache.getline(where["file"], where["line"]).strip() if where else ""
+            self._rows.append(row)
 
     def _holder(self, frame, tensor, held):
-        """Name of what holds it in a user's frame, "sum" or "collection", and the line."""
+        """Return the name that holds it in a user's frame, "sum" or "collection", and the line."""
         while frame is not None:
             name = bindings.name_of(frame, tensor)
             if name is not None:
@@ -115,8 +101,8 @@ class KeptGraphs:
         return None, "unknown", None
 
     def facts(self):
-        """`kept_graphs` of the process facts."""
-        return {"kept_graphs": self._found}
+        """Return `kept_graphs` of the process facts."""
+        return {"kept_graphs": self._rows}
 
 
 def _graph_of(tensor):
@@ -127,19 +113,19 @@ def _graph_of(tensor):
 
 
 def _reachable(nodes):
-    """Nodes of autograd graphs, those of parameters left out: they live as long as the model."""
-    seen, waiting = set(), list(nodes)
-    while waiting and len(seen) < _MOST_NODES:
+    """Return nodes of autograd graphs, but for parameters', which live as long as the model."""
+    reached, waiting = set(), list(nodes)
+    while waiting and len(reached) < _MOST_NODES:
         node = waiting.pop()
-        if node in seen or type(node).__name__ == "AccumulateGrad":
+        if node in reached or type(node).__name__ == "AccumulateGrad":
             continue
-        seen.add(node)
+        reached.add(node)
         waiting.extend(n for n, _ in node.next_functions if n is not None)
-    return seen
+    return reached
 
 
 def _line_that_keeps(frame, name):
-    """The line of this function that puts something into the collection of this name."""
+    """Return the line of this function that puts something into the collection of this name."""
     file = frame.f_code.co_filename
     try:
         tree = ast.parse("".join(linecache.getlines(file)))

@@ -9,6 +9,7 @@ import time
 from importlib.util import find_spec
 
 from .. import places
+from ..wrapping import wrap
 
 REMOTE, TABLE, AVAILABLE = "u", "p", "a"
 
@@ -23,13 +24,13 @@ _OPTIONAL = ("fsspec", "pyarrow", "alluxiofs")
 
 
 def protocol_of(filesystem):
-    """ "s3", "https": the name that a file system's URLs begin with."""
+    """Return "s3", "https": the name that a file system's URLs begin with."""
     protocol = getattr(filesystem, "protocol", "")
     return protocol if isinstance(protocol, str) else next(iter(protocol), "")
 
 
 def available():
-    """Which of the libraries that the storage fixes need are installed here."""
+    """Return the libraries that the storage fixes need and that are installed here."""
     return [name for name in _OPTIONAL if find_spec(name) is not None]
 
 
@@ -40,34 +41,24 @@ def install(reads, watch):
 
 
 def _fsspec(reads, fsspec):
-    cls = fsspec.AbstractFileSystem
-    old = cls.open
+    def make(old):
+        def open(self, path, mode="rb", *args, **kwargs):
+            protocol = protocol_of(self)
+            if protocol not in LOCAL_PROTOCOLS and "r" in mode and "b" in mode:
+                reads.note(REMOTE, "%s %s %s%s" % (reads.phase(), protocol, path, _line()))
+            return old(self, path, mode, *args, **kwargs)
 
-    @functools.wraps(old)
-    def open(self, path, mode="rb", *args, **kwargs):
-        protocol = protocol_of(self)
-        if protocol not in LOCAL_PROTOCOLS and "r" in mode and "b" in mode:
-            reads.note(REMOTE, "%s %s %s%s" % (reads.phase(), protocol, path, _line()))
-        return old(self, path, mode, *args, **kwargs)
+        return open
 
-    cls.open = open
+    wrap(fsspec.AbstractFileSystem, "open", make)
 
 
 def _pandas(reads, pandas):
     for name in TABLE_READERS:
-        old = getattr(pandas, name, None)
-        if old is not None:
-            setattr(pandas, name, _timed(reads, name, old))
-
-
-def _line():
-    """The user's line that reads, behind what no path holds; empty where none does."""
-    where = places.here()
-    return "" if where is None else "\0%d %s" % (where["line"], where["file"])
+        wrap(pandas, name, functools.partial(_timed, reads, name))
 
 
 def _timed(reads, name, old):
-    @functools.wraps(old)
     def read(*args, **kwargs):
         began = time.perf_counter()
         result = old(*args, **kwargs)
@@ -79,3 +70,9 @@ def _timed(reads, name, old):
         return result
 
     return read
+
+
+def _line():
+    """Return the user's line that reads, behind what no path holds; "" where none does."""
+    where = places.here()
+    return "" if where is None else "\0%d %s" % (where["line"], where["file"])

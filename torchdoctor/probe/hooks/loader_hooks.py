@@ -4,12 +4,10 @@ Iterators keep their type (`len(iter(loader))` works): `__next__` is wrapped on 
 class, `__iter__` on DataLoader, which frameworks' subclasses call in the end.
 """
 
-import functools
-import inspect
 import time
 import weakref
 
-from .. import places, step_log
+from .. import places, step_log, wrapping
 from ..measure import loader_facts, loader_order, sample_draws
 from ..measure.fingerprints import Fingerprints
 
@@ -112,68 +110,65 @@ def install(session):
     data = session.torch.utils.data
     _wrap_init(session, loaders, data.DataLoader)
     _wrap_iter(session, loaders, data.DataLoader)
-    _wrap_next(session, loaders, data.dataloader._BaseDataLoaderIter)
+    iterators = data.dataloader._BaseDataLoaderIter
+    wrapping.wrap(iterators, "__next__", _Fetches(session, loaders).around)
+    # Python resolves next(iterator) through `next` too in torch's own class body.
+    if "next" in iterators.__dict__:
+        iterators.next = iterators.__next__
     if loaders.watches_order:
         loader_order.install(session, data.dataloader._MultiProcessingDataLoaderIter)
 
 
 def _wrap_init(session, loaders, cls):
-    old = loaders.untouched_init = cls.__init__
-    signature = inspect.signature(old)
+    def make(old):
+        def change(arguments):
+            session.tell("loader", arguments, loaders.next_ident())
 
-    @functools.wraps(old)
-    def __init__(self, *args, **kwargs):
-        if session.on and any(p.loader_functions for p in session.programs):
+        changed = wrapping.with_arguments(old, change)
+
+        def __init__(self, *args, **kwargs):
+            fixed = session.on and any("loader" in p.functions for p in session.programs)
+            (changed if fixed else old)(self, *args, **kwargs)
             try:
-                bound = signature.bind(self, *args, **kwargs)
-            except TypeError:
-                return old(self, *args, **kwargs)
-            bound.apply_defaults()
-            arguments = bound.arguments
-            for program in session.programs:
-                for function in program.loader_functions:
-                    program.guarded(function, arguments, loaders.next_ident())
-            old(*bound.args, **bound.kwargs)
-        else:
-            old(self, *args, **kwargs)
-        try:
-            loaders.made(self, places.made_here(self))
-        except Exception as error:
-            session.fail("loader", error)
+                loaders.made(self, places.made_here(self))
+            except Exception as error:
+                session.fail("loader", error)
 
-    cls.__init__ = __init__
+        return __init__
+
+    loaders.untouched_init = wrapping.wrap(cls, "__init__", make)
 
 
 def _wrap_iter(session, loaders, cls):
-    old = loaders.iterate = cls.__iter__
+    def make(old):
+        def __iter__(self):
+            if not session.on:
+                return old(self)
+            resumed = loaders.resumed(self)
+            if resumed is not None:
+                return resumed
+            ident = loaders.of(self)
+            session.log.add(step_log.LOADER_START_BEGIN, ident)
+            try:
+                iterator = old(self)
+            except BaseException as error:
+                session.hide_frames(error)
+                raise
+            finally:
+                session.log.add(step_log.LOADER_START_END, ident)
+            try:
+                loaders.started(iterator, ident)
+            except Exception as error:
+                session.fail("iterator", error)
+            return iterator
 
-    @functools.wraps(old)
-    def __iter__(self):
-        if not session.on:
-            return old(self)
-        resumed = loaders.resumed(self)
-        if resumed is not None:
-            return resumed
-        ident = loaders.of(self)
-        session.log.add(step_log.LOADER_START_BEGIN, ident)
-        try:
-            iterator = old(self)
-        except BaseException as error:
-            session.hide_frames(error)
-            raise
-        finally:
-            session.log.add(step_log.LOADER_START_END, ident)
-        try:
-            loaders.started(iterator, ident)
-        except Exception as error:
-            session.fail("iterator", error)
-        return iterator
+        return __iter__
 
-    cls.__iter__ = __iter__
+    loaders.iterate = wrapping.wrap(cls, "__iter__", make)
 
 
 def _on_cpu_s(before=(0.0, 0.0)):
-    """Seconds that this thread computed, and that it stood in the queue for a CPU; since `before`.
+    """Return seconds that this thread computed, and that it queued for a CPU; since `before`.
 
     CPU time alone would call a loader that computes on a busy machine one that waits for a disk.
     The second is None where the system does not count it.
@@ -187,45 +182,42 @@ def _on_cpu_s(before=(0.0, 0.0)):
     return time.thread_time() - before[0], waited
 
 
-def _wrap_next(session, loaders, cls):
-    old = cls.__next__
+class _Fetches:
+    """What is done before and after each fetch of each loader."""
 
-    mask = (1 << step_log.LOADER_BITS) - 1
-    clock = time.perf_counter
+    def __init__(self, session, loaders):
+        self._session, self._loaders = session, loaders
+        self._bounds = session.window.kind == "loader"
 
-    def first(number, batch, samples):
-        """Of the first batches: their fingerprints, and the user's set-up is done."""
-        if session.batches <= loaders.fingerprints.most_batches:
-            loaders.fingerprints.add(number, batch, samples)
-        if not session.first_batch_done:
-            models.discover()
-            session.first_batch()
-
-    window, add, models = session.window, session.log.add, session.models
-    bounds, sparse = window.kind == "loader", session.sparse
-
-    def learned(ident, now):
-        """By the user's word; of a timed launch only the batches of the loader that counts."""
-        if window.kind is None or (bounds and ident & mask == window.ident):
+    def _learned(self, number, ident, now):
+        """Note a step by the user's word; in a timed launch only of the loader that counts."""
+        session, window = self._session, self._session.window
+        if window.kind is None or (self._bounds and number == window.ident):
             if session.phases:
-                add(step_log.LEARNED, ident)
+                session.log.add(step_log.LEARNED, ident)
             session.learning(now)
 
-    def end_closely(ident, known, batch, wall_s, on_cpu):
-        samples = loaders.fetched(known, batch, wall_s, on_cpu)
-        now = add(step_log.FETCH_END, ident, samples)
+    def _end_closely(self, number, ident, batch, wall_s, on_cpu):
+        """Note one of the first batches."""
+        session, fingerprints = self._session, self._loaders.fingerprints
+        samples = self._loaders.fetched(self._loaders.known[number], batch, wall_s, on_cpu)
+        now = session.log.add(step_log.FETCH_END, ident, samples)
         session.batches += 1
         if session.batches_learn:
-            learned(ident, now)
-        if session.batches <= loaders.fingerprints.most_batches or not session.first_batch_done:
-            first(ident & mask, batch, samples)
+            self._learned(number, ident, now)
+        if session.batches <= fingerprints.most_batches:
+            fingerprints.add(number, batch, samples)
+        if not session.first_batch_done:
+            session.models.discover()
+            session.first_batch()
 
-    def end(ident, known, batch):
+    def _end(self, number, ident, batch):
+        session, known = self._session, self._loaders.known[number]
         samples = known.sizes.of(batch)
-        now = add(step_log.FETCH_END, ident, samples)
+        now = session.log.add(step_log.FETCH_END, ident, samples)
         if session.batches_learn:
-            learned(ident, now)
-        if sparse:
+            self._learned(number, ident, now)
+        if session.sparse:
             if now > session.facts_due_ns and session.learned:
                 session.learning_due()
             return
@@ -234,73 +226,69 @@ def _wrap_next(session, loaders, cls):
             known.samples += samples
         session.batches += 1
 
-    def answer(number, left):
-        for program in session.programs:
-            for function, _ in program.fetch_functions:
-                batch = program.guarded(function, number, left)
-                if batch is not None:
-                    return batch
-        return None
-
-    def given_back(number):
-        for program in session.all_programs():
+    def _given_back(self, number):
+        for program in self._session.all_programs():
             for at, (ident, batch) in enumerate(program.given_back):
                 if ident == number and not program.on:
                     del program.given_back[at]
                     return (batch,)
         return None
 
-    def fetch(iterator, number):
-        """The next batch, where fixes are switched on, or were."""
+    def _fetch(self, old, iterator, number):
+        """Return the next batch, where fixes are switched on, or were."""
+        session, loaders = self._session, self._loaders
         loaders.last = number
-        answered = answer(number, loaders.left(iterator)) if session.programs else None
-        if answered == ():
+        answer = session.ask("fetch", number, loaders.left(iterator)) if session.programs else None
+        if answer == ():
             loaders.suspended[number] = iterator
             raise StopIteration
-        if answered is None:
-            answered = given_back(number)
-        if answered is None:
-            answered = (old(iterator),)
-            for program in session.programs:
-                for _, function in program.fetch_functions:
-                    program.guarded(function, number, answered[0])
+        if answer is None:
+            answer = self._given_back(number)
+        if answer is None:
+            answer = (old(iterator),)
+            session.tell("fetched", number, answer[0])
         iterator._torchdoctor_handed += 1
-        return answered[0]
+        return answer[0]
 
-    @functools.wraps(old)
-    def __next__(self):
-        ident = getattr(self, "_torchdoctor_ident", None)
-        if ident is None or not session.on:
-            return old(self)
-        known = loaders.known[ident & mask]
-        try:
-            if models.open_contexts:
-                models.leave_contexts()
-            if bounds:
-                window.event("loader", ident & mask)
-            if not sparse:
-                add(step_log.FETCH_BEGIN, ident)
-        except Exception as error:
-            session.fail("fetch", error)
-        closely = known.batches < _CPU_TIMED or not session.first_batch_done
-        began, before = (clock(), _on_cpu_s()) if closely else (0.0, None)
-        try:
-            batch = fetch(self, ident & mask) if session.programs or session.arms else old(self)
-        except BaseException as error:
-            add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
-            if not isinstance(error, StopIteration):
-                session.hide_frames(error)
-            raise
-        try:
-            if closely:
-                end_closely(ident, known, batch, clock() - began, _on_cpu_s(before))
-            else:
-                end(ident, known, batch)
-        except Exception as error:
-            session.fail("fetch", error)
-        return batch
+    def around(self, old):
+        """Return the wrapper of `__next__`."""
+        session, loaders, models = self._session, self._loaders, self._session.models
+        window, add, bounds = session.window, session.log.add, self._bounds
+        sparse, clock = session.sparse, time.perf_counter
+        mask = (1 << step_log.LOADER_BITS) - 1
 
-    cls.__next__ = __next__
-    # Python resolves next(iterator) through `next` too in torch's own class body.
-    if "next" in cls.__dict__:
-        cls.next = __next__
+        def __next__(iterator):
+            ident = getattr(iterator, "_torchdoctor_ident", None)
+            if ident is None or not session.on:
+                return old(iterator)
+            number = ident & mask
+            try:
+                if models.open_contexts:
+                    models.leave_contexts()
+                if bounds:
+                    window.event("loader", number)
+                if not sparse:
+                    add(step_log.FETCH_BEGIN, ident)
+            except Exception as error:
+                session.fail("fetch", error)
+            closely = loaders.known[number].batches < _CPU_TIMED or not session.first_batch_done
+            began, before = (clock(), _on_cpu_s()) if closely else (0.0, None)
+            try:
+                switched = session.programs or session.arms
+                batch = self._fetch(old, iterator, number) if switched else old(iterator)
+            except BaseException as error:
+                add(step_log.FETCH_END, ident, step_log.EXHAUSTED)
+                if not isinstance(error, StopIteration):
+                    session.hide_frames(error)
+                raise
+            try:
+                if closely:
+                    wall_s = clock() - began
+                    self._end_closely(number, ident, batch, wall_s, _on_cpu_s(before))
+                else:
+                    self._end(number, ident, batch)
+            except Exception as error:
+                session.fail("fetch", error)
+            return batch
+
+        return __next__

@@ -5,11 +5,10 @@ set on an instance (it would be pickled or copied with the model): the root's cl
 `__call__` that forwards.
 """
 
-import functools
 import gc
 import weakref
 
-from .. import bindings, places, step_log
+from .. import bindings, places, step_log, wrapping
 from ..measure.fingerprints import shapes
 from ..measure.model_facts import describe
 
@@ -24,6 +23,7 @@ class Models:
 
     def __init__(self, session):
         self._session = session
+        self._calls = _Calls(session, self)
         self._idents = {}  # id(module) -> ident
         self.known = []  # _Root
         self._wrapped = set()
@@ -82,15 +82,13 @@ class Models:
         self._idents[id(module)] = root.ident
         self.known.append(root)
         self._wrap(type(module))
-        for program in self._session.programs:
-            for function, _ in program.model_functions:
-                program.guarded(function, module)
+        self._session.tell("model", module)
 
     def _wrap(self, cls):
         if cls in self._wrapped:
             return
         self._wrapped.add(cls)
-        cls.__call__ = _make_call(self._session, self, cls.__call__)
+        wrapping.wrap(cls, "__call__", self._calls.around)
         keep_from_dynamo(self._session.torch, cls.__call__.__code__)
 
     def alive(self):
@@ -105,15 +103,15 @@ class Models:
         root = self.known[ident]
         return root if root.module() is module else None
 
-    def enter(self, root, module):
+    def enter(self, module):
         """Open the contexts that fixes want around this forward; those that end with it."""
         own = []
-        for program in self._session.programs:
-            for make_context, until in program.forward_contexts:
-                context = program.guarded(make_context, module)
-                if context is None or program.guarded(_enter, context) is None:
-                    continue
-                (own if until == "forward" else self.open_contexts).append((program, context))
+        for until, contexts in (("forward", own), ("backward", self.open_contexts)):
+            for program in self._session.programs:
+                for make_context in program.functions.get("contexts until " + until, ()):
+                    context = program.guarded(make_context, module)
+                    if context is not None and program.guarded(_enter, context):
+                        contexts.append((program, context))
         return own
 
     def leave_contexts(self):
@@ -179,106 +177,103 @@ def _is_module(cls, module_class):
         return False
 
 
-def _make_call(session, models, old):
-    torch = session.torch
-    compiling = torch.compiler.is_dynamo_compiling
-    autocast_enabled = _autocast(torch)
+class _Calls:
+    """What is done before and after the outermost call of a root module.
 
-    @session.guarded
-    def look(root, module, args, kwargs, grad, training):
-        """What is noted of the first forwards, and of those in evaluation mode."""
-        if not training:
+    Args:
+        session: the process's session.
+        models: the process's `Models`.
+    """
+
+    def __init__(self, session, models):
+        self._session, self._models = session, models
+        # Looking into a frame keeps what its names held then alive, up to Python 3.12.
+        self._observing = session.plan.get("purpose") == "observe"
+        self._grad_enabled = session.torch.is_grad_enabled
+        self._autocast_enabled = _autocast(session.torch)
+        self._look = session.guarded(self._look)
+
+    def _look(self, root, module, args, kwargs, grad):
+        """Note what is noted of the first forwards, and of those in evaluation mode."""
+        if not module.training:
             root.eval_forwards += 1
             if grad:
                 root.eval_with_grad += 1
                 if root.eval_location is None:
                     root.eval_location = places.here()
-        elif grad and observing:
+        elif grad and self._observing:
             if root.bindings is None:
                 root.bindings = ()  # looked for once, whatever comes of it
                 root.bindings = bindings.of(module)
-            session.passes.forward(root, module)
+            self._session.passes.forward(root, module)
         if root.forwards <= 64 and len(root.input_shapes) < _MOST_SHAPES:
             text = shapes([args, kwargs])
             if text not in root.input_shapes:
                 root.input_shapes.append(text)
 
-    def change(module, args, kwargs):
-        for program in session.programs:
-            for function in program.argument_functions:
-                changed = program.guarded(function, module, args, kwargs)
-                if changed is not None:
-                    args, kwargs = changed
-        return args, kwargs, models.enter(root_of(module), module)
-
-    def answer(module, args, kwargs):
-        for program in session.programs:
-            for function, _ in program.model_answers:
-                found = program.guarded(function, module, args, kwargs)
-                if found is not None:
-                    return found
-        return None
-
-    def keep(module, args, kwargs, output):
-        for program in session.programs:
-            for _, function in program.model_answers:
-                program.guarded(function, module, args, kwargs, output)
-
-    # Looking into a frame keeps what its names held then alive, up to Python 3.12.
-    observing = session.plan.get("purpose") == "observe"
-    grad_enabled = torch.is_grad_enabled
-    root_of, add, phases = models.root_of, session.log.add, session.phases
-
-    def begin(root, module, args, kwargs):
-        grad, training = grad_enabled(), module.training
+    def _begin(self, root, module, args, kwargs):
+        session = self._session
+        grad, training = self._grad_enabled(), module.training
         flags = grad | training << 1
-        if autocast_enabled():
+        if self._autocast_enabled():
             root.autocast += 1
             flags |= 4
         root.forwards += 1
         if root.forwards <= 64 or not training or session.passes.on:
-            look(root, module, args, kwargs, grad, training)
-        add(step_log.FORWARD_BEGIN, root.ident, flags)
+            self._look(root, module, args, kwargs, grad)
+        session.log.add(step_log.FORWARD_BEGIN, root.ident, flags)
         return flags
 
-    @functools.wraps(old)
-    def __call__(self, *args, **kwargs):
-        # Where dynamo traces through here (a child of a root's class, inside a compiled module),
-        # the question is a constant: nothing of ours stays in the graph, and nothing breaks it.
-        if compiling() or models.depth or not session.on:
-            return old(self, *args, **kwargs)
-        root, contexts, flags, answered = root_of(self), (), 0, None
-        if root is None:
-            return old(self, *args, **kwargs)
-        try:
-            models.seen_forward = True
-            if phases:
-                flags = begin(root, self, args, kwargs)
-            if session.programs:
-                answered = answer(self, args, kwargs)
-                if answered is None:
-                    args, kwargs, contexts = change(self, args, kwargs)
-        except Exception as error:
-            session.fail("forward", error)
-        models.depth += 1
-        try:
-            if answered is not None:
-                return answered[0]
-            output = old(self, *args, **kwargs)
-            if session.programs:
-                keep(self, args, kwargs, output)
-            return output
-        except BaseException as error:
-            session.hide_frames(error)
-            raise
-        finally:
-            models.depth -= 1
-            for program, context in reversed(contexts):
-                program.guarded(context.__exit__, None, None, None)
-            if phases:
-                add(step_log.FORWARD_END, root.ident, flags)
+    def _changed(self, module, args, kwargs):
+        """Return the arguments as fixes change them, and the contexts that end with the call."""
+        for program in self._session.programs:
+            for function in program.functions.get("arguments", ()):
+                args, kwargs = program.guarded(function, module, args, kwargs) or (args, kwargs)
+        return args, kwargs, self._models.enter(module)
 
-    return __call__
+    def around(self, old):
+        """Return the wrapper of a root class's `__call__`."""
+        session, models, phases = self._session, self._models, self._session.phases
+        compiling = session.torch.compiler.is_dynamo_compiling
+        root_of, add = models.root_of, session.log.add
+
+        def __call__(module, /, *args, **kwargs):
+            # Where dynamo traces through here (a child of a root's class, inside a compiled
+            # module), the question is a constant: nothing of ours stays in the graph or breaks it.
+            if compiling() or models.depth or not session.on:
+                return old(module, *args, **kwargs)
+            root, contexts, flags, answer = root_of(module), (), 0, None
+            if root is None:
+                return old(module, *args, **kwargs)
+            try:
+                models.seen_forward = True
+                if phases:
+                    flags = self._begin(root, module, args, kwargs)
+                if session.programs:
+                    answer = session.ask("forward", module, args, kwargs)
+                    if answer is None:
+                        args, kwargs, contexts = self._changed(module, args, kwargs)
+            except Exception as error:
+                session.fail("forward", error)
+            models.depth += 1
+            try:
+                if answer is not None:
+                    return answer[0]
+                output = old(module, *args, **kwargs)
+                if session.programs:
+                    session.tell("forward ended", module, args, kwargs, output)
+                return output
+            except BaseException as error:
+                session.hide_frames(error)
+                raise
+            finally:
+                models.depth -= 1
+                for program, context in reversed(contexts):
+                    program.guarded(context.__exit__, None, None, None)
+                if phases:
+                    add(step_log.FORWARD_END, root.ident, flags)
+
+        return __call__
 
 
 def _autocast(torch):

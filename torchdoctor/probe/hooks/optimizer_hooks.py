@@ -1,11 +1,9 @@
 """Optimizer steps, by torch's own global step hooks, and how each optimizer was made."""
 
-import functools
-import inspect
 import sys
 import weakref
 
-from .. import places, step_log
+from .. import places, step_log, wrapping
 
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 
@@ -17,7 +15,7 @@ class Optimizers:
         self._session = session
         self._idents = weakref.WeakKeyDictionary()
         self._quick = {}  # id(optimizer) -> number; the weak keys decide, these are for speed
-        self._known = []  # [weakref, location, steps, backwards inside step, facts, lr]
+        self._known = []  # _Known
         self.open = []
         self.handle = None  # of a hook that is not needed for ever
 
@@ -25,15 +23,13 @@ class Optimizers:
         """A new optimizer."""
         if optimizer not in self._idents:
             self._idents[optimizer] = len(self._known)
-            rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-            first = float(rate) if rate is not None else None
-            self._known.append([weakref.ref(optimizer), location, 0, 0, None, first])
+            self._known.append(_Known(optimizer, location))
 
     def ident(self, optimizer):
         """Its number."""
         number = self._quick.get(id(optimizer))
         # An id is used again when its owner has gone.
-        if number is not None and self._known[number][0]() is optimizer:
+        if number is not None and self._known[number].optimizer() is optimizer:
             return number
         if optimizer not in self._idents:
             self.made(optimizer, None)
@@ -42,12 +38,12 @@ class Optimizers:
 
     def alive(self):
         """The optimizers that still exist."""
-        return [optimizer for row in self._known if (optimizer := row[0]()) is not None]
+        return [alive for known in self._known if (alive := known.optimizer()) is not None]
 
     def begin(self, optimizer):
         """step() begins."""
         ident = self.ident(optimizer)
-        self._known[ident][2] += 1
+        self._known[ident].steps += 1
         self.open.append(ident)
         return ident
 
@@ -58,7 +54,7 @@ class Optimizers:
     def saw_backward(self):
         """A backward ended; inside step(closure) it belongs to that optimizer."""
         if self.open:
-            self._known[self.open[-1]][3] += 1
+            self._known[self.open[-1]].inside_backwards += 1
 
     def leave(self):
         """Steps are not looked at any more."""
@@ -67,20 +63,32 @@ class Optimizers:
 
     def facts(self):
         """`optimizers` of the process facts."""
-        return {"optimizers": [self._facts_of(i, row) for i, row in enumerate(self._known)]}
+        return {"optimizers": [known.facts(ident) for ident, known in enumerate(self._known)]}
 
-    def _facts_of(self, ident, row):
-        optimizer = row[0]()
+
+class _Known:
+    """What is known of one optimizer."""
+
+    def __init__(self, optimizer, location):
+        self.optimizer = weakref.ref(optimizer)
+        self._location = location
+        rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+        self._first_lr = float(rate) if rate is not None else None
+        self._described = {}
+        self.steps = self.inside_backwards = 0
+
+    def facts(self, ident):
+        optimizer = self.optimizer()
         # An optimizer that is gone keeps what was known of it when it last was there.
         if optimizer is not None:
-            row[4] = _describe(optimizer)
+            self._described = _describe(optimizer)
         return {
-            **(row[4] or {}),
+            **self._described,
             "ident": ident,
-            "location": row[1],
-            "first_lr": row[5],
-            "steps": row[2],
-            "inside_backwards": row[3],
+            "location": self._location,
+            "first_lr": self._first_lr,
+            "steps": self.steps,
+            "inside_backwards": self.inside_backwards,
         }
 
 
@@ -102,7 +110,7 @@ def _describe(optimizer):
         "foreach": group.get("foreach"),
         "supports_fused": bool(names & set(_FUSED)),
         "lr": float(rate) if rate is not None else None,
-        "distinct_lrs": len({float(one["lr"]) for one in groups if "lr" in one}) or 1,
+        "distinct_lrs": len({float(each["lr"]) for each in groups if "lr" in each}) or 1,
         "weight_decay": float(group.get("weight_decay") or 0.0),
     }
 
@@ -113,24 +121,18 @@ def install(session):
     optimizers = session.optimizers = Optimizers(session)
     session.registries.append(optimizers)
     base = torch.optim.Optimizer
-    old_init = base.__init__
 
-    @functools.wraps(old_init)
-    def __init__(self, *args, **kwargs):
-        old_init(self, *args, **kwargs)
-        try:
-            optimizers.made(self, places.made_here(self))
-        except Exception as error:
-            session.fail("optimizer", error)
+    def make(old):
+        def __init__(self, *args, **kwargs):
+            old(self, *args, **kwargs)
+            try:
+                optimizers.made(self, places.made_here(self))
+            except Exception as error:
+                session.fail("optimizer", error)
 
-    base.__init__ = __init__
+        return __init__
 
-    def first():
-        session.models.leave_contexts()
-        for program in session.programs:
-            for function in program.step_functions:
-                program.guarded(function)
-
+    wrapping.wrap(base, "__init__", make)
     window, add, models = session.window, session.log.add, session.models
     bounds, phases = window.kind == "optimizer", session.phases
 
@@ -139,7 +141,8 @@ def install(session):
             return
         try:
             if models.open_contexts or session.programs:
-                first()
+                models.leave_contexts()
+                session.tell("step")
             ident = optimizers.begin(optimizer)
             if phases:
                 add(step_log.OPTIMIZER_BEGIN, ident)
@@ -163,38 +166,27 @@ def install(session):
     handle = hooks.register_optimizer_step_post_hook(end)
     if not (session.phases or session.programs or bounds):
         optimizers.handle = handle
-    if any(program.optimizer_functions for program in session.programs):
+    if any("optimizer" in program.functions for program in session.programs):
         for cls in _subclasses(base):
-            _change_arguments(session, cls)
+            if "__init__" in cls.__dict__:
+                _change_arguments(session, cls)
 
 
 def _subclasses(base):
-    found = []
-    for cls in base.__subclasses__():
-        found.append(cls)
-        found += _subclasses(cls)
-    return found
+    direct = base.__subclasses__()
+    return direct + [below for cls in direct for below in _subclasses(cls)]
 
 
 def _change_arguments(session, cls):
-    if "__init__" not in cls.__dict__:
-        return
-    old = cls.__init__
-    signature = inspect.signature(old)
+    def make(old):
+        changed = wrapping.with_arguments(
+            old, lambda arguments: session.tell("optimizer", cls, arguments)
+        )
 
-    @functools.wraps(old)
-    def __init__(self, *args, **kwargs):
-        # A subclass's own __init__ has already been changed when it calls its parent's.
-        if type(self) is not cls:
-            return old(self, *args, **kwargs)
-        try:
-            bound = signature.bind(self, *args, **kwargs)
-        except TypeError:
-            return old(self, *args, **kwargs)  # the user's own mistake, with Python's own words
-        bound.apply_defaults()
-        for program in session.programs:
-            for function in program.optimizer_functions:
-                program.guarded(function, cls, bound.arguments)
-        return old(*bound.args, **bound.kwargs)
+        def __init__(self, *args, **kwargs):
+            # A subclass's own __init__ has already been changed when it calls its parent's.
+            (changed if type(self) is cls else old)(self, *args, **kwargs)
 
-    cls.__init__ = __init__
+        return __init__
+
+    wrapping.wrap(cls, "__init__", make)

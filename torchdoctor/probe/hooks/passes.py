@@ -54,23 +54,23 @@ class Passes:
 
 def _lines(frame):
     """Lines of the user's code that led here, the innermost first."""
-    found = []
-    while frame is not None and len(found) < _DEEPEST:
-        found.append(places.of_frame(frame))
+    locations = []
+    while frame is not None and len(locations) < _DEEPEST:
+        locations.append(places.of_frame(frame))
         frame = places.users_frame(frame.f_back)
-    return found
+    return locations
 
 
 def _library(frame):
     """The package that the user's code called, where a library makes the backward pass."""
-    found = None
+    library = None
     while frame is not None and not places.is_users(frame.f_code.co_filename):
         package = (frame.f_globals.get("__name__") or "").partition(".")[0]
         own = package == "torch" or "torchdoctor" in package
         if not own and package not in sys.stdlib_module_names:
-            found = package
+            library = package
         frame = frame.f_back
-    return found
+    return library
 
 
 def _loop_began_anew(before, now):

@@ -6,18 +6,17 @@ seen enough: no timing and no trace ever holds them.
 
 import ast
 import contextlib
-import functools
 import linecache
 import sys
+import weakref
 from time import perf_counter_ns
 
 from .. import places, step_log
-from ..fixkit import stand_in
-from ..measure.tensor_notes import TensorNotes
-from . import index_mode
+from ..wrapping import NotedCalls
 
 _MOST_ROWS = 100
 _LONGEST_LINE = 200
+_INDEXING = ("__getitem__", "__setitem__")
 _MADE_ALIKE = ("tensor", "zeros", "ones", "full", "arange", "eye", "linspace", "empty")
 _MADE_RANDOM = ("rand", "randn", "randint", "randperm")
 _WAITING = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__")
@@ -31,6 +30,27 @@ _LONGEST_BODY_NS = 1_000_000  # of a loop: beyond, indexing is not what costs
 _FEWEST_ELEMENTS = 8  # calls per step
 
 
+class TensorNotes:
+    """Notes about tensors by identity; a note is forgotten with its tensor.
+
+    A `weakref.WeakKeyDictionary` would compare its keys, which tensors do element by element.
+    """
+
+    def __init__(self):
+        self._notes = {}  # id -> (weak reference, note)
+
+    def put(self, tensor, note):
+        """Remember a note."""
+        ident = id(tensor)
+        self._notes[ident] = (weakref.ref(tensor, lambda _: self._notes.pop(ident, None)), note)
+
+    def get(self, tensor):
+        """Return the tensor's note, or None."""
+        reference, note = self._notes.get(id(tensor), (None, None))
+        # An id is used again when its owner has gone.
+        return note if reference is not None and reference() is tensor else None
+
+
 class TensorCalls:
     """Rows by (kind, name, line): how often, how many bytes, how long."""
 
@@ -41,27 +61,31 @@ class TensorCalls:
         self._made = TensorNotes()  # a tensor made here -> (name, its line)
         self._moved = {}  # (file, line) -> `TensorNotes` of the last tensor and its version
         self._last = {}  # key of a row -> (step, when its last call had been noted)
-        self._inside = False
+        self._noted = NotedCalls(session, "tensor_calls")
         self._leave_mode = None
         self._notes = 0  # of elements, so far
         self._note_ns = self._call_ns = 0.0  # of one of them: what noting adds, and without it
-        self.on = False
         self.steps = 0
 
     def start(self):
-        """Wrap the functions; `on` says whether they note anything."""
-        torch = self._torch
+        """Wrap the functions, and note their calls from now on."""
+        torch, add = self._torch, self._noted.add
         for name in (*_MADE_ALIKE, *_MADE_RANDOM):
-            self._wrap(torch, name, self._note_made)
+            add(torch, name, self._note_made)
         for name in ("to", "cuda"):
-            self._wrap(torch.Tensor, name, self._note_move)
+            add(torch.Tensor, name, self._note_move)
         for name in (*_WAITING, *_SHOWING):
-            self._wrap(torch.Tensor, name, self._note_wait)
-        self._wrap(torch, "nonzero", self._note_wait)
+            add(torch.Tensor, name, self._note_wait)
+        add(torch, "nonzero", self._note_wait)
         for name in _DEVICE_WIDE:
-            self._wrap(torch.cuda, name, self._note_wait)
-        self._leave_mode = index_mode.enter(torch, self._note_index)
-        self.on = True
+            add(torch.cuda, name, self._note_wait)
+        self._leave_mode = _enter_index_mode(torch, self._note_index)
+        self._noted.on = True
+
+    @property
+    def on(self):
+        """Return True while calls are noted."""
+        return self._noted.on
 
     def stop(self):
         """Note nothing more; what was wrapped stays so."""
@@ -69,7 +93,7 @@ class TensorCalls:
         file = next((key[2] for key in rows if key[0] == "element"), None)
         noted = self._turns_ns(file) if file else 0.0
         self._rows, self._notes = rows, notes
-        self.on = False
+        self._noted.on = False
         if self._leave_mode is not None:
             self._leave_mode()
         if file:
@@ -79,16 +103,17 @@ class TensorCalls:
     @contextlib.contextmanager
     def quietly(self):
         """Note nothing of what the analysis itself calls."""
-        self._inside = True
+        self._noted.inside = True
         try:
             yield
         finally:
-            self._inside = False
+            self._noted.inside = False
 
     def _turns_ns(self, file):
-        """Nanoseconds of one call in a loop over elements that stands in `file`, far below its end.
+        """Time one call in a loop over elements that stands in `file`, far below its end.
 
-        As it is noted now, or is not.
+        Returns:
+            Nanoseconds, with what noting the call adds where calls are noted now.
         """
         turns = ast.parse("for _ in range(200):\n    x[0].item()")
         code = compile(ast.increment_lineno(turns, 10**8), file, "exec")
@@ -98,39 +123,8 @@ class TensorCalls:
         exec(code, values)
         return (perf_counter_ns() - began) / 400
 
-    def _wrap(self, owner, name, note):
-        old = getattr(owner, name, None)
-        if old is None:
-            return
-        session = self._session
-        is_temporary = _temporary_count()
-
-        @functools.wraps(old)
-        def function(*args, **kwargs):
-            if not self.on or self._inside:
-                return old(*args, **kwargs)
-            caller = sys._getframe(1)
-            if places.is_probes(caller.f_code.co_filename):
-                return old(*args, **kwargs)  # what the probe itself reads is no wait of the user's
-            lone = bool(args) and sys.getrefcount(args[0]) <= is_temporary
-            result = None
-            self._inside = True
-            began = perf_counter_ns()
-            try:
-                result = old(*args, **kwargs)
-                return result
-            finally:
-                took = perf_counter_ns() - began
-                self._inside = False
-                try:
-                    note(name, caller, args, result, took, lone)
-                except Exception as error:
-                    session.fail("tensor_calls", error)
-
-        stand_in.stand_in(self._torch, old, function)
-        setattr(owner, name, function)
-
-    def _note_made(self, name, caller, args, result, took, lone):
+    def _note_made(self, call):
+        name, caller, args, _, result, took, lone = call
         if result is None or not places.is_users(caller.f_code.co_filename):
             return
         if result.device.type == "cpu" and not result.requires_grad:
@@ -149,8 +143,8 @@ class TensorCalls:
         size = result.numel() * result.element_size()
         self._add(kind, name, places.of_frame(caller), size, took, held_alone)
 
-    def _note_move(self, name, caller, args, result, took, lone):
-        source = args[0]
+    def _note_move(self, call):
+        name, caller, (source, *_), _, result, took, _ = call
         if result is None or source.device.type != "cpu" or result.device.type == "cpu":
             return
         size = source.numel() * source.element_size()
@@ -171,7 +165,8 @@ class TensorCalls:
         self._moved[key] = TensorNotes()
         self._moved[key].put(source, source._version)
 
-    def _note_wait(self, name, caller, args, result, took, lone):
+    def _note_wait(self, call):
+        name, caller, args, _, _, took, _ = call
         tensor = args[0] if args else None
         if name in _DEVICE_WIDE:
             size = 0
@@ -188,7 +183,7 @@ class TensorCalls:
             self._add("wait", name, places.of_frame(users), size, took, users is caller)
 
     def _note_index(self, name, caller, args, result, took):
-        if not self.on or self._inside or not _is_place(args[1]):
+        if not self.on or self._noted.inside or not _is_place(args[1]):
             return
         try:
             if name == "__getitem__":
@@ -270,7 +265,7 @@ class TensorCalls:
 def _alike(took):
     """The sum of times of calls that do the same, of none more than a few times the median."""
     usual = sorted(took)[len(took) // 2]
-    return sum(min(one, _INTERRUPTED * usual) for one in took)
+    return sum(min(call_ns, _INTERRUPTED * usual) for call_ns in took)
 
 
 def _is_array(value):
@@ -289,12 +284,47 @@ def _places(index):
     return len(index) if type(index) is tuple else 1
 
 
-def _temporary_count():
-    """Reference count, in a wrapper's `args`, of an object that nobody else holds."""
-    if sys.version_info >= (3, 14):
-        return 0  # a caller's own reference may be borrowed there: nothing can be told
+def _enter_index_mode(torch, note):
+    """Call `note(name, caller, args, result, took_ns)` after each index, in this thread.
 
-    def held(*args, **kwargs):
-        return sys.getrefcount(args[0])
+    A `__getitem__` set on the class itself would make every tensor, also one without dimensions, a
+    sequence to C code: `torch.tensor([loss])` would fail.
 
-    return held(bytearray())
+    Returns:
+        A function that ends it; None where that could not be done safely: the program has a mode
+        of its own open, which may end before this one, or has compiled something, whose guards
+        ask for the modes.
+    """
+    if _has_compiled() or torch.overrides._get_current_function_mode_stack():
+        return None
+    watched = {getattr(torch.Tensor, name): name for name in _INDEXING}
+
+    class IndexMode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            name = watched.get(func)
+            if name is None:
+                return func(*args, **(kwargs or {}))
+            caller = sys._getframe(1)
+            began = perf_counter_ns()
+            result = func(*args, **(kwargs or {}))
+            note(name, caller, args, result, perf_counter_ns() - began)
+            return result
+
+    mode = IndexMode()
+    mode.__enter__()
+
+    def leave():
+        stack = torch.overrides._get_current_function_mode_stack()
+        if stack and stack[-1] is mode:
+            mode.__exit__(None, None, None)
+
+    return leave
+
+
+def _has_compiled():
+    """Return True if torch.compile has compiled anything in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    try:
+        return dynamo is not None and bool(dynamo.counters["frames"])
+    except Exception:
+        return True

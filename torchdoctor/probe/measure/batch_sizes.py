@@ -1,7 +1,7 @@
 """How many samples a batch has, without changing or keeping it."""
 
 from ..step_log import UNKNOWN_SIZE
-from .batch_tensors import leaves, length_of_list, rows
+from .nested import length_of_list, rows, tensors_of
 
 _MOST_ITEMS = 64
 _ITSELF = object()  # the lead of a batch that is a list of samples
@@ -68,7 +68,7 @@ class BatchSizes:
 
     def _walked(self, batch):
         """Samples, and by which length (`rows`, `length_of_list`) it is a full batch, or None."""
-        sizes = [int(leaf.shape[0]) for leaf in leaves(batch) if leaf.dim() > 0]
+        sizes = [int(leaf.shape[0]) for leaf in tensors_of(batch) if leaf.dim() > 0]
         most = max(set(sizes), key=sizes.count) if sizes else UNKNOWN_SIZE
         if self._single and _lists_of_one(batch):
             return 1, None
@@ -90,10 +90,10 @@ def _keys(batch):
 
 def _leads(batch, samples, length):
     """Of those whose `length` is that of the batch."""
-    found = [key for key in _keys(batch) if length(batch[key]) == samples > 0]
+    leads = [key for key in _keys(batch) if length(batch[key]) == samples > 0]
     if length is length_of_list and _is_list_of_samples(batch) and len(batch) == samples:
-        found.append(_ITSELF)
-    return found
+        leads.append(_ITSELF)
+    return leads
 
 
 def _length_at(batch, lead):

@@ -20,15 +20,15 @@ _ABSENCE = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 
 def of(dataset):
-    """Rows for a data set and those that it wraps, one for each attribute that is changed.
+    """Return a row for each attribute that a data set, or one that it wraps, changes.
 
     Only the user's own classes are read. [] as well where there is no source.
     """
     rows = {}
-    for one in _wrapped(dataset):
+    for cls in map(type, _wrapped(dataset)):
         try:
-            for row in _of_class(type(one)):
-                key = (row["location"]["file"], row["name"], type(one))
+            for row in _of_class(cls):
+                key = (row["location"]["file"], row["name"], cls)
                 # What is changed in earnest is not excused by a cache of the same name.
                 if key not in rows or (rows[key]["cache"] and not row["cache"]):
                     rows[key] = row
@@ -38,40 +38,37 @@ def of(dataset):
 
 
 def _wrapped(dataset):
-    """The data set, and those within it (`Subset`, `ConcatDataset`, own wrappers)."""
-    found = [dataset]
-    for one in found:
-        held = getattr(one, "__dict__", {})  # no properties, which may load or raise
-        inner = [held.get("dataset"), *_items(held.get("datasets"))]
-        for item in inner:
-            known = any(item is other for other in found)
-            readable = hasattr(type(item), "__getitem__") or hasattr(type(item), "__iter__")
-            if readable and not known and len(found) < _MOST_DATASETS:
-                found.append(item)
-    return found
-
-
-def _items(value):
-    return value[:_MOST_DATASETS] if isinstance(value, (list, tuple)) else []
+    """Return the data set, and those within it (`Subset`, `ConcatDataset`, own wrappers)."""
+    datasets = [dataset]
+    for outer in datasets:  # grows
+        held = getattr(outer, "__dict__", {})  # no properties, which may load or raise
+        several = held.get("datasets")
+        several = several[:_MOST_DATASETS] if isinstance(several, (list, tuple)) else ()
+        for inner in (held.get("dataset"), *several):
+            readable = hasattr(type(inner), "__getitem__") or hasattr(type(inner), "__iter__")
+            known = any(inner is dataset for dataset in datasets)
+            if readable and not known and len(datasets) < _MOST_DATASETS:
+                datasets.append(inner)
+    return datasets
 
 
 def _of_class(cls):
     mapped = hasattr(cls, "__getitem__")
     names = ["__getitem__", "__getitems__"] if mapped else ["__iter__", "__next__"]
-    rows, seen = [], set()
+    rows, read = [], set()
     for name in names:  # grows: methods that these call
         for function in _functions(cls, name):
-            if function.__code__ in seen or len(seen) >= _MOST_METHODS:
+            if function.__code__ in read or len(read) >= _MOST_METHODS:
                 continue
-            seen.add(function.__code__)
+            read.add(function.__code__)
             method = _Method(function)
             rows += method.writes()
-            names += [one for one in method.used if one not in names]
+            names += [used for used in method.used if used not in names]
     return rows
 
 
 def _functions(cls, name):
-    """The user's functions behind a method or property, those of base classes included."""
+    """Yield the user's functions behind a method or property, those of base classes included."""
     for base in cls.__mro__:
         value = vars(base).get(name)
         value = value.fget if isinstance(value, property) else inspect.unwrap(value)
@@ -98,7 +95,7 @@ class _Method:
         )
 
     def writes(self):
-        """A row for each statement that changes an attribute."""
+        """Return a row for each statement that changes an attribute."""
         rows = []
         for node, target, keyed in self._changes():
             absent = keyed == "default" or self._only_where_absent(node, target, keyed)
@@ -116,7 +113,7 @@ class _Method:
         return rows
 
     def _attribute(self, node):
-        """Whether it is `self.something`."""
+        """Return True for `self.something`."""
         return (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -124,7 +121,7 @@ class _Method:
         )
 
     def _root(self, node):
-        """The attribute of self that an expression such as `self.a[i].b` begins with."""
+        """Return the attribute of self that an expression such as `self.a[i].b` begins with."""
         while not self._attribute(node):
             if isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
                 node = node.value
@@ -135,15 +132,9 @@ class _Method:
         return node.attr
 
     def _changes(self):
-        """(node, attribute, how: "" by name, "key" of a subscript, "default" or "call")."""
+        """Yield (node, attribute, how: "" by name, "key" of a subscript, "default" or "call")."""
         for node in ast.walk(self._function):
-            if isinstance(node, (ast.Assign, ast.Delete)):
-                targets = node.targets
-            elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
-                targets = [node.target]
-            else:
-                targets = []
-            for target in [t for one in targets for t in _parts(one)]:
+            for target in _targets(node):
                 root = self._root(target)
                 if root is not None:
                     yield node, root, "key" if isinstance(target, ast.Subscript) else ""
@@ -155,7 +146,7 @@ class _Method:
                     yield node, root, "call"
 
     def _mentions(self, node, target, names=()):
-        """Whether an attribute of self (None: any) or one of some names occurs."""
+        """Return True if an attribute of self (None: any) or one of some names occurs."""
         return any(
             (self._attribute(n) and target in (None, n.attr))
             or (isinstance(n, ast.Constant) and n.value == target and target is not None)
@@ -164,42 +155,43 @@ class _Method:
         )
 
     def _only_where_absent(self, node, target, keyed):
-        """Whether an assignment is reached only where the attribute holds nothing there yet."""
+        """Return True if an assignment is reached only where nothing is held there yet."""
         if not isinstance(node, ast.Assign) or self._mentions(node.value, target):
             return False
         if not keyed:
             return self._guarded(node, None)
         names = {
             name.id
-            for one in ast.walk(self._function)
-            if isinstance(one, (ast.Assign, ast.NamedExpr)) and self._mentions(one.value, target)
-            for part in (one.targets if isinstance(one, ast.Assign) else [one.target])
+            for given in ast.walk(self._function)
+            if isinstance(given, (ast.Assign, ast.NamedExpr))
+            and self._mentions(given.value, target)
+            for part in (given.targets if isinstance(given, ast.Assign) else [given.target])
             for name in ast.walk(part)
             if isinstance(name, ast.Name)
         }
         counts = [n for n in ast.walk(node.value) if isinstance(n, ast.BinOp)]
-        if any(self._mentions(one, target, names) for one in counts):
+        if any(self._mentions(count, target, names) for count in counts):
             return False
         return self._guarded(node, target, names)
 
     def _guarded(self, node, target, names=()):
-        """Whether a node is reached only where an attribute (None: any) is not there yet."""
+        """Return True if a node is reached only where an attribute (None: any) is not there yet."""
         child, parent = node, self._parents.get(node)
         while child is not self._function and parent is not None:
             inside = isinstance(parent, ast.If) and child is not parent.test
             if inside and self._asks(parent.test, target, names):
                 return True
             if isinstance(child, ast.ExceptHandler) and any(
-                self._mentions(one, target, names) for one in parent.body
+                self._mentions(tried, target, names) for tried in parent.body
             ):
                 return True
-            if any(self._leaves(one, target, names) for one in _before(parent, child)):
+            if any(self._leaves(before, target, names) for before in _before(parent, child)):
                 return True
             child, parent = parent, self._parents.get(parent)
         return False
 
     def _leaves(self, before, target, names):
-        """Whether a statement returns what is there already."""
+        """Return True if a statement returns what is there already."""
         if not isinstance(before, (ast.If, ast.Try)) or not isinstance(before.body[-1], ast.Return):
             return False
         if isinstance(before, ast.If):
@@ -207,25 +199,27 @@ class _Method:
         return self._mentions(before.body[-1], target, names)
 
     def _asks(self, test, target, names):
-        """Whether a test is about something being there: `in`, `is None`, `not`, hasattr."""
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test, negated = test.operand, True
-        else:
-            negated = False
-        for n in ast.walk(test):
-            if isinstance(n, ast.Compare) and isinstance(n.ops[0], _ABSENCE):
-                found = self._mentions(n, target, names)
-            elif isinstance(n, ast.Call) and isinstance(n.func, ast.Name):
-                found = n.func.id == "hasattr" and self._is_self(n.args[0])
-                found = found and (target is None or self._mentions(n, target))
+        """Return True if a test asks for what is there: `in`, `is None`, `not`, hasattr."""
+        negated = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+        test = test.operand if negated else test
+        for node in ast.walk(test):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], _ABSENCE):
+                asks = self._mentions(node, target, names)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                asks = node.func.id == "hasattr" and ast.unparse(node.args[0]) == self._self
+                asks = asks and (target is None or self._mentions(node, target))
             else:
-                found = negated and n is test and self._mentions(n, target, names)
-            if found:
+                asks = negated and node is test and self._mentions(node, target, names)
+            if asks:
                 return True
         return False
 
-    def _is_self(self, node):
-        return isinstance(node, ast.Name) and node.id == self._self
+
+def _targets(node):
+    """Return what a statement assigns to or deletes, tuples taken apart."""
+    if isinstance(node, (ast.Assign, ast.Delete)):
+        return [part for target in node.targets for part in _parts(target)]
+    return _parts(node.target) if isinstance(node, (ast.AugAssign, ast.AnnAssign)) else []
 
 
 def _parts(target):
@@ -233,7 +227,7 @@ def _parts(target):
 
 
 def _before(parent, child):
-    """Statements that stand in one block with a statement, before it."""
+    """Return the statements that stand in one block with a statement, before it."""
     for block in ("body", "orelse", "finalbody"):
         statements = getattr(parent, block, None)
         if isinstance(statements, list) and child in statements:

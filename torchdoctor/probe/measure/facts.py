@@ -5,9 +5,7 @@ import os
 import sys
 import time
 
-from ..hooks import flag_hooks
 from ..step_log import EventLog
-from .loaded_sources import loaded_sources
 
 _FRAMEWORKS = (
     "transformers",
@@ -22,6 +20,9 @@ _FRAMEWORKS = (
     "torch_geometric",
 )
 _CALIBRATION_EVENTS = 2000
+_INSTALLED = ("site-packages", "dist-packages")
+# By module's name; None: of no interest. A look at the disk for each is not for every call.
+_paths: "dict[str, str | None]" = {}
 
 
 def write(session):
@@ -62,14 +63,14 @@ def collect(session):
         "peak_memory_bytes": _peak_memory(),
         "peak_gpu_memory_bytes": torch.cuda.max_memory_allocated() if initialized else None,
         "explicit_steps": session.explicit_steps,
-        "flags": flag_hooks.facts(session),
+        "flags": session.flags.facts(),
         "fixes": [program.facts() for program in session.all_programs()],
         "backend": backend,
-        "backend_location": getattr(session, "backend_location", None),
-        "seeded_by_program": getattr(session, "seeded_by_program", False),
+        "backend_location": session.flags.backend_location(),
+        "seeded_by_program": session.seeded_by_program,
         "frameworks": [name for name in _FRAMEWORKS if name in sys.modules],
         "sources": loaded_sources(),
-        "trackers": list(getattr(session, "trackers", [])),
+        "trackers": list(session.trackers),
         "probe_cost_us_per_step": _cost(session),
     }
     for registry in session.registries:
@@ -134,3 +135,26 @@ def _cost(session):
     # in place).
     events = session.log.count / iterations
     return 1e6 * session.event_cost_s * (8.0 * events + 80.0)
+
+
+def loaded_sources():
+    """Return files of loaded modules, for whoever compares two versions of the program.
+
+    Without the standard library's; an installed package is named by its `__init__.py` alone.
+    """
+    for name, module in list(sys.modules.items()):
+        if name not in _paths:
+            _paths[name] = _source(name, module)
+    return sorted({path for path in _paths.values() if path is not None})
+
+
+def _source(name, module):
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return None
+    folders = file.split(os.sep)
+    if any(folder in folders for folder in _INSTALLED):
+        return None if "." in name else os.path.realpath(file)
+    path = os.path.realpath(file)
+    library = os.path.realpath(os.path.dirname(os.__file__)) + os.sep
+    return None if path.startswith(library) else path

@@ -2,21 +2,21 @@
 
 import zlib
 
-from .batch_tensors import leaves
+from .nested import tensors_of
 
 _MOST_BYTES = 4096  # of each sample's row that is hashed
 
 
 def nested_bytes(batch):
     """Bytes of a batch's tensors."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(batch))
+    return sum(leaf.numel() * leaf.element_size() for leaf in tensors_of(batch))
 
 
 def shapes(batch):
     """Shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
     return ", ".join(
         "%s %s" % ("x".join(map(str, leaf.shape)) or "1", str(leaf.dtype).replace("torch.", ""))
-        for leaf in leaves(batch)[:4]
+        for leaf in tensors_of(batch)[:4]
     )
 
 
@@ -39,12 +39,12 @@ class Fingerprints:
         """Hash each sample of a batch: its largest tensor, and its smallest integer one."""
         if samples <= 0:
             return
-        found = [x for x in leaves(batch) if x.dim() > 0 and x.shape[0] == samples]
-        found = [x for x in found if x.device.type == "cpu" and not x.is_sparse]
-        if not found:
+        tensors = [x for x in tensors_of(batch) if x.dim() > 0 and x.shape[0] == samples]
+        tensors = [x for x in tensors if x.device.type == "cpu" and not x.is_sparse]
+        if not tensors:
             return
-        largest = max(found, key=lambda x: x.numel())
-        labels = [x for x in found if x is not largest and not x.dtype.is_floating_point]
+        largest = max(tensors, key=lambda x: x.numel())
+        labels = [x for x in tensors if x is not largest and not x.dtype.is_floating_point]
         label = min(labels, key=lambda x: x.numel()) if labels else None
         inputs = _row_hashes(largest, samples)
         marks = _row_hashes(label, samples) if label is not None else ["-"] * samples

@@ -8,7 +8,7 @@ import weakref
 from . import dataset_writes
 from .batch_sizes import BatchSizes
 from .fingerprints import nested_bytes, shapes
-from .nested_datasets import innermost
+from .nested import innermost
 
 _MOST_SHAPES = 8
 

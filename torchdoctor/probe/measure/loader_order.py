@@ -5,8 +5,9 @@ early aside. Each that is put aside is seen here as it comes, in the training pr
 begins with a batch in the queue is no wait for a worker: it is the work of taking the batch over.
 """
 
-import functools
 import time
+
+from ..wrapping import wrap
 
 _STARTING = 2  # batches of each worker
 
@@ -57,7 +58,7 @@ class Overtaken:
 
 
 def _lies_ready(iterator):
-    """Whether there is something in the queue of what the workers (or the pinning thread) made."""
+    """Return True if something lies in the queue of the workers (or of the pinning thread)."""
     try:
         return not iterator._data_queue.empty()
     except Exception:  # of another torch, or a queue that was closed
@@ -66,28 +67,27 @@ def _lies_ready(iterator):
 
 def install(session, cls):
     """Watch what comes out of the workers' queue; `cls`: torch's iterator with workers."""
-    old = getattr(cls, "_get_data", None)
-    if old is None:
-        return  # a torch without it
     clock = time.perf_counter
 
-    @functools.wraps(old)
-    def _get_data(self):
-        overtaken = getattr(self, "_torchdoctor_overtaken", None)
-        if overtaken is None or not session.on:
-            return old(self)
-        began_s = clock()
-        # A task is (worker,), and (worker, batch) once its batch was put aside.
-        held = any(len(task) == 2 for task in tuple(self._task_info.values()))
-        wanted, ready = self._rcvd_idx, _lies_ready(self)
-        got = old(self)
-        try:
-            # The first ones of an epoch are waited for while its workers start.
-            if wanted >= _STARTING * self._num_workers:
-                overtaken.took(clock() - began_s, ready)
-            overtaken.came(wanted, got[0], began_s, held)
-        except Exception as error:
-            session.fail("loader_order", error)
-        return got
+    def make(old):
+        def _get_data(self):
+            overtaken = getattr(self, "_torchdoctor_overtaken", None)
+            if overtaken is None or not session.on:
+                return old(self)
+            began_s = clock()
+            # A task is (worker,), and (worker, batch) once its batch was put aside.
+            held = any(len(task) == 2 for task in tuple(self._task_info.values()))
+            wanted, ready = self._rcvd_idx, _lies_ready(self)
+            answer = old(self)
+            try:
+                # The first ones of an epoch are waited for while its workers start.
+                if wanted >= _STARTING * self._num_workers:
+                    overtaken.took(clock() - began_s, ready)
+                overtaken.came(wanted, answer[0], began_s, held)
+            except Exception as error:
+                session.fail("loader_order", error)
+            return answer
 
-    cls._get_data = _get_data
+        return _get_data
+
+    wrap(cls, "_get_data", make)

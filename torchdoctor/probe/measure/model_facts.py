@@ -111,13 +111,13 @@ def repeated_blocks(modules):
 
 def odd_sizes(module):
     """Large layers with a size that is no multiple of 8, e.g. "head: Linear 768 -> 50257"."""
-    found = []
+    layers = []
     for name, layer in module.named_modules():
         if _is_torchs(layer, ("Linear",)):
             sizes = (layer.in_features, layer.out_features)
             if min(sizes) >= _LARGE and any(size % 8 for size in sizes):
-                found.append("%s: Linear %d -> %d" % (name, *sizes))
-    return found[:_MOST_ODD]
+                layers.append("%s: Linear %d -> %d" % (name, *sizes))
+    return layers[:_MOST_ODD]
 
 
 def count_biases_before_norm(modules):

@@ -75,14 +75,14 @@ def _stretches(size):
 
 def _pages(ctypes, mincore, descriptor, offset, length):
     """A byte for each page, 1: it is cached; None: nobody says."""
-    found = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
+    flags = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
     # A private mapping, so that its address can be had; no page of it is ever touched.
     with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=offset) as mapped:
         first = ctypes.c_ubyte.from_buffer(mapped)
         address = ctypes.c_void_p(ctypes.addressof(first))
-        failed = mincore(address, ctypes.c_size_t(length), found)
+        failed = mincore(address, ctypes.c_size_t(length), flags)
         del first
-    return None if failed else bytes(found).translate(_LOWEST_BIT)
+    return None if failed else bytes(flags).translate(_LOWEST_BIT)
 
 
 def _looked_at(descriptor, size):

@@ -3,11 +3,11 @@
 Seen around the fetches of loaders without workers: their samplers draw outside of these.
 """
 
-import functools
 import sys
 
 from ..fixkit import random_states
-from .nested_datasets import leaves
+from ..wrapping import wrap
+from .nested import leaves
 
 _FETCHES = 20  # at least as many as have fingerprints
 _DEPTH = 4  # of attributes that are searched for random generators
@@ -27,18 +27,18 @@ class Watched:
         self._own = self._generators()
 
     def _generators(self):
-        """Generators that global states say nothing of."""
+        """Return generators that global states say nothing of."""
         torch = self._session.torch
         datasets = leaves(self._loader.dataset, torch)
         roots = [*datasets, getattr(self._loader, "collate_fn", None)]
-        found = random_states.held_generators(roots, torch, _DEPTH)
+        held = random_states.held_generators(roots, torch, _DEPTH)
         modules = {type(dataset).__module__ for dataset in datasets}
         beside = [x for name in modules for x in vars(sys.modules.get(name, sys)).values()]
-        return found + random_states.held_generators(beside, torch, 0)
+        return held + random_states.held_generators(beside, torch, 0)
 
     def before(self):
-        """What is to be compared after the fetch."""
-        own = [random_states.generator_state(one) for one in self._own]
+        """Return what is to be compared after the fetch."""
+        own = [random_states.generator_state(generator) for generator in self._own]
         return random_states.global_states(self._session.torch), own
 
     def after(self, before):
@@ -54,7 +54,7 @@ class Watched:
 
     @property
     def on(self):
-        """Whether there is more to learn."""
+        """Return True while there is more to learn."""
         return not self._known.draws_random and self._known.looked_at < _FETCHES
 
 
@@ -63,20 +63,22 @@ def watch(session, known, iterator):
     fetcher, loader = getattr(iterator, "_dataset_fetcher", None), known.loader()
     if fetcher is None or loader is None or known.draws_random or known.looked_at >= _FETCHES:
         return
-    watched, old = Watched(session, known, loader), fetcher.fetch
+    watched = Watched(session, known, loader)
 
-    @functools.wraps(old)
-    def fetch(*args, **kwargs):
-        states = session.guarded(watched.before)()
-        try:
-            batch = old(*args, **kwargs)
-        except BaseException as error:
-            session.hide_frames(error)
-            raise
-        if states is not None:
-            session.guarded(watched.after)(states)
-        if states is None or not watched.on:
-            fetcher.__dict__.pop("fetch", None)
-        return batch
+    def make(old):
+        def fetch(*args, **kwargs):
+            states = session.guarded(watched.before)()
+            try:
+                batch = old(*args, **kwargs)
+            except BaseException as error:
+                session.hide_frames(error)
+                raise
+            if states is not None:
+                session.guarded(watched.after)(states)
+            if states is None or not watched.on:
+                fetcher.__dict__.pop("fetch", None)
+            return batch
 
-    fetcher.fetch = fetch
+        return fetch
+
+    wrap(fetcher, "fetch", make)

@@ -116,15 +116,15 @@ class TrainingFacts:
 
     def facts(self):
         """`gradient_norms`, `gradient_products`, `input_...` of the process facts."""
-        found = {"gradient_norms": self._norms, "gradient_products": self._products()}
+        facts = {"gradient_norms": self._norms, "gradient_products": self._products()}
         if self._inputs:
             count = len(self._inputs)
-            found["input_mean"] = sum(mean for mean, _ in self._inputs) / count
-            found["input_std"] = sum(std for _, std in self._inputs) / count
+            facts["input_mean"] = sum(mean for mean, _ in self._inputs) / count
+            facts["input_std"] = sum(std for _, std in self._inputs) / count
         if self._channels and len({len(means) for means, _ in self._channels}) == 1:
             means, deviations = (_averages(rows) for rows in zip(*self._channels))  # noqa: B905
-            found["input_channels"] = list(zip(means, deviations))  # noqa: B905 (Python 3.9)
-        return found
+            facts["input_channels"] = list(zip(means, deviations))  # noqa: B905 (Python 3.9)
+        return facts
 
 
 def _averages(rows):

@@ -44,9 +44,9 @@ def _instead(path):
         for program, function in _functions:
             if program.state in ("failed", "refused"):
                 continue
-            found = program.guarded(function, full)
-            if found is not None:
-                return found
+            other = program.guarded(function, full)
+            if other is not None:
+                return other
     except Exception:
         return None  # a path that no file can have: the real `open` says what is wrong with it
     finally:

@@ -210,8 +210,8 @@ def _redirect_reads(layer: Any) -> None:
             with layer:
                 if not layer.is_folder(full):
                     return old(layer.for_read(full))
-                found = layer.listing(full)
-            return _sibling("redirect_entries").Entries(path, found)
+                names = layer.listing(full)
+            return _sibling("redirect_entries").Entries(path, names)
 
         return scanned
 

@@ -54,8 +54,8 @@ class Entry:
 class Entries:
     """An iterator and context manager, as scandir returns one."""
 
-    def __init__(self, folder: Any, found: dict[str, str]) -> None:
-        self._entries = iter([Entry(folder, name, path) for name, path in found.items()])
+    def __init__(self, folder: Any, names: dict[str, str]) -> None:
+        self._entries = iter([Entry(folder, name, path) for name, path in names.items()])
 
     def __iter__(self) -> Iterator[Entry]:
         return self

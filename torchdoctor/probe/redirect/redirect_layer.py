@@ -152,17 +152,17 @@ class Layer:
 
     def listing(self, name: str) -> dict[str, str]:
         """Names in a folder as the program sees it, each with the file that stands for it."""
-        upper, found = self.upper(name), {}
+        upper, files = self.upper(name), {}
         if os.path.isdir(name) and not self.is_gone(name):
             for entry in os.listdir(name):
                 path = os.path.join(name, entry)
                 if path + os.sep != self.scratch + os.sep and not self.is_gone(path):
-                    found[entry] = path
+                    files[entry] = path
         if os.path.isdir(upper):
             hidden = {".gone"} if upper == self.scratch else set()
             entries = [e for e in os.listdir(upper) if e not in hidden]
-            found.update({e: os.path.join(upper, e) for e in entries})
-        return found
+            files.update({e: os.path.join(upper, e) for e in entries})
+        return files
 
     def remove(self, name: str) -> None:
         """Hide the real file; what is in the layer was removed by the caller."""

@@ -1,0 +1,149 @@
+"""Functions of torch and of libraries with the probe's own around them."""
+
+import functools
+import inspect
+import sys
+from collections import namedtuple
+from importlib import import_module
+from time import perf_counter_ns
+
+from . import places
+
+# `lone`: nobody but the call itself holds its first argument.
+Call = namedtuple("Call", ("name", "caller", "args", "kwargs", "result", "took_ns", "lone"))
+
+
+def wrap(owner, name, make):
+    """Set owner.name to make(old), which keeps old's name and signature; return old.
+
+    Where the owner has no such function, nothing is changed and None is returned.
+    """
+    old = getattr(owner, name, None)
+    if old is not None:
+        setattr(owner, name, functools.wraps(old)(make(old)))
+    return old
+
+
+def before(session, owner, name, look):
+    """Call look(*args, **kwargs) before owner.name; its failure never reaches the program."""
+
+    def make(old):
+        def function(*args, **kwargs):
+            if session.on:
+                try:
+                    look(*args, **kwargs)
+                except Exception as error:
+                    session.fail(name, error)
+            return old(*args, **kwargs)
+
+        return function
+
+    wrap(owner, name, make)
+
+
+def with_arguments(old, change):
+    """Return a function that calls old with arguments that change(arguments: dict) has changed."""
+    signature = inspect.signature(old)
+
+    def function(*args, **kwargs):
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return old(*args, **kwargs)  # the user's own mistake, with Python's own words
+        bound.apply_defaults()
+        change(bound.arguments)
+        return old(*bound.args, **bound.kwargs)
+
+    return function
+
+
+def stand_in(torch, old, new):
+    """Let torch take `new` for what `old` is to it; called before the one replaces the other."""
+    try:
+        # Default devices are given to the functions in this set, which is made once, when it is
+        # first asked for: made later it would hold `new`, and what `new` calls would get none.
+        import_module("torch.utils._device")._device_constructors()
+    except Exception:
+        pass  # a torch without it
+    try:
+        builtins = torch.jit._builtins  # what torch.jit.script compiles into an operator
+        operator = builtins._find_builtin(old)
+        if operator is not None:
+            builtins._register_builtin(new, operator)
+    except Exception:
+        pass  # a torch without this table: such a program says so itself
+
+
+class NotedCalls:
+    """Functions of torch whose calls are noted while `on`, but for calls within noted ones.
+
+    Args:
+        session: the process's session.
+        part: named where a note fails.
+    """
+
+    def __init__(self, session, part):
+        self._session, self._part = session, part
+        self._wrapped = []  # (owner, name, what was there, what is there now)
+        self.on = False
+        self.inside = False
+
+    def add(self, owner, name, note):
+        """Call note(Call) after each call of owner.name; `result` is None where it raised.
+
+        Where there is no such function, do nothing.
+        """
+        session = self._session
+        compiling = session.torch.compiler.is_dynamo_compiling
+        temporary = _temporary_count()
+
+        def make(old):
+            def function(*args, **kwargs):
+                # Where dynamo traces through here, the question is a constant.
+                if compiling() or not self.on or self.inside:
+                    return old(*args, **kwargs)
+                caller = sys._getframe(1)
+                if places.is_probes(caller.f_code.co_filename):
+                    return old(*args, **kwargs)  # what the probe itself calls is not the program's
+                lone = bool(args) and sys.getrefcount(args[0]) <= temporary
+                result, self.inside = None, True
+                began = perf_counter_ns()
+                try:
+                    result = old(*args, **kwargs)
+                    return result
+                except BaseException as error:
+                    session.hide_frames(error)
+                    raise
+                finally:
+                    took_ns = perf_counter_ns() - began
+                    self.inside = False
+                    try:
+                        note(Call(name, caller, args, kwargs, result, took_ns, lone))
+                    except Exception as error:
+                        session.fail(self._part, error)
+
+            stand_in(session.torch, old, function)
+            return function
+
+        old = wrap(owner, name, make)
+        if old is not None:
+            self._wrapped.append((owner, name, old, getattr(owner, name)))
+
+    def put_back(self):
+        """Note nothing more, and put back what nobody else has wrapped since."""
+        self.on = False
+        for owner, name, old, new in self._wrapped:
+            if getattr(owner, name, None) is new:
+                setattr(owner, name, old)
+        self._wrapped = []
+
+
+def _temporary_count():
+    """Return the reference count, in a wrapper's `args`, of an object that nobody else holds."""
+    if sys.version_info >= (3, 14):
+        return 0  # a caller's own reference may be borrowed there: nothing can be told
+
+    def held(*args, **kwargs):
+        return sys.getrefcount(args[0])
+
+    return held(bytearray())
