@@ -41,7 +41,7 @@ def run(program: str, settings: str = "", *, timeout: float = 600) -> Any:
     """Run a program with the device; what it prints last is JSON, and comes back."""
     variables = {**environment(), "SIMULATED_GPU": settings}
     ended = subprocess.run(
-        [sys.executable, "-c", "import simulated_gpu\n" + program],
+        [sys.executable, "-c", "from simulated_gpu.attach import counts\n" + program],
         env=variables,
         capture_output=True,
         text=True,

@@ -265,6 +265,6 @@ def _dress_files(torch: Any) -> None:
 
 def truth_line(torch: Any) -> str:
     """Return the device's counts as one line of JSON, for a program to print."""
-    import simulated_gpu
+    from simulated_gpu.attach import counts
 
-    return json.dumps([simulated_gpu.counts(i) for i in range(torch.cuda.device_count())])
+    return json.dumps([counts(i) for i in range(torch.cuda.device_count())])

@@ -115,9 +115,9 @@ slow = torch.empty(4 * MB, dtype=torch.uint8)
 fast = slow.pin_memory()
 torch.cuda.synchronize()
 def counted(x, non_blocking):
-    before = simulated_gpu.counts()
+    before = counts()
     x.to("cuda", non_blocking=non_blocking)
-    after = simulated_gpu.counts()
+    after = counts()
     return [after[k] - before[k] for k in ("copy_ns", "synchronisations")]
 rows = [counted(slow, False), counted(fast, False), counted(fast, True)]
 print(json.dumps([fast.is_pinned(), *rows]))
@@ -142,9 +142,9 @@ for _ in range(5):
     torch.relu(x)
 after.record()
 early = after.query()
-waited = simulated_gpu.counts()["waited_ns"]
+waited = counts()["waited_ns"]
 after.synchronize()
-waited = simulated_gpu.counts()["waited_ns"] - waited
+waited = counts()["waited_ns"] - waited
 beside = torch.cuda.Stream()
 with torch.cuda.stream(beside):
     torch.relu(x)
@@ -184,7 +184,7 @@ def test_several_devices_have_their_own_memory_and_clock(count: int) -> None:
 import json, torch
 last = torch.cuda.device_count() - 1
 x = torch.ones(1000, device=f"cuda:{last}") + 1
-busy = [simulated_gpu.counts(i)["kernels"] > 0 for i in range(last + 1)]
+busy = [counts(i)["kernels"] > 0 for i in range(last + 1)]
 with torch.cuda.device(1):
     here = torch.cuda.current_device()
 print(json.dumps([str(x.device), busy, here, torch.cuda.memory_allocated(0)]))
@@ -213,7 +213,7 @@ operators = {{e["args"]["External id"] for e in by_kind["cpu_op"]}}
 print(json.dumps([
     all(k["args"]["correlation"] in launches for k in kernels),
     sum(k["args"].get("External id") in operators for k in kernels) / len(kernels),
-    sum(k["dur"] for k in kernels) * 1e3, simulated_gpu.counts()["busy_ns"],
+    sum(k["dur"] for k in kernels) * 1e3, counts()["busy_ns"],
     len(by_kind["gpu_memcpy"]), len(by_kind["ac2g"]) > 0, trace["deviceProperties"][0]["name"],
 ]))
 """

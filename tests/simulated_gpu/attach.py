@@ -1,0 +1,77 @@
+"""Gives this process the simulated device: imported before torch by the program under test.
+
+torch is dressed up within its own import, so that whoever waits for `import torch` (the probe)
+finds a torch that has a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+COUNTS = (
+    *("kernels", "copies", "synchronisations", "mallocs", "frees"),
+    *("busy_ns", "copy_ns", "waited_ns"),
+)
+
+
+class _Finder:
+    """A meta path finder that dresses torch up once its own module has been executed."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library, self._busy = library, False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != "torch" or self._busy:
+            return None
+        self._busy = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._busy = False
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            from simulated_gpu.dress import dress
+
+            dress(module, self._library)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _load() -> ctypes.CDLL:
+    from simulated_gpu.build import library
+
+    path = os.environ.get("SIMULATED_GPU_LIBRARY") or str(library())
+    # Before torch: its hooks are kept at their first use.
+    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+
+
+def counts(index: int = 0) -> dict[str, int]:
+    """Return what the device counted since the process began."""
+    numbers = (ctypes.c_int64 * len(COUNTS))()
+    LIBRARY.simulated_counts(index, numbers)
+    return dict(zip(COUNTS, numbers, strict=True))
+
+
+def write_truth(file: str | Path) -> None:
+    """Write the counts of each device to a file, for a test to compare with."""
+    truth = [counts(index) for index in range(LIBRARY.simulated_devices())]
+    Path(file).write_text(json.dumps(truth), encoding="utf-8")
+
+
+assert "torch" not in sys.modules, "simulated_gpu.attach has to be imported before torch"
+LIBRARY = _load()
+LIBRARY.simulated_capacity.restype = ctypes.c_int64
+# Behind the probe's own finder, which calls back when torch has been imported.
+sys.meta_path.insert(1 if os.environ.get("TORCHDOCTOR_PLAN") else 0, _Finder(LIBRARY))  # type: ignore[arg-type]
