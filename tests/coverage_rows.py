@@ -250,12 +250,9 @@ _ROWS_OF_FIXES = (
         asked="float32 in place of float64",
         fixes=("single-precision",),
         tests=(
-            "tests/fixes/test_single_precision.py::"
-            "test_training_goes_on_in_float32_with_the_same_losses[plain]",
             "tests/edits/test_precision_edits.py::"
             "test_every_loop_that_hands_such_batches_to_the_model_is_found",
         ),
-        lacking="It was not run on a GPU.",
     ),
     Row(asked="gradients set to None", fixes=("set-to-none",)),
     Row(asked="evaluation without gradients", fixes=("no-grad-evaluation",)),

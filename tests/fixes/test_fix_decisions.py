@@ -329,24 +329,6 @@ def in_double(
     return replace(seen, processes=[replace(seen.main, double_calls=calls)])
 
 
-def test_float32_is_for_models_in_float64_that_do_not_mean_it() -> None:
-    assert "no model" in refused("single-precision", recording(model={})).lower()
-    assert tried("single-precision", in_double([])) == [{}]
-    mixed = in_double([], {"dtypes": ["complex128", "float64"]})
-    assert "complex" in refused("single-precision", mixed)
-    checked = in_double([], flags={"gradcheck_calls": 1})
-    assert "gradcheck" in refused("single-precision", checked)
-
-
-@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", "FSDP"])
-def test_float32_of_a_wrapped_model_is_only_offered(wrapper: str) -> None:
-    """Its buckets have the type that the model had when it was wrapped."""
-    module, seen = FIXES["single-precision"], in_double([], {"data_parallel": wrapper})
-    assert module.refuses(seen) is None
-    assert module.by_hand(seen) and module.settings(seen) == []
-    assert "before it is wrapped" in module.instruction({}, seen)
-
-
 def test_float32_is_edited_where_every_line_is_known(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("for x, y in loader:\n    model(x)\n")

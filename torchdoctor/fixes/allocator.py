@@ -128,6 +128,7 @@ FIX = FixSpec(
     treats=("allocator-thrash", "cpu-execution"),
     keeps_results="exactly",
     when="launch",
+    p_helps=0.25,
     refuses=refuses,
     settings=settings,
     environment=dict,

@@ -169,6 +169,7 @@ FIX = FixSpec(
     treats=("copied-arrays",),
     keeps_results="exactly",
     when="launch",
+    p_helps=0.5,  # the copy is seen in the loop
     refuses=refuses,
     settings=settings,
     by_hand=by_hand,

@@ -192,6 +192,7 @@ FIX = FixSpec(
     treats=("convolutions-nchw", "compute"),
     keeps_results="within rounding",
     when="between steps",
+    p_helps=0.3,
     refuses=refuses,
     together=together,
     suits=convolves,

@@ -237,6 +237,7 @@ FIX = FixSpec(
     treats=("conv-bias-before-norm",),
     keeps_results="within rounding",
     when="launch",
+    p_helps=0.2,
     refuses=refuses,
     suits=convolves,
     apply=apply,

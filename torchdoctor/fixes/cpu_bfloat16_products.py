@@ -107,6 +107,7 @@ FIX = FixSpec(
     keeps_results="lower precision",
     phases=("forward_s", "backward_s"),
     when="between steps",
+    p_helps=0.25,
     refuses=refuses,
     suits=lambda trace: not trace.has_device,
     apply=apply,

@@ -64,6 +64,7 @@ FIX = FixSpec(
     treats=("simd-capped",),
     keeps_results="within rounding",
     when="launch",
+    p_helps=0.6,  # the cap is seen
     refuses=refuses,
     settings=settings,
     environment=lambda settings: dict.fromkeys(settings["unset"]),

@@ -161,6 +161,7 @@ FIX = FixSpec(
     treats=("too-many-threads", "cpu-execution", "many-small-kernels", "compute", "other-load"),
     keeps_results="within rounding",
     when="between steps",
+    p_helps=0.4,
     settles_s=0.3,  # threads that begin, or wake after seconds asleep, are first placed on cores
     untried_needs=("too-many-threads", "other-load"),
     refuses=refuses,

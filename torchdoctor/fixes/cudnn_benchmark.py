@@ -97,6 +97,7 @@ FIX = FixSpec(
     treats=("cudnn-benchmark-off", "compute"),
     keeps_results="within rounding",
     when="launch",  # cuDNN keeps the first plan for a shape, whatever the switch says later
+    p_helps=0.4,
     refuses=refuses,
     suits=lambda trace: trace.has_device and convolves(trace),
     apply=apply,

@@ -185,6 +185,7 @@ FIX = FixSpec(
     treats=("debug-left-on",),
     keeps_results="exactly",
     when="launch",
+    p_helps=0.7,  # the switch is seen on
     refuses=refuses,
     settings=settings,
     apply=apply,

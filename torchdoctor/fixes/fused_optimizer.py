@@ -206,6 +206,7 @@ FIX = FixSpec(
     treats=("single-tensor-optimizer", "optimizer-share", "many-small-kernels", "python-overhead"),
     keeps_results="within rounding",
     when="launch",
+    p_helps=0.5,  # it pays where there are many small parameters
     refuses=refuses,
     settings=settings,
     works_on_s=works_on_s,

@@ -86,6 +86,7 @@ FIX = FixSpec(
     treats=("gc-pauses",),
     keeps_results="exactly",
     when="launch",  # its pauses are hundreds of steps apart, and collecting helps both sides
+    p_helps=0.4,
     refuses=refuses,
     apply=apply,
     instruction=instruction,

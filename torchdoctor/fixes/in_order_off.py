@@ -95,6 +95,7 @@ FIX = FixSpec(
     treats=("worker-imbalance",),
     keeps_results="changes training",
     when="launch",
+    p_helps=0.3,
     reorders=True,
     needs_finding=True,  # it costs repeatable training: only where the order is seen to cost time
     refuses=refuses,

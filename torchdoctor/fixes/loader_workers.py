@@ -287,6 +287,7 @@ FIX = FixSpec(
     keeps_but="the same samples; with random augmentation other random numbers than before",
     phases=("data_wait_s", "loader_start_s"),
     when="between steps",
+    p_helps=0.7,  # the loader is waited for
     by_second_loader=True,
     prepares_elsewhere=True,
     refuses=refuses,

@@ -165,6 +165,7 @@ FIX = FixSpec(
     treats=("evaluation-with-gradients",),
     keeps_results="exactly",
     when="between steps",
+    p_helps=0.5,  # the graph is seen to be built
     refuses=refuses,
     apply=apply,
     location=lambda recording: next((m.eval_with_grad_location for m in _changed(recording)), None),

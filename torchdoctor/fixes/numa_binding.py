@@ -96,6 +96,7 @@ FIX = FixSpec(
     treats=("cpu-execution", "compute"),
     keeps_results="within rounding",
     when="launch",
+    p_helps=0.3,
     refuses=refuses,
     settings=settings,
     suits=lambda trace: not trace.has_device,

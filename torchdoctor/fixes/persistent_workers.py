@@ -139,6 +139,7 @@ FIX = FixSpec(
     keeps_but="the same samples; with random augmentation other random numbers than before",
     phases=("data_wait_s", "loader_start_s"),
     when="launch",
+    p_helps=0.6,  # workers start again each epoch
     prepares_elsewhere=True,
     refuses=refuses,
     settings=settings,

@@ -193,6 +193,7 @@ FIX = FixSpec(
     treats=("memcpy-share", "pageable-copies", "copy-without-pinning"),
     keeps_results="exactly",
     when="between steps",
+    p_helps=0.4,
     by_second_loader=True,
     refuses=refuses,
     settings=settings,

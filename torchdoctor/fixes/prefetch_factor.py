@@ -114,6 +114,7 @@ FIX = FixSpec(
     keeps_results="exactly",
     phases=("data_wait_s", "loader_start_s"),
     when="between steps",
+    p_helps=0.2,
     by_second_loader=True,
     refuses=refuses,
     settings=settings,

@@ -139,6 +139,7 @@ FIX = FixSpec(
     treats=("kept-graphs",),
     keeps_results="exactly",
     when="launch",
+    p_helps=0.5,  # the graph is seen to be kept
     refuses=refuses,
     settings=settings,
     by_hand=by_hand,

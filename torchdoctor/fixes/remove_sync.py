@@ -129,6 +129,7 @@ FIX = FixSpec(
     treats=("sync-in-step", "allocator-thrash"),
     keeps_results="exactly",
     when="launch",
+    p_helps=0.5,  # the wait is seen in the loop
     refuses=refuses,
     settings=settings,
     by_hand=by_hand,

@@ -97,6 +97,7 @@ FIX = FixSpec(
     keeps_results="exactly",
     phases=("backward_s", "optimizer_s", "other_s"),
     when="between steps",
+    p_helps=0.2,
     refuses=refuses,
     apply=apply,
     location=location,

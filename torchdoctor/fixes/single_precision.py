@@ -2,11 +2,8 @@
 
 What it does
 ------------
-Converts each model that is in float64 to float32 when it is first called, with its gradients and
-what its optimizers remember of it, and from then on whatever float64 it is called with. Until the
-backward pass, new tensors are float32 by default, conversions to float64 give float32, and losses
-of `torch.nn.functional` take their targets in float32. What the program sets up before stays as it
-is, so that the trial begins with the same weights and trains on the same samples.
+Names each line that asks for float64 (the model, the default type, NumPy arrays that become
+tensors), and what to write there instead. Where every such line is certain, it is an edit.
 
 Why it helps
 ------------
@@ -20,10 +17,9 @@ Risks
 float32 has 24 significant bits instead of 53: losses differ by about 1e-7 at first. Networks train
 to the same quality. Do not do it where the digits are the point: solvers and simulations, Cholesky
 factors of nearly singular matrices (Gaussian processes), higher derivatives in physics-informed
-networks, L-BFGS driven to many digits, checks of gradients. A short trial cannot tell these:
-compare what you publish once. Code between forward and backward that multiplies the output with
-float64 matrices of its own fails, and needs them in float32. Random numbers that are drawn in
-float32 by the edited source are others than those in float64 with the same seed.
+networks, L-BFGS driven to many digits, checks of gradients: compare what you publish once.
+Code that multiplies the output with float64 matrices of its own needs them in float32 too. With
+the same seed, random numbers in float32 are others than in float64.
 
 Make it permanent
 -----------------
@@ -49,11 +45,10 @@ from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
 from torchdoctor.edits.precision import batch_loops
 from torchdoctor.facts.lookup import place, training_loaders, training_models
 from torchdoctor.facts.precision import double_leaves, double_location, double_models
-from torchdoctor.words import ModelFacts, Recording, TraceStatistics
-from torchdoctor.words.specs import Example, FixSpec
+from torchdoctor.words import Recording, TraceStatistics
+from torchdoctor.words.specs import FixSpec, process
 
 _MOST_CALLS = 16  # that the probe keeps
-_WRAPPED = ("DistributedDataParallel", "FSDP")  # buckets and shards have the type they were made in
 
 
 def refuses(recording: Recording) -> str | None:
@@ -70,40 +65,10 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def _wrapped(recording: Recording) -> list[ModelFacts]:
-    return [m for m in double_models(recording) if m.data_parallel in _WRAPPED]
-
-
-def by_hand(recording: Recording) -> bool:
-    """Whether the model must be converted before it is wrapped, which only the source can do."""
-    return bool(_wrapped(recording))
-
-
 def suits(trace: TraceStatistics) -> bool:
     """Products in float64 are seen."""
     products = trace.matrix_work.products if trace.matrix_work is not None else []
     return any(product.precision == "float64" for product in products)
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
-    return [] if by_hand(recording) else [{}]
-
-
-def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Convert models at their first call, and what they are given at each."""
-    single = program.single_precision()
-    single.install()
-    program.set_reason("No forward pass of a model in float64 came by.")
-    program.before_forward(single.convert)
-    program.around_forward(single.until_backward, until="backward")
-    program.around_forward(single.within_forward)
-    for name in ("double", "to", "type"):
-        program.replace(torch.Tensor, name, single.conversion)
-    functional = torch.nn.functional
-    for name in [n for n in dir(functional) if n.endswith(("_loss", "cross_entropy", "kl_div"))]:
-        program.replace(functional, name, single.loss)
-    program.replace(functional, "binary_cross_entropy_with_logits", single.loss)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
@@ -162,51 +127,25 @@ def _loops(recording: Recording) -> list[Edit]:
     return list(found.values())
 
 
+_MODEL = {"ident": 0, "forwards": 9, "dtypes": ["float64"], "elements": 9, "float64_elements": 9}
+_COMPLEX = {**_MODEL, "dtypes": ["complex128", "float64"]}
+
 FIX = FixSpec(
     file=__file__,
     page=__doc__,
     treats=("double-precision", "compute", "memory-near-limit"),
     keeps_results="lower precision",
-    when="launch",
+    when="by hand",
+    untried="only the source says which digits the program needs.",
     refuses=refuses,
-    settings=settings,
-    by_hand=by_hand,
     suits=suits,
-    apply=apply,
     location=double_location,
     instruction=instruction,
     edits=edits,
-    example=Example(
-        code="""
-import numpy as np
-import torch
-
-array = np.random.default_rng(0).normal(size=(8, 4))
-data = torch.utils.data.TensorDataset(torch.from_numpy(array), torch.from_numpy(array[:, :1]))
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.0), torch.nn.Linear(4, 1))
-model = model.double()
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-first, seen = model[0].weight.detach().clone(), set()
-for x, y in torch.utils.data.DataLoader(data, batch_size=4):
-    optimizer.zero_grad()
-    output = model(x)
-    loss = torch.nn.functional.huber_loss(output, y)
-    loss.backward()
-    optimizer.step()
-    seen |= {x.dtype, output.dtype, loss.dtype, model[0].weight.grad.dtype}
-weight = model[0].weight
-held = optimizer.param_groups[0]["params"][0] is weight
-moment = optimizer.state[weight]["exp_avg"].dtype
-print("trained:", not torch.allclose(weight.double(), first), "same parameter:", held)
-print("batch, output, loss, gradient:", sorted(map(str, seen)), "moment:", moment)
-print("elsewhere:", torch.ones(2).double().dtype, "evaluated:", model.eval()(x).dtype)
-""",
-        without="""trained: True same parameter: True
-batch, output, loss, gradient: ['torch.float64'] moment: torch.float64
-elsewhere: torch.float64 evaluated: torch.float64""",
-        with_fix="""trained: True same parameter: True
-batch, output, loss, gradient: ['torch.float32', 'torch.float64'] moment: torch.float32
-elsewhere: torch.float64 evaluated: torch.float32""",
-    ),
+    offers=[(process(models=[_MODEL]), "model = model.float()")],
+    refusals=[
+        ({}, "No forward pass"),
+        (process(models=[_COMPLEX]), "complex parameters"),
+        (process(models=[_MODEL], flags={"gradcheck_calls": 1}), "gradcheck"),
+    ],
 )

@@ -188,6 +188,7 @@ FIX = FixSpec(
     treats=("host-made-tensors",),
     keeps_results="within rounding",
     when="launch",
+    p_helps=0.6,  # the copy is seen in the loop
     refuses=refuses,
     settings=settings,
     by_hand=by_hand,

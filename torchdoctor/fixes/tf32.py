@@ -104,6 +104,7 @@ FIX = FixSpec(
     treats=("tf32-off", "compute", "low-precision-unused", "tensor-cores-unused"),
     keeps_results="lower precision",
     when="between steps",
+    p_helps=0.6,  # only where products are the limit
     least_capability=_LEAST_CAPABILITY,
     refuses=refuses,
     suits=lambda trace: trace.has_device and (trace.tensor_core_share or 0.0) < 0.5,

@@ -277,6 +277,7 @@ FIX = FixSpec(
     ),
     keeps_results="within rounding",
     when="launch",
+    p_helps=0.5,  # small operators pay, large products hardly
     setup_s=40.0,  # about what compiling takes, so that cheaper trials come first
     refuses=refuses,
     settings=settings,

@@ -43,12 +43,6 @@ class ProbeAccess:
 
         return gradient_scaling.GradientScaling(self.torch, self)
 
-    def single_precision(self):
-        """A `SinglePrecision`: float64 models in float32, with all that they are given."""
-        from . import single_precision
-
-        return single_precision.SinglePrecision(self.torch, self)
-
     def replayed(self, batch):
         """A `Replayed`: a batch that is handed out more than once."""
         from . import replayed
