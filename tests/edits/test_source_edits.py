@@ -10,8 +10,8 @@ import pytest
 
 from torchdoctor.edits import DecoratorEdit, KeywordEdit, StatementEdit
 from torchdoctor.edits.diff import instead, unified_diff
-from torchdoctor.edits.keywords import by_command
-from torchdoctor.edits.source import edit_call_keyword, edited
+from torchdoctor.edits.keywords import by_command, given_argument
+from torchdoctor.edits.source import edited
 
 WORKERS = ("DataLoader", "num_workers", "4", 5)
 
@@ -85,6 +85,19 @@ def test_a_keyword_over_several_lines_keeps_the_layout(before: str, after: str) 
 )
 def test_what_is_not_certain_is_not_done(source: str) -> None:
     assert edit_call_keyword(source, 1, *WORKERS) is None
+
+
+def command_for(source: str, edit: KeywordEdit) -> list[str] | None:
+    given = given_argument(source, edit)
+    return None if given is None else by_command(given, edit)
+
+
+def edit_call_keyword(source: str, line: int, *of: object) -> str | None:
+    callee, keyword, value, position = of
+    edit = KeywordEdit(
+        file="", line=line, callee=callee, keyword=keyword, value=value, position=position
+    )
+    return edited(source, edit)
 
 
 def test_a_call_that_starts_on_the_line_wins_over_one_around_it() -> None:
@@ -290,8 +303,8 @@ def test_an_option_that_the_command_gives_is_changed_there(given: list, changed:
         file="", line=6, callee="DataLoader", keyword="num_workers", value="4",
         command=("python", "train.py", *given),
     )  # fmt: skip
-    assert by_command(OPTION, edit) == ["python", "train.py", *changed]
-    assert by_command(OPTION, replace(edit, command=("python", "train.py"))) is None
+    assert command_for(OPTION, edit) == ["python", "train.py", *changed]
+    assert command_for(OPTION, replace(edit, command=("python", "train.py"))) is None
     assert workers(OPTION, *changed) == OPTION, "the command gives that number already"
 
 
@@ -372,7 +385,7 @@ def test_an_edit_that_fails_leaves_the_instruction() -> None:
     edit = KeywordEdit(file="", line=1, callee="DataLoader", keyword="x", value="4 if 0 if")
     assert edited("DataLoader(d)", edit) is None
     assert edited("DataLoader(d, x=n)", edit) is None
-    assert by_command(OPTION, replace(edit, line=6, keyword="num_workers")) is None
+    assert command_for(OPTION, replace(edit, line=6, keyword="num_workers")) is None
 
 
 def test_where_an_argument_comes_from_is_said(tmp_path: Path) -> None:

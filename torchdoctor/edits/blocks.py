@@ -13,12 +13,15 @@ from torchdoctor.edits import BeforeLoopEdit, InputEdit, RemoveEdit, ScaledStepE
 from torchdoctor.edits.syntax import (
     Ranges,
     call_at,
+    calls_of,
     collect,
     covers,
     imports,
+    innermost,
     last_name,
     replaced,
     same_statement,
+    source_of,
 )
 
 _COMMENT = re.compile(r"#.*")
@@ -28,7 +31,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 def needed_before(
     module: cst.Module, inside: Sequence[cst.CSTNode], backward: cst.CSTNode
 ) -> int | None:
-    """How many of the statements lead to what the backward pass needs; those behind need not move.
+    """Return how many of the statements lead to what the backward pass needs.
 
     Setting gradients to zero and counting what was right often stand between loss and backward.
 
@@ -42,25 +45,25 @@ def needed_before(
     """
     if _makes_loss(module, backward):
         return None
-    code = _COMMENT.sub("", module.code_for_node(backward))
+    code = _COMMENT.sub("", source_of(backward))
     wanted = set(_DOTTED.findall(code))
     for number in range(len(inside) - 1, 0, -1):
-        changed = _changed(module, inside[number])
+        changed = _changed(inside[number])
         if any(_concerns(name, x) for name in wanted for x in changed):
             return number + 1
     return 1
 
 
 def _concerns(name: str, changed: str) -> bool:
-    """Whether what is read by this name (`state`, `state.loss.backward`) may be another then."""
+    """Return True if a name (`state`, `state.loss.backward`) may be another after the change."""
     return name == changed or name.startswith(f"{changed}.") or changed.startswith(f"{name}.")
 
 
-def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
-    """What a statement assigns to, or calls something on for its effect (`losses.append(loss)`)."""
-    seen = collect(statement)
-    nodes = list(seen.targets)
-    for value in seen.expressions:
+def _changed(statement: cst.CSTNode) -> set[str]:
+    """Return what a statement assigns to, or calls for its effect (`losses.append(loss)`)."""
+    syntax = collect(statement)
+    nodes = list(syntax.targets)
+    for value in (x.value for x in syntax.of(cst.Expr)):
         if not isinstance(value, cst.Call):
             continue
         if isinstance(value.func, cst.Attribute):
@@ -68,22 +71,22 @@ def _changed(module: cst.Module, statement: cst.CSTNode) -> set[str]:
         elif not hasattr(builtins, last_name(value.func)):
             # `add_losses(losses, out)`
             nodes += [x.value for x in value.args if isinstance(x.value, cst.Name)]
-    return {module.code_for_node(_base(node)).strip() for node in nodes}
+    return {source_of(_base(node)) for node in nodes}
 
 
 def _base(node: cst.BaseExpression) -> cst.BaseExpression:
-    """`losses` of `losses["ce"]`, `self.state` of `self.state[0].loss`."""
-    found = node
+    """Return `losses` of `losses["ce"]`, `self.state` of `self.state[0].loss`."""
+    owner = node
     while isinstance(node, (cst.Attribute, cst.Subscript)):
-        found = node.value if isinstance(node, cst.Subscript) else found
+        owner = node.value if isinstance(node, cst.Subscript) else owner
         node = node.value
-    return found
+    return owner
 
 
 def _makes_loss(module: cst.Module, backward: cst.CSTNode) -> bool:
-    """Whether the statement leaves it to a function to make the loss: `self.backward_G()`."""
-    calls = collect(backward).calls
-    functions = {x.name.value: x for x in collect(module).functions}
+    """Return True if the statement leaves it to a function to make the loss."""
+    calls = collect(backward).of(cst.Call)
+    functions = {x.name.value: x for x in collect(module).of(cst.FunctionDef)}
     passes = [x for x in calls if last_name(x.func) in ("backward", "manual_backward")]
     for call in passes or calls:
         owner = call.func.value if isinstance(call.func, cst.Attribute) else None
@@ -93,18 +96,20 @@ def _makes_loss(module: cst.Module, backward: cst.CSTNode) -> bool:
         function = functions.get(last_name(call.func))
         if function is None and call.args:
             return False  # `loss_scaler(loss, optimizer)`
-        if function is not None and _passes_parameter(module, function):
+        if function is not None and _passes_parameter(function):
             return False
     return True
 
 
-def _passes_parameter(module: cst.Module, function: cst.FunctionDef) -> bool:
-    """Whether a function makes the backward pass of nothing but what it was given."""
-    seen = collect(function)
-    given = {x.name.value for x in seen.parameters} - {"self"}
-    given -= {module.code_for_node(x).strip() for x in seen.targets}
-    passes = [x for x in seen.calls if last_name(x.func) in ("backward", "manual_backward")]
-    read = [set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", module.code_for_node(x))) for x in passes]
+def _passes_parameter(function: cst.FunctionDef) -> bool:
+    """Return True if a function makes the backward pass of nothing but its parameters."""
+    syntax = collect(function)
+    given = {x.name.value for x in syntax.of(cst.Param)} - {"self"}
+    given -= {source_of(x) for x in syntax.targets}
+    passes = [
+        x for x in syntax.of(cst.Call) if last_name(x.func) in ("backward", "manual_backward")
+    ]
+    read = [set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", source_of(x))) for x in passes]
     return bool(read) and all(names & given for names in read)
 
 
@@ -116,13 +121,13 @@ _LEAVES = matchers.OneOf(
 
 
 def scaled_step(module: cst.Module, ranges: Ranges, edit: ScaledStepEdit) -> cst.Module | None:
-    """`loss.backward()` ... `optimizer.step()` in one block, by way of the scaler."""
+    """Put `loss.backward()` ... `optimizer.step()` of one block through the scaler."""
     if f"{edit.scaler}.scale(" in module.code:
         return module
     if edit.scaler in module.code:
         return None  # a name of the user's
-    seen = collect(module)
-    for block in reversed(seen.blocks):  # the innermost first
+    syntax = collect(module)
+    for block in reversed(syntax.blocks):  # the innermost first
         for number, statement in enumerate(block.body):
             if not covers(ranges, statement, edit.line):
                 continue
@@ -148,7 +153,7 @@ def _with_scaler(
         and _OPTIMIZER in last_name(owner).lower()
     ]
     # A second backward pass, or a step elsewhere, would need a scaler's call of its own.
-    learning = [x for x in collect(module).calls if last_name(x.func) in ("backward", "step")]
+    learning = calls_of(module, "backward", "step")
     optimizers = [
         x
         for x in learning
@@ -160,7 +165,7 @@ def _with_scaler(
     place, owner = steps[0]
     if any(matchers.findall(x, _LEAVES) for x in block.body[number + 1 : place]):
         return None
-    loss_text, name = module.code_for_node(loss), module.code_for_node(owner)
+    loss_text, name = source_of(loss), source_of(owner)
     body = list(block.body)
     stepped = _statements(f"{scaler}.step({name})", body[place])
     update = cst.parse_statement(f"{scaler}.update()")
@@ -182,7 +187,7 @@ def _with_scaler(
 
 
 def _statements(code: str, like: cst.CSTNode) -> cst.SimpleStatementLine:
-    """A statement with the comments of the one that it replaces."""
+    """Return a statement with the comments of the one that it replaces."""
     made = cst.ensure_type(cst.parse_statement(code), cst.SimpleStatementLine)
     old = cst.ensure_type(like, cst.SimpleStatementLine)
     return made.with_changes(
@@ -191,7 +196,7 @@ def _statements(code: str, like: cst.CSTNode) -> cst.SimpleStatementLine:
 
 
 def _receiver(statement: cst.CSTNode, method: str) -> cst.BaseExpression | None:
-    """`loss` of the statement `loss.backward()`; None for anything else, arguments included."""
+    """Return `loss` of the statement `loss.backward()`; None for anything else."""
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
     call = statement.body[0].value if isinstance(statement.body[0], cst.Expr) else None
@@ -204,27 +209,27 @@ _LEARNS = frozenset({"backward", "step"})
 
 
 def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Module | None:
-    """From the statement that calls `edit.callee` to the last before `edit.before`, indented."""
+    """Put the statements from `edit.callee` to the last before `edit.before` under a `with`."""
     if not imports(module.body, edit.context.split(".", 1)[0]):
         return None
-    seen = collect(module)
+    syntax = collect(module)
     prefix, marker, suffix = edit.context.partition("{device}")
-    for one in seen.withs:
-        headers = [module.code_for_node(item.item) for item in one.items]
+    for statement in syntax.of(cst.With):
+        headers = [source_of(item.item) for item in statement.items]
         same = [x == edit.context or (marker and _between(x, prefix, suffix)) for x in headers]
-        if any(same) and covers(ranges, one, edit.line):
+        if any(same) and covers(ranges, statement, edit.line):
             return module
     if not _called_there(module, ranges, edit):
         return None
-    found = None
-    for block in seen.blocks:
+    deepest = None
+    for block in syntax.blocks:
         first = _covering(block.body, ranges, edit.line)
         end = _covering(block.body, ranges, edit.before)
         if first is not None and end is not None and first < end:
-            found = block, first, end  # blocks come outermost first: the innermost stays
-    if found is None:
+            deepest = block, first, end  # blocks come outermost first: the innermost stays
+    if deepest is None:
         return None
-    block, first, end = found
+    block, first, end = deepest
     if any(_learns(statement) for statement in block.body[first:end]):
         return None
     needed = needed_before(module, block.body[first:end], block.body[end])
@@ -251,16 +256,14 @@ def with_context(module: cst.Module, ranges: Ranges, edit: WithEdit) -> cst.Modu
     return _with_body(module, block, [*block.body[:first], wrapped, *block.body[end:]])
 
 
-def _values(
-    module: cst.Module, assigns: Sequence[cst.Assign], without: Collection[cst.Assign]
-) -> dict[str, list[str]]:
-    """What each plain name is bound to, as source."""
-    found: dict[str, list[str]] = {}
+def _values(assigns: Sequence[cst.Assign], without: Collection[cst.Assign]) -> dict[str, list[str]]:
+    """Return what each plain name is bound to, as source."""
+    values: dict[str, list[str]] = {}
     for assign in assigns:
-        for one in assign.targets if assign not in without else ():
-            if isinstance(one.target, cst.Name):
-                found.setdefault(one.target.value, []).append(module.code_for_node(assign.value))
-    return found
+        for target in assign.targets if assign not in without else ():
+            if isinstance(target.target, cst.Name):
+                values.setdefault(target.target.value, []).append(source_of(assign.value))
+    return values
 
 
 def _between(text: str, prefix: str, suffix: str) -> bool:
@@ -268,14 +271,20 @@ def _between(text: str, prefix: str, suffix: str) -> bool:
 
 
 def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
-    """The program's own name for the type of its device, or the type that was seen."""
-    seen = collect(module)
-    around = [x for x in seen.functions if covers(ranges, x, edit.line)]
-    given = {p.name.value for x in around for p in collect(x.params).parameters}
+    """Return the program's own name for the type of its device, or the type that was seen."""
+    syntax = collect(module)
+    around = [x for x in syntax.of(cst.FunctionDef) if covers(ranges, x, edit.line)]
+    given = {p.name.value for x in around for p in collect(x.params).of(cst.Param)}
     elsewhere = {
-        assign for x in seen.functions if x not in around for assign in collect(x.body).assigns
+        assign
+        for x in syntax.of(cst.FunctionDef)
+        if x not in around
+        for assign in collect(x.body).of(cst.Assign)
     }
-    bound, anywhere = _values(module, seen.assigns, elsewhere), _values(module, seen.assigns, set())
+    bound, anywhere = (
+        _values(syntax.of(cst.Assign), elsewhere),
+        _values(syntax.of(cst.Assign), set()),
+    )
     if "device_type" in bound:
         return "device_type"
     if "device" in bound or "device" in given:
@@ -284,7 +293,7 @@ def _device(module: cst.Module, ranges: Ranges, edit: WithEdit) -> str:
         return "device.type" if made and all(made) else "torch.device(device).type"
     if any(value.startswith("Accelerator(") for value in bound.get("accelerator", ())):
         return "accelerator.device.type"
-    owned = any(module.code_for_node(target).strip() == "self.device" for target in seen.targets)
+    owned = any(source_of(target) == "self.device" for target in syntax.targets)
     return "torch.device(self.device).type" if owned and "self" in given else f'"{edit.device}"'
 
 
@@ -292,17 +301,17 @@ _LED = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
 
 
 def _learns(statement: cst.CSTNode) -> bool:
-    for call in collect(statement).calls:
+    for call in collect(statement).of(cst.Call):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in _LEARNS:
             return True
     return False
 
 
 def _called_there(module: cst.Module, ranges: Ranges, edit: WithEdit) -> bool:
-    """Whether the line calls what the recording says: by its expression, or a function's name."""
+    """Return True if the line calls what the recording says, by expression or function name."""
     if call_at(module, ranges, edit.line, edit.callee) is not None:
         return True
-    named = [x for x in collect(module).calls if last_name(x.func) == edit.callee]
+    named = calls_of(module, edit.callee)
     return sum(covers(ranges, call, edit.line) for call in named) == 1
 
 
@@ -319,36 +328,36 @@ def _with_body(
 
 
 def before_loop(module: cst.Module, ranges: Ranges, edit: BeforeLoopEdit) -> cst.Module | None:
-    """A statement before the outermost loop around a line, or before its statement without one.
+    """Insert a statement before the outermost loop around a line, or before its statement.
 
     Loops count within the function that covers the line.
     """
     added = cst.parse_statement(edit.statement, module.config_for_parsing)
     if not imports(module.body, "torch"):
         return None
-    seen = collect(module)
-    if _in_effect(seen.blocks, ranges, edit.line, added):
+    syntax = collect(module)
+    if _in_effect(syntax.blocks, ranges, edit.line, added):
         return module
     if _sometimes(module, added, edit.name):
         return None
     if isinstance(added, cst.For) and _is_used(module, cst.ensure_type(added.target, cst.Name)):
         return None  # the added loop would overwrite it
-    scope = _innermost([x for x in seen.scopes if covers(ranges, x, edit.line)], ranges)
+    scope = innermost(syntax.scopes, ranges, edit.line)
     if isinstance(scope, cst.ClassDef):
         return None
     blocks = collect(scope.body if scope is not None else module).blocks
-    innermost = None
+    deepest = None
     for block in blocks:
         number = _covering(block.body, ranges, edit.line)
         if number is None:
             continue
-        innermost = block, number
+        deepest = block, number
         loop = block.body[number]
         if isinstance(loop, (cst.For, cst.While)) and not _assigns(module, loop, edit.name):
             return _inserted(module, block, number, added)
-    if edit.needs_loop or innermost is None:
+    if edit.needs_loop or deepest is None:
         return None
-    return _inserted(module, *innermost, added)
+    return _inserted(module, *deepest, added)
 
 
 def _in_effect(
@@ -357,25 +366,25 @@ def _in_effect(
     line: int,
     added: cst.CSTNode,
 ) -> bool:
-    """Whether every run that comes to a line has passed this statement, in a block around it."""
+    """Return True if every run that reaches a line has passed this statement."""
     for block in blocks:
         if isinstance(block, cst.Module) or covers(ranges, block, line):
-            passed = [one for one in block.body if ranges[one].start.line <= line]
-            if any(same_statement(one, added) for one in passed):
+            passed = [statement for statement in block.body if ranges[statement].start.line <= line]
+            if any(same_statement(statement, added) for statement in passed):
                 return True
     return False
 
 
 def _sometimes(module: cst.Module, added: cst.CSTNode, name: str) -> bool:
-    """Whether the program does the same in a branch or a function: not known when, or how often."""
-    seen = collect(module)
-    if any(same_statement(line, added) for block in seen.blocks for line in block.body):
+    """Return True if the program does the same in a branch or a function, now and then."""
+    syntax = collect(module)
+    if any(same_statement(line, added) for block in syntax.blocks for line in block.body):
         return True
-    if not any(last_name(call.func) == "compile" for call in collect(added).calls):
+    if not any(last_name(call.func) == "compile" for call in collect(added).of(cst.Call)):
         return False
-    for call in seen.calls:
-        code = module.code_for_node(call.func).strip()
-        given = [module.code_for_node(x.value).strip() for x in call.args[:1]]
+    for call in syntax.of(cst.Call):
+        code = source_of(call.func)
+        given = [source_of(x.value) for x in call.args[:1]]
         if code == f"{name}.compile" or (code == "torch.compile" and given == [name]):
             return True
     return False
@@ -386,28 +395,28 @@ def _is_used(module: cst.Module, name: cst.Name) -> bool:
 
 
 def _assigns(module: cst.Module, loop: cst.For | cst.While, name: str) -> bool:
-    """Whether a loop makes what goes by this name (`model`, `self.net`), or its owner.
+    """Return True if a loop makes what goes by this name (`model`, `self.net`), or its owner.
 
     Also by functions of the file that it calls: by `global`, or of an attribute.
     """
     wanted = {name, name.split(".", 1)[0]}
-    functions, seen = collect(module).functions, collect(loop)
-    if wanted & {module.code_for_node(target).strip() for target in seen.targets}:
+    functions, syntax = collect(module).of(cst.FunctionDef), collect(loop)
+    if wanted & {source_of(target) for target in syntax.targets}:
         return True
     reached: set[cst.FunctionDef] = set()
-    called = {last_name(x.func) for x in seen.calls}
+    called = {last_name(x.func) for x in syntax.of(cst.Call)}
     while True:
         further = {x for x in functions if x.name.value in called} - reached
         if not further:
             return False
         for function in further:
             inside = collect(function)
-            made = {module.code_for_node(target).strip() for target in inside.targets}
+            made = {source_of(target) for target in inside.targets}
             shared = matchers.findall(function, matchers.NameItem())
             declared = {cst.ensure_type(x, cst.NameItem).name.value for x in shared}
             if wanted & {x for x in made if "." in x or x in declared}:
                 return True
-            called |= {last_name(x.func) for x in inside.calls}
+            called |= {last_name(x.func) for x in inside.of(cst.Call)}
         reached |= further
 
 
@@ -425,19 +434,13 @@ def _inserted(
     return _with_body(module, block, [*block.body[:number], added, *block.body[number:]])
 
 
-def _innermost(
-    scopes: Sequence[cst.FunctionDef | cst.ClassDef], ranges: Ranges
-) -> cst.FunctionDef | cst.ClassDef | None:
-    return max(scopes, key=lambda one: ranges[one].start.line, default=None)
-
-
 def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Module | None:
-    """`model(x)` -> `model(x.to(...))`: a method chained to the call's first argument."""
+    """Chain a method to the call's first argument: `model(x)` -> `model(x.to(...))`."""
     call = call_at(module, ranges, edit.line, edit.callee)
     if call is None or not imports(module.body, "torch") or not call.args:
         return None
     argument = call.args[0]
-    code = module.code_for_node(argument.value)
+    code = source_of(argument.value)
     if code.endswith(edit.method):
         return module
     simple = isinstance(argument.value, (cst.Name, cst.Attribute, cst.Subscript, cst.Call))
@@ -448,7 +451,7 @@ def with_input(module: cst.Module, ranges: Ranges, edit: InputEdit) -> cst.Modul
 
 
 def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> cst.Module | None:
-    """The module without one call that is a statement; `pass` in its place where it was alone."""
+    """Remove a call that is a statement; `pass` stands in its place if it was alone."""
     for block in collect(module).blocks:
         for number, line in enumerate(block.body):
             if not isinstance(line, cst.SimpleStatementLine) or not covers(ranges, line, edit.line):
@@ -465,7 +468,7 @@ def without_statement(module: cst.Module, ranges: Ranges, edit: RemoveEdit) -> c
 def _without(
     module: cst.Module, block: cst.Module | cst.IndentedBlock, number: int
 ) -> cst.Module | None:
-    """What is said above the statement stays, above the next one or at the block's end."""
+    """Remove a statement; comments above it stay, above the next or at the block's end."""
     line = cst.ensure_type(block.body[number], cst.SimpleStatementLine)
     if len(block.body) == 1:
         return _with_body(module, block, [line.with_changes(body=[cst.Pass()])])

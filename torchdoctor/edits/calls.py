@@ -25,28 +25,28 @@ _OF_WORKERS = {
 
 
 def loader_call(recording: Recording, **keywords: Any) -> str:
-    """ "train.py:42  DataLoader(..., num_workers=4)"; a Trainer's arguments where it makes it."""
+    """Return "train.py:42  DataLoader(..., num_workers=4)", or a Trainer's arguments."""
     asked = trainer_call(recording, keywords)
     if asked is not None:
         return asked
     location = loader_location(recording)
     where = place(recording, location, "the training DataLoader")
     call = f"{where}  DataLoader(..., {written(keywords)}){made_by_library(location)}"
-    others = _others_made_there(recording)
-    if others and not made_by_library(location):
-        call += f"\n# this line makes {others + 1} loaders: the edit changes all of them"
+    further = _others_made_there(recording)
+    if further and not made_by_library(location):
+        call += f"\n# this line makes {further + 1} loaders: the edit changes all of them"
     return call
 
 
 def made_by_library(location: Location | None) -> str:
-    """A comment for a call that a library makes; empty where the line itself does."""
+    """Return a comment for a call that a library makes; empty if the line itself does."""
     if location is None or location.through is None:
         return ""
     return f"\n# {location.through} makes it, called from this line: look for its option for that"
 
 
 def _others_made_there(recording: Recording) -> int:
-    """Loaders that the line of the training loader makes besides, such as for validation."""
+    """Return how many loaders the training loader's line makes besides, as for validation."""
     loaders = training_loaders(recording)
     where = loader_location(recording)
     if where is None:
@@ -57,27 +57,30 @@ def _others_made_there(recording: Recording) -> int:
 
 
 def _written(recording: Recording, loader: LoaderFacts) -> LoaderFacts:
-    """The loader that the user's code made, where a library made another from it.
+    """Return the loader that the user's code made, if a library made another from it.
 
     Accelerate's `prepare` makes each loader anew, with the old one's arguments; the old one is
     never iterated.
     """
-    for one in recording.main.loaders:
-        if one.ident >= loader.ident or one.batches or one.location == loader.location:
+    for earlier in recording.main.loaders:
+        if earlier.ident >= loader.ident or earlier.batches or earlier.location == loader.location:
             continue
-        if (one.dataset_cls, one.dataset_length) == (loader.dataset_cls, loader.dataset_length):
-            return one
+        if (earlier.dataset_cls, earlier.dataset_length) == (
+            loader.dataset_cls,
+            loader.dataset_length,
+        ):
+            return earlier
     return loader
 
 
 def loader_location(recording: Recording) -> Location | None:
-    """Where the training loader is made."""
+    """Return where the training loader is made."""
     loaders = training_loaders(recording)
     return _written(recording, loaders[0]).location if loaders else None
 
 
 def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
-    """One edit for each argument of the training loader's call; [] where its place is unknown."""
+    """Return an edit for each argument of the training loader's call; [] if it is not known."""
     loaders = training_loaders(recording)
     if not loaders:
         return []
@@ -86,8 +89,8 @@ def loader_edits(recording: Recording, **keywords: Any) -> list[Edit]:
 
 
 def without_workers(recording: Recording) -> list[Edit]:
-    """`loader_edits` for num_workers=0: what torch refuses beside it is taken away."""
-    found = loader_edits(recording, num_workers=0)
+    """Return the edits for num_workers=0, without the arguments that torch refuses beside it."""
+    edits = loader_edits(recording, num_workers=0)
     dropped: list[Edit] = [
         DropKeywordEdit(
             file=edit.file,
@@ -97,17 +100,17 @@ def without_workers(recording: Recording) -> list[Edit]:
             position=position,
             unless="num_workers",
         )
-        for edit in found
+        for edit in edits
         if isinstance(edit, KeywordEdit)
         for name, position in _OF_WORKERS.items()
     ]
-    return [*found, *dropped]
+    return [*edits, *dropped]
 
 
 def call_edits(
     recording: Recording, location: Location | None, callee: str, keywords: dict[str, Any]
 ) -> list[Edit]:
-    """One edit for each argument of a call; [] where its place is unknown, or in a library."""
+    """Return an edit for each argument of a call; [] if its place is unknown, or in a library."""
     if location is None or location.through is not None:
         return []
     return [
@@ -127,5 +130,5 @@ def call_edits(
 
 
 def written(keywords: dict[str, Any]) -> str:
-    """Arguments as they stand in a call."""
+    """Return arguments as they stand in a call."""
     return ", ".join(f"{name}={value!r}" for name, value in keywords.items())

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 import libcst as cst
 
 from torchdoctor.edits import DecoratorEdit
-from torchdoctor.edits.syntax import Ranges, collect, covers, imports, last_name, replaced
+from torchdoctor.edits.syntax import (
+    Ranges,
+    collect,
+    imports,
+    innermost,
+    last_name,
+    replaced,
+    source_of,
+)
 
 # What calls one of these trains: gradients must stay on in it.
 _TRAINS = frozenset({"backward", "step", "grad", "manual_backward", "fit"})
@@ -40,18 +48,15 @@ _HARMLESS = frozenset(_HARMLESS_METHODS.split()).union(
 
 
 def with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:
-    """The innermost function around the line decorated.
+    """Decorate the innermost function around the line.
 
     Returns:
         None where the function trains, itself or in what it calls, or where that is not known.
     """
-    covering = [
-        function for function in collect(module).functions if covers(ranges, function, edit.line)
-    ]
-    if not covering or not imports(module.body, edit.decorator.split(".", 1)[0]):
+    function = innermost(collect(module).of(cst.FunctionDef), ranges, edit.line)
+    if function is None or not imports(module.body, edit.decorator.split(".", 1)[0]):
         return None
-    function = max(covering, key=lambda f: ranges[f].start.line)
-    present = [module.code_for_node(d.decorator) for d in function.decorators]
+    present = [source_of(d.decorator) for d in function.decorators]
     if any(text in _OFF or text == edit.decorator for text in present):
         return module
     # Gradients would be on again before the first line of a coroutine runs.
@@ -68,44 +73,41 @@ class _Program:
     """What a file defines, and what each name of it may lead to."""
 
     def __init__(self, module: cst.Module) -> None:
-        seen = collect(module)
+        syntax = collect(module)
         self.module = module
-        self.classes = {x.name.value for x in seen.scopes if isinstance(x, cst.ClassDef)}
+        self.classes = {x.name.value for x in syntax.scopes if isinstance(x, cst.ClassDef)}
         self.methods: dict[str, list[cst.FunctionDef]] = {}
         self.functions: dict[str, list[cst.FunctionDef]] = {}
         owned = {
             id(line)
-            for one in seen.scopes
-            if isinstance(one, cst.ClassDef)
-            for line in one.body.body
+            for scope in syntax.scopes
+            if isinstance(scope, cst.ClassDef)
+            for line in scope.body.body
         }
-        for one in seen.functions:
-            kind = self.methods if id(one) in owned else self.functions
-            kind.setdefault(one.name.value, []).append(one)
-        self.libraries, self.own = _imported(seen.imports)
-        self.set = {self.code(x) for x in seen.targets}
-        called = {self.code(x.func) for x in seen.calls}
+        for scope in syntax.of(cst.FunctionDef):
+            kind = self.methods if id(scope) in owned else self.functions
+            kind.setdefault(scope.name.value, []).append(scope)
+        self.libraries, self.own = _imported(syntax.imports)
+        self.set = {source_of(x) for x in syntax.targets}
+        called = {source_of(x.func) for x in syntax.of(cst.Call)}
         # What is called, or set to evaluate, is a module: its `train()` is a switch.
         self.models = called | {x.removesuffix(".eval") for x in called if x.endswith(".eval")}
 
-    def code(self, node: cst.CSTNode) -> str:
-        return self.module.code_for_node(node).strip()
-
     def may_train(self, function: cst.FunctionDef) -> bool:
-        """Whether gradients may be needed in a function, or in what it leads to in this file."""
-        waiting, seen = [function], {id(function)}
+        """Return True if gradients may be needed in a function, or in what it leads to here."""
+        waiting, visited = [function], {id(function)}
         while waiting:
             current = waiting.pop()
-            if any(self._trains_or_unknown(call) for call in collect(current).calls):
+            if any(self._trains_or_unknown(call) for call in collect(current).of(cst.Call)):
                 return True
-            for one in self._named(current):
-                if id(one) not in seen:
-                    seen.add(id(one))
-                    waiting.append(one)
+            for called in self._named(current):
+                if id(called) not in visited:
+                    visited.add(id(called))
+                    waiting.append(called)
         return False
 
     def _named(self, function: cst.FunctionDef) -> Iterator[cst.FunctionDef]:
-        """Functions of this file that another names: it may call them, or hand them on."""
+        """Yield the functions of this file that another one names: it may call them."""
         names = _Mentioned()
         function.body.visit(names)
         for name in names.names:
@@ -115,8 +117,8 @@ class _Program:
                 yield from self.methods.get(attribute.attr.value, ())
 
     def _is_switch(self, attribute: cst.Attribute) -> bool:
-        """`model.train()`, which trains nothing."""
-        owner = self.code(attribute.value)
+        """Return True for `model.train()`, which trains nothing."""
+        owner = source_of(attribute.value)
         return attribute.attr.value in ("train", "eval") and owner in self.models
 
     def _trains_or_unknown(self, call: cst.Call) -> bool:
@@ -139,19 +141,19 @@ class _Program:
         if name in self.methods or name in _HARMLESS or self._is_switch(called):
             return False
         # `self.model(x)`, where the program itself makes it.
-        return self.code(called) not in self.set or any(x in name.lower() for x in _LIKE_TRAINING)
+        return source_of(called) not in self.set or any(x in name.lower() for x in _LIKE_TRAINING)
 
 
 def _imported(
     statements: Sequence[cst.Import | cst.ImportFrom],
 ) -> tuple[set[str], set[str]]:
-    """Names that come from libraries, and those that may be of the program's own modules."""
+    """Return the names that come from libraries, and those that may be the program's own."""
     libraries: set[str] = set()
     own: set[str] = set()
     for node in statements:
         of = ""
         if isinstance(node, cst.ImportFrom) and node.module is not None and not node.relative:
-            of = cst.Module([]).code_for_node(node.module).split(".")[0].strip()
+            of = source_of(node.module).split(".")[0].strip()
         for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
             root = alias.evaluated_name.split(".")[0]
             library = (of if isinstance(node, cst.ImportFrom) else root) in _LIBRARIES

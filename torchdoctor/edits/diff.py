@@ -6,16 +6,20 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchdoctor.edits import BeforeLoopEdit, Edit, KeywordEdit, StatementEdit, WithEdit
+
+if TYPE_CHECKING:
+    from torchdoctor.edits.keywords import GivenArgument
 
 _VARIABLE = re.compile(r"""\b(?:environ\.get\(|environ\[|getenv\()\s*["'](\w+)["']""")
 
 
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
-    """The edits as a diff; no file is changed.
+    """Return the edits as a diff; no file is changed.
 
     Args:
         edits: applied in their order.
@@ -32,7 +36,7 @@ def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
 
 
 def folder_of(edits: Sequence[Edit], folder: str) -> str:
-    """Where to apply the edits' diff: the given folder, where it holds all the files.
+    """Return where to apply the diff: the given folder, if it holds all the files.
 
     Elsewhere the top of their repository, or the deepest folder that holds them all.
     """
@@ -40,29 +44,36 @@ def folder_of(edits: Sequence[Edit], folder: str) -> str:
     if all(file.is_relative_to(Path(folder).resolve()) for file in files):
         return folder
     common = Path(os.path.commonpath([file.parent for file in files]))
-    tops = [one for one in (common, *common.parents) if (one / ".git").exists()]
+    tops = [parent for parent in (common, *common.parents) if (parent / ".git").exists()]
     return str(tops[0] if tops else common)
 
 
 def instead(edits: Sequence[Edit]) -> list[str]:
-    """For arguments that are not edited: the command to give, or where they come from."""
+    """Return what to do about arguments that are not edited: a command, or where they come from."""
     from torchdoctor.edits.keywords import by_command, by_hand
     from torchdoctor.edits.options import by_option_of_script
 
-    found: list[str] = []
-    for edit in edits:
-        if not isinstance(edit, KeywordEdit):
-            continue
-        try:
-            source = _read(Path(edit.file))
-        except (OSError, UnicodeDecodeError):
-            continue
-        command, origin = by_command(source, edit), by_hand(source, edit)
+    lines: list[str] = []
+    for edit, given in _given_arguments(edits):
+        command, origin = by_command(given, edit), by_hand(given)
         if command is not None:
-            found.append(shlex.join(command))
+            lines.append(shlex.join(command))
         elif origin is not None:
-            found += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
-    return list(dict.fromkeys(found))
+            lines += by_option_of_script(edit, origin) or [_in_words(edit, origin)]
+    return list(dict.fromkeys(lines))
+
+
+def _given_arguments(edits: Sequence[Edit]) -> Iterator[tuple[KeywordEdit, GivenArgument]]:
+    from torchdoctor.edits.keywords import given_argument
+
+    for edit in edits:
+        if isinstance(edit, KeywordEdit):
+            try:
+                given = given_argument(_read(Path(edit.file)), edit)
+            except (OSError, UnicodeDecodeError):
+                continue
+            if given is not None:
+                yield edit, given
 
 
 def _in_words(edit: KeywordEdit, origin: str) -> str:
@@ -75,25 +86,19 @@ def _in_words(edit: KeywordEdit, origin: str) -> str:
 
 
 def also_changed(edits: Sequence[Edit]) -> list[tuple[str, str, int]]:
-    """Options whose defaults the edits change, with file and line of what else reads them."""
+    """Return options whose defaults the edits change, with file and line of their other readers."""
     from torchdoctor.edits.keywords import also_reading
 
-    found: list[tuple[str, str, int]] = []
-    for edit in edits:
-        if not isinstance(edit, KeywordEdit):
-            continue
-        try:
-            read = also_reading(_read(Path(edit.file)), edit)
-        except (OSError, UnicodeDecodeError):
-            continue
-        name, lines = read or ("", [])
-        found += [(name, edit.file, line) for line in lines]
-    return list(dict.fromkeys(found))
+    readers: list[tuple[str, str, int]] = []
+    for edit, given in _given_arguments(edits):
+        name, lines = also_reading(given, edit) or ("", [])
+        readers += [(name, edit.file, line) for line in lines]
+    return list(dict.fromkeys(readers))
 
 
 def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
-    """Contents before and after the edits by path; None where one of them cannot be made."""
-    from torchdoctor.edits.source import edited
+    """Return contents before and after the edits by path; None if one cannot be made."""
+    from torchdoctor.edits.source import edited  # LibCST takes a while to import
 
     names = _one_name_each(edits)
     before: dict[str, str] = {}
@@ -113,22 +118,22 @@ def edited_files(edits: Sequence[Edit]) -> dict[str, tuple[str, str]] | None:
 
 
 def _one_name_each(edits: Sequence[Edit]) -> dict[str, str]:
-    """For each name of a file the one that all its edits are collected under.
+    """Return for each name of a file the one that all its edits are collected under.
 
     A script that was started as `../train.py` has that name and the recording's, which is without
     the dots, as the launch of the patch needs it. Behind a symbolic link the dots may mean another
     folder: they stay then.
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     by_file: dict[str, str] = {}
     for name in dict.fromkeys(str(edit.file) for edit in edits):
         file, plain = os.path.realpath(name), str(Path(os.path.normpath(name)).absolute())
-        found[name] = by_file.setdefault(file, plain if os.path.realpath(plain) == file else name)
-    return found
+        chosen[name] = by_file.setdefault(file, plain if os.path.realpath(plain) == file else name)
+    return chosen
 
 
 def _order(edit: Edit) -> tuple[int, int, int]:
-    """From the last line to the first, because what is inserted moves the lines below it.
+    """Return a sorting key from the last line to the first: insertions move the lines below.
 
     On one line, calls are changed before statements are put around them. What goes before a whole
     loop may stand far above the line that it is known by, so it comes after all that has a line.
@@ -157,12 +162,12 @@ def _file_diff(path: Path, before: str, after: str, folder: Path) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines as git counts them: a form feed or U+2028 ends none."""
+    """Return the lines as git counts them: a form feed or U+2028 ends none."""
     return [f"{line}\n" for line in text.split("\n")[:-1]] + [x for x in text.split("\n")[-1:] if x]
 
 
 def _header_name(name: str) -> str:
-    """A name as git writes it into a diff: quoted where it would not be read as it stands."""
+    """Return a name as git writes it into a diff, quoted if it would be misread."""
     data = os.fsencode(name)
     if name.isprintable() and not set(name) & {'"', "\\"}:
         return f"{name}\t" if " " in name else name  # the tab ends the name for `patch`

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 from torchdoctor.edits import DropKeywordEdit, KeywordEdit
 from torchdoctor.edits.options import at_its_source, command_instead, read_elsewhere
 from torchdoctor.edits.origins import is_computed
-from torchdoctor.edits.syntax import Ranges, collect, covers, last_name, replaced
+from torchdoctor.edits.syntax import (
+    WHOLE,
+    Ranges,
+    argument_number,
+    calls_of,
+    only_call,
+    parsed,
+    replaced,
+    source_of,
+    with_argument,
+)
 
 
-def with_keyword(call: cst.Call, name: str, value: str) -> list[cst.Arg]:
-    """The call's arguments and one more, laid out like the others."""
+def with_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
+    """Return the call with one more argument, laid out like the others."""
     added = cst.Arg(
-        value=cst.parse_expression(value),
+        value=value,
         keyword=cst.Name(name),
         equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
     )
-    return appended(call, added)
+    return call.with_changes(args=_appended(call, added))
 
 
-def appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
-    """The call's arguments and one more, laid out like the others."""
+def _appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
     arguments = list(call.args)
     if not arguments:
         return [added]
@@ -59,7 +67,7 @@ def appended(call: cst.Call, added: cst.Arg) -> list[cst.Arg]:
 
 
 def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
-    """The line break between two of the call's arguments, without its comment."""
+    """Return the line break between two of the call's arguments, without its comment."""
     commas = [a.comma.whitespace_after for a in call.args[:-1] if isinstance(a.comma, cst.Comma)]
     for space in (*reversed(commas), call.whitespace_before_args):
         if isinstance(space, cst.ParenthesizedWhitespace):
@@ -72,7 +80,7 @@ def _line_break(call: cst.Call) -> cst.ParenthesizedWhitespace | None:
 
 
 def without(call: cst.Call, number: int) -> cst.Call:
-    """A call without one argument, whose own comment goes with it.
+    """Return a call without one argument, whose own comment goes with it.
 
     What ends its line stays, where the argument before it stands on the same one, and what is said
     on lines of their own above it and above the next one.
@@ -105,7 +113,7 @@ def without(call: cst.Call, number: int) -> cst.Call:
 def _joined(
     space: cst.BaseParenthesizableWhitespace, below: cst.BaseParenthesizableWhitespace
 ) -> cst.BaseParenthesizableWhitespace:
-    """White space with the comments on lines of their own that stand below it as well."""
+    """Return white space with the comment lines of the white space below it as well."""
     if not isinstance(space, cst.ParenthesizedWhitespace):
         return space
     if not isinstance(below, cst.ParenthesizedWhitespace):
@@ -115,7 +123,7 @@ def _joined(
 
 
 def _space(argument: cst.Arg) -> cst.BaseParenthesizableWhitespace:
-    """What stands between an argument, its comma included, and the next one or the bracket."""
+    """Return what stands between an argument with its comma and the next one or the bracket."""
     if isinstance(argument.comma, cst.Comma):
         return argument.comma.whitespace_after
     return argument.whitespace_after_arg
@@ -129,16 +137,20 @@ def with_keyword_set(module: cst.Module, ranges: Ranges, edit: KeywordEdit) -> c
     asked, call = edit, _call_of(module, ranges, edit)
     if call is None:
         return None
-    needed = _present(call, replace(edit, keyword=edit.needs or "", position=None))
+    needed = argument_number(call, edit.needs or "")
     if needed is not None and is_computed(module, call.args[needed].value):
-        edit = replace(edit, value=_guarded(module, call.args[needed].value, edit))
-    present = _present(call, edit)
-    if present is not None and is_computed(module, call.args[present].value):
-        old = call.args[present].value
-        same = old.deep_equals(cst.parse_expression(edit.value))
-        return module if same else at_its_source(module, old, asked)
-    changed = _call_with(call, present, edit)
-    return None if changed is None else replaced(module, call, changed)
+        edit = replace(edit, value=_guarded(call.args[needed].value, edit))
+    value = cst.parse_expression(edit.value)
+    present = argument_number(call, edit.keyword, edit.position)
+    if present is None:
+        starred = any(argument.star for argument in call.args)
+        return None if starred else replaced(module, call, with_keyword(call, edit.keyword, value))
+    old = call.args[present].value
+    if old.deep_equals(value):
+        return module
+    if is_computed(module, old):
+        return at_its_source(module, old, asked)
+    return replaced(module, call, with_argument(call, present, value))
 
 
 def without_keyword(module: cst.Module, ranges: Ranges, edit: DropKeywordEdit) -> cst.Module | None:
@@ -146,29 +158,26 @@ def without_keyword(module: cst.Module, ranges: Ranges, edit: DropKeywordEdit) -
     call = _call_of(module, ranges, edit)
     if call is None or any(argument.star for argument in call.args):
         return None
-    present = _present(call, edit)
+    present = argument_number(call, edit.keyword, edit.position)
     if present is None:
         return module
     argument = call.args[present]
     if argument.keyword is None:
-        return None  # those behind it would move up
-    if edit.only_literal and module.code_for_node(argument.value) not in _LITERALS:
+        return None  # arguments behind it would move up
+    if edit.only_literal and source_of(argument.value) not in _LITERALS:
         return None
-    other = _present(call, replace(edit, keyword=edit.unless or "", position=None))
+    other = argument_number(call, edit.unless or "")
     if other is not None and is_computed(module, call.args[other].value):
-        computed = re.escape(module.code_for_node(call.args[other].value))
-        if re.search(rf"(?<!\w){computed}(?!\w)", module.code_for_node(argument.value)):
+        computed = re.escape(source_of(call.args[other].value))
+        if re.search(rf"(?<!\w){computed}(?!\w)", source_of(argument.value)):
             return module
     return replaced(module, call, without(call, present))
 
 
-_WHOLE = (cst.Name, cst.Attribute, cst.Call, cst.Subscript)  # binds tighter than `>`
-
-
-def _guarded(module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit) -> str:
-    """`persistent_workers=args.workers > 0`: the program still runs with `--workers 0`."""
-    needed = module.code_for_node(value)
-    if not isinstance(value, _WHOLE) and not value.lpar:
+def _guarded(value: cst.BaseExpression, edit: KeywordEdit) -> str:
+    """Return `args.workers > 0` for persistent_workers: the program still runs with --workers 0."""
+    needed = source_of(value)
+    if not isinstance(value, WHOLE) and not value.lpar:
         needed = f"({needed})"
     return f"{needed} > 0" if edit.value == "True" else f"{edit.value} if {needed} > 0 else None"
 
@@ -176,90 +185,56 @@ def _guarded(module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit) -
 def _call_of(
     module: cst.Module, ranges: Ranges, edit: KeywordEdit | DropKeywordEdit
 ) -> cst.Call | None:
-    covering = [
-        call
-        for call in collect(module).calls
-        if last_name(call.func) == edit.callee and covers(ranges, call, edit.line)
-    ]
-    starting = [call for call in covering if ranges[call].start.line == edit.line]
-    chosen = starting or covering
-    return chosen[0] if len(chosen) == 1 else None
+    calls = calls_of(module, edit.callee)
+    return only_call(calls, ranges, edit.line)
 
 
-def _present(call: cst.Call, edit: KeywordEdit | DropKeywordEdit) -> int | None:
-    """Index of the argument where the call has it already."""
-    for number, argument in enumerate(call.args):
-        named = argument.keyword is not None and argument.keyword.value == edit.keyword
-        placed = argument.keyword is None and not argument.star and number == edit.position
-        if named or (placed and not any(a.star for a in call.args[:number])):
-            return number
-    return None
+@dataclass(frozen=True)
+class GivenArgument:
+    """A call that an edit is about, and the value of the argument if the call has it."""
+
+    module: cst.Module
+    ranges: Ranges
+    call: cst.Call
+    value: cst.BaseExpression | None
 
 
-def by_command(source: str, edit: KeywordEdit) -> list[str] | None:
-    """The command to give instead, where the argument comes from an option that it gives."""
-    module, call = _parsed_call(source, edit)
-    present = None if call is None else _present(call, edit)
-    if module is None or call is None or present is None:
-        return None
+def given_argument(source: str, edit: KeywordEdit) -> GivenArgument | None:
+    """Return the argument as it stands in the source; None if the call cannot be told."""
     try:
-        return command_instead(module, call.args[present].value, edit)
+        module, ranges = parsed(source)
+        call = _call_of(module, ranges, edit)
+    except Exception:  # as in `edited`
+        return None
+    if call is None:
+        return None
+    present = argument_number(call, edit.keyword, edit.position)
+    value = None if present is None else call.args[present].value
+    return GivenArgument(module, ranges, call, value)
+
+
+def by_command(given: GivenArgument, edit: KeywordEdit) -> list[str] | None:
+    """Return the command to give instead, if the argument comes from an option that it gives."""
+    try:
+        return None if given.value is None else command_instead(given.module, given.value, edit)
     except Exception:  # as in `edited`
         return None
 
 
-def also_reading(source: str, edit: KeywordEdit) -> tuple[str, list[int]] | None:
-    """The option whose default the edit changes, and lines outside its call that read it too."""
-    try:
-        wrapper = MetadataWrapper(cst.parse_module(source))
-    except cst.ParserSyntaxError:
+def also_reading(given: GivenArgument, edit: KeywordEdit) -> tuple[str, list[int]] | None:
+    """Return the option whose default the edit changes, and other lines that read it."""
+    if given.value is None:
         return None
-    module, ranges = wrapper.module, wrapper.resolve(PositionProvider)
-    call = _call_of(module, ranges, edit)
-    present = None if call is None else _present(call, edit)
-    if call is None or present is None:
+    option = read_elsewhere(given.module, given.call, given.value, edit)
+    if option is None:
         return None
-    found = read_elsewhere(module, call, call.args[present].value, edit)
-    if found is None:
-        return None
-    name, reads = found
-    return name, sorted({ranges[read].start.line for read in reads})
+    name, reads = option
+    return name, sorted({given.ranges[read].start.line for read in reads})
 
 
-def by_hand(source: str, edit: KeywordEdit) -> str | None:
-    """Where the argument's value comes from, as source: "**options", "config.num_workers"."""
-    module, call = _parsed_call(source, edit)
-    if module is None or call is None:
-        return None
-    present = _present(call, edit)
-    if present is not None:
-        value = call.args[present].value
-        return module.code_for_node(value) if is_computed(module, value) else None
-    stars = [x for x in call.args if x.star]
-    return next((f"{x.star}{module.code_for_node(x.value)}" for x in stars), None)
-
-
-def _parsed_call(source: str, edit: KeywordEdit) -> tuple[cst.Module | None, cst.Call | None]:
-    try:
-        wrapper = MetadataWrapper(cst.parse_module(source))
-        return wrapper.module, _call_of(wrapper.module, wrapper.resolve(PositionProvider), edit)
-    except Exception:  # as in `edited`
-        return None, None
-
-
-def _call_with(call: cst.Call, present: int | None, edit: KeywordEdit) -> cst.Call | None:
-    value = cst.parse_expression(edit.value)
-    if present is not None:
-        argument = call.args[present]
-        if argument.value.deep_equals(value):
-            return call
-        changed = argument.with_changes(value=value)
-        return call.with_changes(args=[*call.args[:present], changed, *call.args[present + 1 :]])
-    if any(argument.star for argument in call.args):
-        return None
-    added = cst.Arg(
-        value=value,
-        keyword=cst.Name(edit.keyword),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
-    return call.with_changes(args=appended(call, added))
+def by_hand(given: GivenArgument) -> str | None:
+    """Return where the argument comes from, as source: "**options", "config.num_workers"."""
+    if given.value is not None:
+        return source_of(given.value) if is_computed(given.module, given.value) else None
+    stars = [x for x in given.call.args if x.star]
+    return next((f"{x.star}{source_of(x.value)}" for x in stars), None)

@@ -7,24 +7,24 @@ from pathlib import Path
 
 
 def names_of_folder(file: str, folder: str) -> list[tuple[int, str]]:
-    """Lines (1-based) and text of string literals that name a folder, or a place below it.
+    """Return lines (1-based) and text of string literals that name a folder or a place in it.
 
     Args:
         file: of the program's source; [] where it cannot be read or parsed.
         folder: an absolute path.
     """
     folder = folder.rstrip("/")
-    found = [
+    literals = [
         (node.lineno, node.value)
         for node in _nodes(file)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if node.value.rstrip("/") == folder or node.value.startswith(folder + "/")
     ]
-    return sorted(set(found))
+    return sorted(set(literals))
 
 
 def method_of_class(file: str, cls: str, method: str) -> int | None:
-    """The line (1-based) that a class defines a method at; None where it does not, itself."""
+    """Return the line (1-based) at which a class defines a method; None if it does not, itself."""
     for node in _nodes(file):
         if isinstance(node, ast.ClassDef) and node.name == cls:
             for part in node.body:

@@ -15,11 +15,19 @@ from pathlib import Path
 import libcst as cst
 from libcst import matchers
 from libcst.matchers import findall
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 from torchdoctor.edits import KeywordEdit
 from torchdoctor.edits.origins import Names, constant_changed, set_elsewhere
-from torchdoctor.edits.syntax import collect, last_name, replaced
+from torchdoctor.edits.syntax import (
+    argument_number,
+    calls_of,
+    collect,
+    last_name,
+    parsed,
+    replaced,
+    source_of,
+    with_argument,
+)
 
 # Of a loader: they go with its number of workers.
 _BESIDE = (
@@ -33,7 +41,7 @@ _SHOWS = ("print", "info", "debug", "write")
 
 
 def serves_something_else(module: cst.Module, option: str, keyword: str) -> bool:
-    """Whether `args.threads` seeds or sizes something too, which a new default would change.
+    """Return True if a new default of `args.threads` would change something else too.
 
     Not where it is shown, or is the same argument of another call, as of a second loader.
 
@@ -49,9 +57,11 @@ def serves_something_else(module: cst.Module, option: str, keyword: str) -> bool
     ]
     reads += matchers.findall(module, matchers.SubscriptElement(matchers.Index(_text(option))))
     reads += [
-        x for x in collect(module).calls if last_name(x.func) == "getattr" and _asks(x, option)
+        x
+        for x in collect(module).of(cst.Call)
+        if last_name(x.func) == "getattr" and _asks(x, option)
     ]
-    return any(not _is_for(names, one, keyword) for one in reads)
+    return any(not _is_for(names, read, keyword) for read in reads)
 
 
 def _text(option: str) -> matchers.SimpleString:
@@ -65,7 +75,7 @@ def _asks(call: cst.Call, option: str) -> bool:
 
 
 def _is_for(names: Names, read: cst.CSTNode, keyword: str) -> bool:
-    """Whether a read is within such an argument, or what is printed."""
+    """Return True if a read is within such an argument, or in what is printed."""
     node = names.parents.get(read)
     while node is not None and not isinstance(node, cst.BaseStatement):
         if isinstance(node, cst.Arg):
@@ -86,7 +96,7 @@ _PARSE = ("parse_args", "parse_known_args")
 def at_its_source(
     module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit
 ) -> cst.Module | None:
-    """The option's default or the constant changed; None where it is neither, for certain."""
+    """Change the option's default or the constant; None if it is neither, for certain."""
     argument, value = value, _unwrapped(value)
     if isinstance(value, cst.Name):
         return constant_changed(module, value, edit)
@@ -108,7 +118,7 @@ def at_its_source(
 def command_instead(
     module: cst.Module, value: cst.BaseExpression, edit: KeywordEdit
 ) -> list[str] | None:
-    """The command with the option's new value, where the command gives the option."""
+    """Return the command with the option's new value, if the command gives the option."""
     option = _option(module, _unwrapped(value), edit.value)
     if option is None:
         return None
@@ -133,7 +143,7 @@ def _command(module: cst.Module, option: cst.Call, edit: KeywordEdit) -> list[st
 def read_elsewhere(
     module: cst.Module, call: cst.Call, value: cst.BaseExpression, edit: KeywordEdit
 ) -> tuple[str, list[cst.Attribute]] | None:
-    """The option whose default is changed for this argument, and what else reads it.
+    """Return the option whose default is changed for this argument, and what else reads it.
 
     Returns:
         Its name as the command line has it, and the reads outside the call; None where no
@@ -147,26 +157,26 @@ def read_elsewhere(
         return None
     names, inside = Names(module), findall(call, matchers.Attribute())
     reads = findall(module, matchers.Attribute(attr=matchers.Name(value.attr.value)))
-    found = [
+    elsewhere = [
         read
         for read in reads
         if isinstance(read, cst.Attribute)
         and isinstance(read.value, cst.Name)
-        and not any(read is one for one in inside)
+        and not any(read is node for node in inside)
         and names.is_parsed(read.value)
     ]
-    return max(_names(option), key=len), found
+    return max(_names(option), key=len), elsewhere
 
 
 def _unwrapped(value: cst.BaseExpression) -> cst.BaseExpression:
-    """`int(args.workers)` -> `args.workers`."""
+    """Return `args.workers` of `int(args.workers)`."""
     if isinstance(value, cst.Call) and last_name(value.func) in _CONVERTS and len(value.args) == 1:
         return value.args[0].value
     return value
 
 
 def _option(module: cst.Module, value: cst.BaseExpression, new: str) -> cst.Call | None:
-    """The one `add_argument` that sets `args.workers`, where nothing else sets it.
+    """Return the one `add_argument` that sets `args.workers`, if nothing else sets it.
 
     None where `args` may be anything else than what `parse_args()` returned, or where the option
     does not take the new value.
@@ -174,75 +184,75 @@ def _option(module: cst.Module, value: cst.BaseExpression, new: str) -> cst.Call
     if not isinstance(value, cst.Attribute) or not isinstance(value.value, cst.Name):
         return None
     name = value.attr.value
-    found = declared(module, name, new)
-    if found is None or _of_another_parser(module, found):
+    option = declared(module, name, new)
+    if option is None or _of_another_parser(module, option):
         return None
     if set_elsewhere(module, name) or not Names(module).is_parsed(value.value):
         return None
-    return found
+    return option
 
 
 def declared(module: cst.Module, name: str, new: str) -> cst.Call | None:
-    """The one `add_argument` for `name` that takes a new value; None: none, or several."""
-    made = [x for x in collect(module).calls if last_name(x.func) == "add_argument"]
-    found = [x for x in made if _dest(x) == name]
-    return found[0] if len(found) == 1 and _takes(module, found[0], new) else None
+    """Return the one `add_argument` for `name` that takes a new value; None: none, or several."""
+    made = calls_of(module, "add_argument")
+    options = [x for x in made if _dest(x) == name]
+    return options[0] if len(options) == 1 and _takes(options[0], new) else None
 
 
 def command_with(module: cst.Module, option: cst.Call, edit: KeywordEdit) -> list[str] | None:
-    """The command with an option's new value, at its end where it does not give it.
+    """Return the command with an option's new value, at its end if it does not give it.
 
     None of what is no option with a value: a place in the command, `action="store_true"`.
     """
     name = max(_names(option), key=len, default="")
-    if not name.startswith("-") or any(
-        x.keyword and x.keyword.value == "action" for x in option.args
-    ):
+    if not name.startswith("-") or _keyword(option, "action") is not None:
         return None
     return _command(module, option, edit) or [*edit.command, name, edit.value]
 
 
-def _takes(module: cst.Module, option: cst.Call, value: str) -> bool:
-    """Whether an option is of one value, and its `choices` hold it; not known of computed ones."""
-    if any(x.keyword is not None and x.keyword.value == "nargs" for x in option.args):
+def _takes(option: cst.Call, value: str) -> bool:
+    """Return True if an option takes one value, and its `choices` (if literal) hold it."""
+    choices = _keyword(option, "choices")
+    if choices is None or _keyword(option, "nargs") is not None:
+        return _keyword(option, "nargs") is None
+    if not isinstance(choices, (cst.List, cst.Tuple, cst.Set)):
         return False
-    given = [x.value for x in option.args if x.keyword is not None and x.keyword.value == "choices"]
-    if not given:
-        return True
-    if not isinstance(given[0], (cst.List, cst.Tuple, cst.Set)):
-        return False
-    return value in [module.code_for_node(x.value).strip() for x in given[0].elements]
+    return value in [source_of(x.value) for x in choices.elements]
+
+
+def _keyword(call: cst.Call, name: str) -> cst.BaseExpression | None:
+    number = argument_number(call, name)
+    return None if number is None else call.args[number].value
 
 
 def _of_another_parser(module: cst.Module, option: cst.Call) -> bool:
-    """Whether the option's parser and the one that parses go by different names."""
-    seen = collect(module)
+    """Return True if the option's parser and the one that parses go by different names."""
+    syntax = collect(module)
     parsers = set()
-    for assign in seen.assigns:
+    for assign in syntax.of(cst.Assign):
         made = last_name(assign.value.func) if isinstance(assign.value, cst.Call) else ""
         if made.endswith("ArgumentParser"):
-            parsers |= {last_name(one.target) for one in assign.targets}
+            parsers |= {last_name(target.target) for target in assign.targets}
     owner = _owner(option)
-    parsing = {_owner(x) for x in seen.calls if last_name(x.func) in _PARSE} & parsers
+    parsing = {_owner(x) for x in syntax.of(cst.Call) if last_name(x.func) in _PARSE} & parsers
     return owner in parsers and bool(parsing) and parsing != {owner}
 
 
 def _owner(call: cst.Call) -> str:
-    """ "parser" of `parser.parse_args()`."""
+    """Return "parser" of `parser.parse_args()`."""
     return last_name(call.func.value) if isinstance(call.func, cst.Attribute) else ""
 
 
 def _names(call: cst.Call) -> list[str]:
-    """["-j", "--workers"] of an `add_argument`."""
+    """Return the ["-j", "--workers"] of an `add_argument`."""
     plain = [a.value for a in call.args if a.keyword is None and not a.star]
     return [str(x.evaluated_value) for x in plain if isinstance(x, cst.SimpleString)]
 
 
 def _dest(call: cst.Call) -> str:
-    for argument in call.args:
-        named = argument.keyword is not None and argument.keyword.value == "dest"
-        if named and isinstance(argument.value, cst.SimpleString):
-            return str(argument.value.evaluated_value)
+    dest = _keyword(call, "dest")
+    if isinstance(dest, cst.SimpleString):
+        return str(dest.evaluated_value)
     names = _names(call)
     long = next((name for name in names if name.startswith("--")), None)
     return (long or next(iter(names), "")).lstrip("-").replace("-", "_")
@@ -251,86 +261,76 @@ def _dest(call: cst.Call) -> str:
 def _given(
     module: cst.Module, option: cst.Call, command: Sequence[str]
 ) -> tuple[int, str, bool] | None:
-    """Where the command gives the option: its index, its name, whether its value is attached.
+    """Return where the command gives the option: its index, name, and if its value is attached.
 
     By argparse's own rules; of several the last, which argparse takes.
     """
     own = set(_names(option))
     declared = {"-h", "--help"}
-    for call in collect(module).calls:
+    for call in collect(module).of(cst.Call):
         if last_name(call.func) == "add_argument":
             declared |= {name for name in _names(call) if name.startswith("-")}
-    found = None
+    given = None
     for number, word in enumerate(command):
         if word == "--":
             break
         name, attached = _meant(word, declared)
         if name in own and (attached or number + 1 < len(command)):
-            found = number, word.partition("=")[0] if name.startswith("--") else name, attached
-    return found
+            given = number, word.partition("=")[0] if name.startswith("--") else name, attached
+    return given
 
 
-def _meant(word: str, declared: Collection[str]) -> tuple[str | None, bool]:
-    """The option that a word of the command names, and whether its value is attached."""
-    if not word.startswith("-") or word in declared:
-        return word if word in declared else None, False
+def _meant(word: str, declared: Collection[str]) -> tuple[str, bool]:
+    """Return the option that a word of the command names, and if its value is attached."""
     written, equals, _ = word.partition("=")
     if written in declared:
-        return written, True
-    begun = {name for name in declared if name.startswith(written)}
-    if word.startswith("--"):
-        # argparse takes a long option's beginning for the whole, where it is that of one only.
-        return (begun.pop(), bool(equals)) if len(begun) == 1 else (None, False)
-    # `-j2`: of a short option, unless one with a single dash and more letters may be meant.
-    short = word[:2] in declared and not any(len(x) > 2 and word.startswith(x) for x in declared)
-    if short:
-        return (None, False) if begun else (word[:2], True)
-    return (begun.pop(), bool(equals)) if len(begun) == 1 else (None, False)
+        return written, bool(equals)
+    if not word.startswith("--"):
+        attached = word[:2] in declared and word[2:].isdigit()  # `-j2`
+        return word[:2] if attached else word, attached
+    # argparse takes a long option's beginning for the whole, where it is that of one only.
+    begun = [name for name in declared if name.startswith(written)]
+    return begun[0] if len(begun) == 1 else written, bool(equals)
 
 
 def _default_changed(module: cst.Module, option: cst.Call, value: str) -> cst.Module | None:
-    arguments = {a.keyword.value: n for n, a in enumerate(option.args) if a.keyword is not None}
-    kind = arguments.get("type")
-    number = kind is not None and last_name(option.args[kind].value) in _CONVERTS
-    at = arguments.get("default")
-    if at is None or "action" in arguments or any(a.star for a in option.args):
+    kind, at = _keyword(option, "type"), argument_number(option, "default")
+    starred = any(a.star for a in option.args)
+    if at is None or starred or _keyword(option, "action") is not None or not value.isdigit():
         return None
     old = option.args[at].value
-    if not value.isdigit() or not (number or isinstance(old, cst.Integer)):
+    number = isinstance(old, cst.Name) and kind is not None and last_name(kind) in _CONVERTS
+    if not number and not isinstance(old, cst.Integer):
         return None
-    if not isinstance(old, (cst.Integer, cst.Name)):
-        return None
-    changed = list(option.args)
-    changed[at] = changed[at].with_changes(value=cst.parse_expression(value))
-    told = arguments.get("help")
-    if told is not None and isinstance(changed[told].value, cst.SimpleString):
-        text = module.code_for_node(changed[told].value)
-        said = module.code_for_node(old)
-        text = re.sub(rf"(default\W{{0,3}}){re.escape(said)}(?![\w.])", rf"\g<1>{value}", text)
-        changed[told] = changed[told].with_changes(value=cst.parse_expression(text))
-    return replaced(module, option, option.with_changes(args=changed))
+    changed = with_argument(option, at, cst.parse_expression(value))
+    told = argument_number(option, "help")
+    if told is not None and isinstance(option.args[told].value, cst.SimpleString):
+        text = source_of(option.args[told].value)
+        shown = rf"(default\W{{0,3}}){re.escape(source_of(old))}(?![\w.])"
+        text = re.sub(shown, rf"\g<1>{value}", text)
+        changed = with_argument(changed, told, cst.parse_expression(text))
+    return replaced(module, option, changed)
 
 
 _LAST_OF = re.compile(r"[\w.]+\.(\w+)")  # args.num_workers, self.args.num_workers
 
 
 def by_option_of_script(edit: KeywordEdit, origin: str) -> list[str]:
-    """A comment that names the option, and the command with the new value; [] without one.
+    """Return a comment that names the option, and the command with its new value; [] without.
 
     Args:
         origin: what the argument is set to, as source: "args.num_workers".
     """
-    found = _LAST_OF.fullmatch(origin)
-    if found is None or edit.script is None or edit.script == edit.file:
+    match = _LAST_OF.fullmatch(origin)
+    if match is None or edit.script is None or edit.script == edit.file:
         return []
     if not any(Path(word).name == Path(edit.script).name for word in edit.command):
         return []  # `bash -c`, `-m package`: what is added at its end may be no argument of it
     try:
-        wrapper = MetadataWrapper(cst.parse_module(Path(edit.script).read_bytes()))
+        module, places = parsed(Path(edit.script).read_bytes())
     except (OSError, cst.ParserSyntaxError, UnicodeDecodeError):
         return []
-    module, places = wrapper.module, wrapper.resolve(PositionProvider)
-    option = declared(module, found[1], edit.value)
+    option = declared(module, match[1], edit.value)
     command = None if option is None else command_with(module, option, edit)
     if option is None or command is None:
         return []

@@ -26,7 +26,7 @@ from libcst.metadata import (
 from libcst.metadata.scope_provider import BaseAssignment
 
 from torchdoctor.edits import KeywordEdit
-from torchdoctor.edits.syntax import collect, imported, last_name, replaced, resolved
+from torchdoctor.edits.syntax import collect, imported, last_name, replaced, resolved, source_of
 
 _UPDATES = frozenset({"update", "setdefault", "pop", "__setitem__"})
 
@@ -42,29 +42,29 @@ class Names:
         self.parents: Mapping[cst.CSTNode, cst.CSTNode] = wrapper.resolve(ParentNodeProvider)
 
     def bindings(self, name: cst.Name) -> list[BaseAssignment]:
-        """All that give a name, where it is read, its value; [] where that is not known."""
+        """Return all that give a name its value where it is read; [] if that is not known."""
         scope = self.scopes.get(name)
         return [] if scope is None else list(scope[name.value])
 
-    def is_parsed(self, value: cst.BaseExpression, seen: frozenset[int] = frozenset()) -> bool:
-        """Whether a value is for certain what `parser.parse_args()` returned."""
-        if id(value) in seen:
+    def is_parsed(self, value: cst.BaseExpression, visited: frozenset[int] = frozenset()) -> bool:
+        """Return True if a value is for certain what `parser.parse_args()` returned."""
+        if id(value) in visited:
             return False
-        seen |= {id(value)}
+        visited |= {id(value)}
         if isinstance(value, cst.Call):
-            return _parses(value, "parse_args") or self._returns_parsed(value.func, seen)
+            return _parses(value, "parse_args") or self._returns_parsed(value.func, visited)
         if not isinstance(value, cst.Name):
             return False
         bound = [x for x in self.bindings(value) if not self._is_none(x)]
-        return bool(bound) and all(self._binds_parsed(x, seen) for x in bound)
+        return bool(bound) and all(self._binds_parsed(x, visited) for x in bound)
 
     def _is_none(self, binding: BaseAssignment) -> bool:
-        """`args = None`, which has no option to read."""
+        """Return True for `args = None`, which has no option to read."""
         assigned = self._assigned(getattr(binding, "node", None))
         return isinstance(assigned, cst.Name) and assigned.value == "None"
 
     def _assigned(self, node: cst.CSTNode | None) -> cst.BaseExpression | None:
-        """The value that a plain assignment gives this name."""
+        """Return the value that a plain assignment gives this name."""
         target = self.parents.get(node) if isinstance(node, cst.Name) else None
         statement = self.parents.get(target) if isinstance(target, cst.AssignTarget) else target
         plain = isinstance(statement, cst.Assign) or (
@@ -72,13 +72,13 @@ class Names:
         )
         return statement.value if plain else None  # type: ignore[union-attr]
 
-    def _binds_parsed(self, binding: BaseAssignment, seen: frozenset[int]) -> bool:
+    def _binds_parsed(self, binding: BaseAssignment, visited: frozenset[int]) -> bool:
         node = getattr(binding, "node", None)
         if isinstance(node, cst.Param):
-            return self._given_parsed(node, seen)
+            return self._given_parsed(node, visited)
         assigned = self._assigned(node)
         if assigned is not None:
-            return self.is_parsed(assigned, seen)
+            return self.is_parsed(assigned, visited)
         # `args, rest = parser.parse_known_args()`
         element = self.parents.get(node) if isinstance(node, cst.Name) else None
         several = self.parents.get(element) if isinstance(element, cst.Element) else None
@@ -88,17 +88,17 @@ class Names:
         called = statement.value if isinstance(statement, cst.Assign) else None
         return isinstance(called, cst.Call) and _parses(called, "parse_known_args")
 
-    def _returns_parsed(self, called: cst.BaseExpression, seen: frozenset[int]) -> bool:
-        """Whether all that a function of the module returns is what a parser returned."""
+    def _returns_parsed(self, called: cst.BaseExpression, visited: frozenset[int]) -> bool:
+        """Return True if all that a function returns is what a parser returned."""
         bound = self.bindings(called) if isinstance(called, cst.Name) else []
         function = getattr(bound[0], "node", None) if len(bound) == 1 else None
         if not isinstance(function, cst.FunctionDef) or function.decorators:
             return False
-        returned = [x.value for x in collect(function).returns if x.value is not None]
-        return bool(returned) and all(self.is_parsed(x, seen) for x in returned)
+        returned = [x.value for x in collect(function).of(cst.Return) if x.value is not None]
+        return bool(returned) and all(self.is_parsed(x, visited) for x in returned)
 
-    def _given_parsed(self, parameter: cst.Param, seen: frozenset[int]) -> bool:
-        """Whether each use of a parameter's function is a call that gives it what was parsed."""
+    def _given_parsed(self, parameter: cst.Param, visited: frozenset[int]) -> bool:
+        """Return True if every use of a parameter's function is a call with what was parsed."""
         function = self.parents.get(self.parents[parameter])
         if not isinstance(function, cst.FunctionDef) or parameter.default is not None:
             return False
@@ -107,29 +107,31 @@ class Names:
         bound = list(scope[function.name.value]) if scope is not None else []
         if parameter not in plain or len(bound) != 1 or getattr(bound[0], "node", None) != function:
             return False
-        calls = [self.parents.get(one.node) for one in bound[0].references]
-        number, found = plain.index(parameter), 0
+        calls = [self.parents.get(reference.node) for reference in bound[0].references]
+        number, calls_seen = plain.index(parameter), 0
         for reference, call in zip(bound[0].references, calls, strict=True):
             if not isinstance(call, cst.Call) or call.func is not reference.node:
                 return False
             given = _argument(call, number, parameter.name.value)
-            if given is None or not self.is_parsed(given, seen):
+            if given is None or not self.is_parsed(given, visited):
                 return False
-            found += 1
-        return found > 0
+            calls_seen += 1
+        return calls_seen > 0
 
 
 def _argument(call: cst.Call, number: int, name: str) -> cst.BaseExpression | None:
-    if any(one.star for one in call.args):
+    if any(argument.star for argument in call.args):
         return None
-    for at, one in enumerate(call.args):
-        if (one.keyword is None and at == number) or (one.keyword and one.keyword.value == name):
-            return one.value
+    for at, argument in enumerate(call.args):
+        if (argument.keyword is None and at == number) or (
+            argument.keyword and argument.keyword.value == name
+        ):
+            return argument.value
     return None
 
 
 def _parses(call: cst.Call, method: str) -> bool:
-    """`parser.parse_args()`: a namespace that is given overrules the defaults."""
+    """Return True for `parser.parse_args()`; a namespace that is given overrules the defaults."""
     if not isinstance(call.func, cst.Attribute) or call.func.attr.value != method:
         return False
     words = [x for x in call.args if x.keyword is None or x.keyword.value == "args"]
@@ -137,13 +139,13 @@ def _parses(call: cst.Call, method: str) -> bool:
 
 
 def set_elsewhere(module: cst.Module, name: str) -> bool:
-    """Whether something besides its `add_argument` may set the option `name` of a namespace."""
-    seen = collect(module)
-    for target in seen.targets:
+    """Return True if something besides its `add_argument` may set the option `name`."""
+    syntax = collect(module)
+    for target in syntax.targets:
         owner = target.value if isinstance(target, cst.Attribute) else None
         if owner is not None and last_name(target) == name and not _is_self(owner):
             return True
-    for call in seen.calls:
+    for call in syntax.of(cst.Call):
         called, keywords = last_name(call.func), [x.keyword.value for x in call.args if x.keyword]
         if called == "set_defaults" and (name in keywords or any(x.star for x in call.args)):
             return True
@@ -167,22 +169,22 @@ _DICTIONARY = re.compile(r"vars\([^()]+\)|(?!self\.__dict__)[\w.]+\.__dict__")
 
 
 def _updated(module: cst.Module) -> bool:
-    """`vars(args).update(...)`, `args.__dict__[name] = ...`, also under a name of their own."""
-    seen = collect(module)
+    """Return True for `vars(args).update(...)`, `args.__dict__[name] = ...`, by any name."""
+    syntax = collect(module)
 
     def is_dictionary(node: cst.BaseExpression, known: set[str]) -> bool:
-        code = module.code_for_node(node).strip()
+        code = source_of(node)
         return code in known or _DICTIONARY.fullmatch(code) is not None
 
     known: set[str] = set()
-    for assign in seen.assigns:
+    for assign in syntax.of(cst.Assign):
         if is_dictionary(assign.value, known):
-            known |= {module.code_for_node(x.target).strip() for x in assign.targets}
-    methods = [call.func for call in seen.calls if isinstance(call.func, cst.Attribute)]
+            known |= {source_of(x.target) for x in assign.targets}
+    methods = [call.func for call in syntax.of(cst.Call) if isinstance(call.func, cst.Attribute)]
     owners = [x.value for x in methods if x.attr.value in _UPDATES]
-    owners += [x.value for x in seen.targets if isinstance(x, cst.Subscript)]
-    owners += [x.target for x in seen.augmented]
-    return any(is_dictionary(one, known) for one in owners)
+    owners += [x.value for x in syntax.targets if isinstance(x, cst.Subscript)]
+    owners += [x.target for x in syntax.of(cst.AugAssign)]
+    return any(is_dictionary(owner, known) for owner in owners)
 
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_][\w.]*")
@@ -196,19 +198,19 @@ _READS = re.compile(r"\.(load|read|from)")
 
 
 def is_computed(module: cst.Module, value: cst.BaseExpression) -> bool:
-    """Whether a value depends on a variable of the program, or on what comes from outside of it.
+    """Return True if a value depends on a variable of the program, or on what is outside of it.
 
     Not of literals and what libraries say of the machine: `min(2, os.cpu_count())`.
     """
     names = imported(module)
-    seen = collect(module)
+    syntax = collect(module)
     under = matchers.findall(module, matchers.ImportAlias(asname=matchers.AsName()))
     aliases = {cst.ensure_type(x, cst.ImportAlias).asname for x in under}
     renamed = {x.name for x in aliases if x is not None}
-    bound = {x.value for x in seen.targets if isinstance(x, cst.Name) and x not in renamed}
-    bound |= {x.name.value for x in (*seen.parameters, *seen.scopes)}
+    bound = {x.value for x in syntax.targets if isinstance(x, cst.Name) and x not in renamed}
+    bound |= {x.name.value for x in (*syntax.of(cst.Param), *syntax.scopes)}
     known = ({*dir(builtins)} - _OUTSIDE | {*keyword.kwlist}) - bound
-    for name in _NAME.findall(_STRING.sub("", module.code_for_node(value))):
+    for name in _NAME.findall(_STRING.sub("", source_of(value))):
         full, root = resolved(names, name), name.split(".")[0]
         library = full in _MACHINE or (
             full.split(".")[0] in _LIBRARIES and not _READS.search(full) and root not in bound
@@ -219,11 +221,11 @@ def is_computed(module: cst.Module, value: cst.BaseExpression) -> bool:
 
 
 def constant_changed(module: cst.Module, value: cst.Name, edit: KeywordEdit) -> cst.Module | None:
-    """`WORKERS = 0` changed, or the argument where the constant serves something else as well.
+    """Change `WORKERS = 0`, or the argument if the constant serves something else as well.
 
     None where anything but one line with a literal may give the name a value.
     """
-    if _all_names(module) or _bound_otherwise(module, value.value):
+    if _all_names(module):
         return None
     names = Names(module)
     bound = names.bindings(value)
@@ -236,12 +238,12 @@ def constant_changed(module: cst.Module, value: cst.Name, edit: KeywordEdit) -> 
     scope = bound[0].scope
     if not literal or is_computed(module, assign.value):
         return None
-    if isinstance(scope, (ClassScope, ComprehensionScope)) or _starred_after(module, assign):
+    if isinstance(scope, (ClassScope, ComprehensionScope)):
         return None
     new = cst.parse_expression(edit.value)
     if assign.value.deep_equals(new):
         return module
-    reads = [one.node for one in bound[0].references]
+    reads = [reference.node for reference in bound[0].references]
     shared = isinstance(scope, GlobalScope) and not _is_started(edit.file, edit.command)
     if shared or any(read is not value for read in reads):
         return replaced(module, value, new)
@@ -249,8 +251,8 @@ def constant_changed(module: cst.Module, value: cst.Name, edit: KeywordEdit) -> 
 
 
 def _all_names(module: cst.Module) -> bool:
-    """Whether a file of settings may overrule every name, or something read them all."""
-    for call in collect(module).calls:
+    """Return True if a file of settings may overrule every name, or something read them all."""
+    for call in collect(module).of(cst.Call):
         if last_name(call.func) in _ALL_NAMES and not (
             last_name(call.func) == "vars" and call.args
         ):
@@ -258,35 +260,8 @@ def _all_names(module: cst.Module) -> bool:
     return False
 
 
-def _bound_otherwise(module: cst.Module, name: str) -> bool:
-    """Bindings that LibCST's scopes do not hold: of patterns, `del`, `:=` in a comprehension."""
-    one = matchers.Name(value=name)
-    patterns = (
-        matchers.MatchAs(name=one),
-        matchers.MatchStar(name=one),
-        matchers.MatchMapping(rest=one),
-        matchers.NamedExpr(target=one),
-    )
-    if any(matchers.findall(module, pattern) for pattern in patterns):
-        return True
-    deleted = matchers.findall(module, matchers.Del())
-    return any(matchers.findall(x, one) for x in deleted)
-
-
-def _starred_after(module: cst.Module, assign: cst.Assign) -> bool:
-    """Whether `from settings import *` below the constant may overrule it."""
-    below = False
-    for line in module.body:
-        for part in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
-            below = below or part is assign
-            starred = matchers.findall(part, matchers.ImportFrom(names=matchers.ImportStar()))
-            if starred and (below or not isinstance(line, cst.SimpleStatementLine)):
-                return True
-    return False
-
-
 def _is_started(file: str, command: Sequence[str]) -> bool:
-    """Whether a file is the program's script: no other module imports its constants."""
+    """Return True if a file is the program's script: no other module imports its constants."""
     path = Path(file)
     for word in command:
         # `python -m package.train`

@@ -12,7 +12,16 @@ import libcst as cst
 from libcst import matchers
 
 from torchdoctor.edits import BatchCastEdit, SinglePrecisionEdit
-from torchdoctor.edits.syntax import Ranges, collect, covers, last_name, replaced, same_statement
+from torchdoctor.edits.syntax import (
+    Ranges,
+    collect,
+    covers,
+    last_name,
+    replaced,
+    same_statement,
+    source_of,
+    with_argument,
+)
 
 _DOUBLE = ("torch.float64", "torch.double", "torch.DoubleTensor", "torch.cuda.DoubleTensor")
 _MAKERS = ("from_numpy", "as_tensor", "tensor")
@@ -24,8 +33,8 @@ _Change = Callable[[cst.Call], cst.BaseExpression]
 def single_precision(
     module: cst.Module, ranges: Ranges, edit: SinglePrecisionEdit
 ) -> cst.Module | None:
-    """The calls of a name on a line, in float32; None where none is there or one is not sure."""
-    on_line = [x for x in collect(module).calls if covers(ranges, x, edit.line)]
+    """Make the calls of a name on a line give float32; None if there is none or it is not sure."""
+    on_line = [x for x in collect(module).of(cst.Call) if covers(ranges, x, edit.line)]
     called = [x for x in on_line if last_name(x.func) == edit.callee]
     chosen = [x for x in called if ranges[x].start.line == edit.line] or called
     if not chosen:
@@ -45,25 +54,25 @@ def single_precision(
 def _change(
     module: cst.Module, call: cst.Call, callee: str, constants: set[cst.Assign]
 ) -> _Change | None:
-    """What to make of one call; None where it is not sure. A constant to change is added."""
+    """Return what to make of one call; None if it is not sure. A constant to change is added."""
     if callee == "double":
         return None if call.args or not isinstance(call.func, cst.Attribute) else _renamed
-    given = next((n for n, one in enumerate(call.args) if _asks(module, one.value)), None)
+    given = next((n for n, argument in enumerate(call.args) if _asks(module, argument.value)), None)
     if given is not None:
         value = call.args[given].value
         constant = _constant(module, value.value) if isinstance(value, cst.Name) else None
         if constant is not None:
             constants.add(constant)
             return _same
-        return partial(_with_type, given, _code(module, value))
-    if any(_asks(module, one.value, _SINGLE) for one in call.args):
+        return partial(_with_type, given, source_of(value))
+    if any(_asks(module, argument.value, _SINGLE) for argument in call.args):
         return _same
     typed = any(a.star or (a.keyword and a.keyword.value == "dtype") for a in call.args)
     if callee not in _MAKERS or typed:
         return None
     if any(
         isinstance(x.func, cst.Attribute) and x.func.value is call and last_name(x.func) in _TYPES
-        for x in collect(module).calls
+        for x in collect(module).of(cst.Call)
     ):
         return _same  # what follows says the type
     return _as_float
@@ -101,46 +110,43 @@ def _as_float(call: cst.Call) -> cst.BaseExpression:
 
 def _with_type(number: int, code: str, call: cst.Call) -> cst.BaseExpression:
     single = code.replace("DoubleTensor", "FloatTensor") if "Tensor" in code else "torch.float32"
-    argument = call.args[number].with_changes(value=cst.parse_expression(single))
-    return call.with_changes(args=[*call.args[:number], argument, *call.args[number + 1 :]])
+    return with_argument(call, number, cst.parse_expression(single))
 
 
 def _asks(module: cst.Module, value: cst.BaseExpression, kinds: Sequence[str] = _DOUBLE) -> bool:
-    """Whether an argument is one of these types, by itself or by a constant of the module's."""
-    if _code(module, value).strip("'\"") in kinds:
+    """Return True if an argument is one of these types, itself or by a constant of the module."""
+    if source_of(value).strip("'\"") in kinds:
         return True
     return isinstance(value, cst.Name) and _constant(module, value.value, kinds) is not None
 
 
 def _constant(module: cst.Module, name: str, kinds: Sequence[str] = _DOUBLE) -> cst.Assign | None:
-    """`DTYPE = torch.float64`, where that is the only assignment to the name."""
-    found = [
+    """Return `DTYPE = torch.float64`, if that is the only assignment to the name."""
+    assigns = [
         assign
-        for assign in collect(module).assigns
+        for assign in collect(module).of(cst.Assign)
         for target in assign.targets
         if isinstance(target.target, cst.Name) and target.target.value == name
     ]
-    if len(found) != 1 or _code(module, found[0].value) not in kinds:
+    if len(assigns) != 1 or source_of(assigns[0].value) not in kinds:
         return None
-    return found[0]
-
-
-def _code(module: cst.Module, node: cst.CSTNode) -> str:
-    return module.code_for_node(node).strip()
+    return assigns[0]
 
 
 def cast_batch(module: cst.Module, ranges: Ranges, edit: BatchCastEdit) -> cst.Module | None:
-    """The parts of a batch as float32, before anything else in the loop's body."""
-    loops = [x for x in collect(module).loops if ranges[x].start.line == edit.line]
+    """Cast the parts of a batch to float32 before anything else in the loop's body."""
+    loops = [x for x in collect(module).of(cst.For) if ranges[x].start.line == edit.line]
     if len(loops) != 1 or not isinstance(loops[0].body, cst.IndentedBlock):
         return None
     body = loops[0].body
     casts = ", ".join(f"{name}.float()" for name in edit.names)
     added = cst.parse_statement(f"{', '.join(edit.names)} = {casts}", module.config_for_parsing)
-    said = sum(1 for _ in takewhile(_is_text, body.body))  # what the loop's body begins by saying
-    if len(body.body) > said and same_statement(body.body[said], added):
+    docstrings = sum(
+        1 for _ in takewhile(_is_text, body.body)
+    )  # what the loop's body begins by saying
+    if len(body.body) > docstrings and same_statement(body.body[docstrings], added):
         return module
-    lines = [*body.body[:said], added, *body.body[said:]]
+    lines = [*body.body[:docstrings], added, *body.body[docstrings:]]
     return replaced(module, body, body.with_changes(body=lines))
 
 
@@ -151,7 +157,7 @@ def _is_text(line: cst.CSTNode) -> bool:
 
 
 def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:
-    """Loops of a file that hand what they take to a model: lines (1-based), names to cast.
+    """Return lines (1-based) of loops that feed a model, and the names to cast in each.
 
     Args:
         file: of the program's source; [] where it cannot be read or parsed.
@@ -162,19 +168,19 @@ def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return []
-    found = []
+    loops = []
     for loop in ast.walk(tree):
         if not isinstance(loop, ast.For) or not _calls(loop, model):
             continue
         names = _names(loop)
         if len(names) == len(leaves):
             wanted = tuple(n for n, double in zip(names, leaves, strict=True) if double)
-            found.append((loop.lineno, wanted))
-    return sorted(found)
+            loops.append((loop.lineno, wanted))
+    return sorted(loops)
 
 
 def _calls(loop: ast.For, model: str) -> bool:
-    """Whether the model is called in the loop, not in a loop within it."""
+    """Return True if the model is called in the loop, not in a loop within it."""
     below: list[ast.AST] = list(loop.body)
     while below:
         node = below.pop()
@@ -186,7 +192,7 @@ def _calls(loop: ast.For, model: str) -> bool:
 
 
 def _names(loop: ast.For) -> list[str]:
-    """The names of a batch's parts: `x, y`; behind the number that `enumerate` gives."""
+    """Return the names of a batch's parts: `x, y`, also behind the number of `enumerate`."""
     target: ast.expr = loop.target
     if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "enumerate":
         if not isinstance(target, ast.Tuple) or len(target.elts) != 2:

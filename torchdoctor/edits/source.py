@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
 
 from torchdoctor.edits import (
     AsTensorEdit,
@@ -37,14 +36,30 @@ from torchdoctor.edits.decorators import with_decorator
 from torchdoctor.edits.keywords import with_keyword_set, without_keyword
 from torchdoctor.edits.precision import cast_batch, single_precision
 from torchdoctor.edits.statements import with_statement
-from torchdoctor.edits.syntax import Ranges
+from torchdoctor.edits.syntax import Ranges, parsed
 from torchdoctor.edits.tensors import as_tensor, detached, non_blocking, on_device
 
+_BY_KIND: dict[type[Edit], Callable[[cst.Module, Ranges, Any], cst.Module | None]] = {
+    KeywordEdit: with_keyword_set,
+    DropKeywordEdit: without_keyword,
+    DecoratorEdit: with_decorator,
+    WithEdit: with_context,
+    BeforeLoopEdit: before_loop,
+    AsTensorEdit: as_tensor,
+    OnDeviceEdit: on_device,
+    DetachEdit: detached,
+    InputEdit: with_input,
+    ScaledStepEdit: scaled_step,
+    NonBlockingEdit: non_blocking,
+    RemoveEdit: without_statement,
+    SinglePrecisionEdit: single_precision,
+    BatchCastEdit: cast_batch,
+}
 _MARK = "\ufeff"  # of a file's byte order
 
 
 def edited(source: str, edit: Edit) -> str | None:
-    """The source with one edit made; the same text where it stands there already.
+    """Return the source with one edit made; the same text if it stands there already.
 
     Returns:
         None where it cannot be made with certainty: another call than expected stands there, the
@@ -58,13 +73,11 @@ def edited(source: str, edit: Edit) -> str | None:
 
 
 def _edited(source: str, edit: Edit) -> str | None:
-    wrapper = MetadataWrapper(cst.parse_module(source))
-    module = wrapper.module
-    changed: cst.Module | None
+    module, ranges = parsed(source)
     if isinstance(edit, StatementEdit):
         changed = with_statement(module, edit.statement)
     else:
-        changed = _at_line(module, wrapper.resolve(PositionProvider), edit)
+        changed = _BY_KIND[type(edit)](module, ranges, edit)
     if changed is None:
         return None
     code = changed.code
@@ -72,33 +85,3 @@ def _edited(source: str, edit: Edit) -> str | None:
         code = _MARK + code  # LibCST drops it
     compile(code.removeprefix(_MARK), "<edited>", "exec")
     return code
-
-
-def _at_line(module: cst.Module, ranges: Ranges, edit: Edit) -> cst.Module | None:
-    by_kind: dict[type[Edit], Callable[[cst.Module, Ranges, Any], cst.Module | None]] = {
-        KeywordEdit: with_keyword_set,
-        DropKeywordEdit: without_keyword,
-        DecoratorEdit: with_decorator,
-        WithEdit: with_context,
-        BeforeLoopEdit: before_loop,
-        AsTensorEdit: as_tensor,
-        OnDeviceEdit: on_device,
-        DetachEdit: detached,
-        InputEdit: with_input,
-        ScaledStepEdit: scaled_step,
-        NonBlockingEdit: non_blocking,
-        RemoveEdit: without_statement,
-        SinglePrecisionEdit: single_precision,
-        BatchCastEdit: cast_batch,
-    }
-    return by_kind[type(edit)](module, ranges, edit)
-
-
-def edit_call_keyword(
-    source: str, line: int, callee: str, keyword: str, value: str, position: int | None = None
-) -> str | None:
-    """Set an argument of the call of `callee` on a line; as `edited`."""
-    edit = KeywordEdit(
-        file="", line=line, callee=callee, keyword=keyword, value=value, position=position
-    )
-    return edited(source, edit)

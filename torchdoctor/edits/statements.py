@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 import libcst as cst
 
 from torchdoctor.edits.origins import is_computed
-from torchdoctor.edits.syntax import collect, imported, imports, replaced, resolved, same_statement
+from torchdoctor.edits.syntax import (
+    collect,
+    imported,
+    imports,
+    replaced,
+    resolved,
+    same_statement,
+    source_of,
+)
 
 # What may be called between imports: nothing in them trains.
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "torch", "numpy", "matplotlib"})
@@ -37,7 +45,7 @@ _RUNS = frozenset({"exec", "eval", "__import__"})
 
 
 def with_statement(module: cst.Module, statement: str) -> cst.Module | None:
-    """The statement behind the imports at the head; the program's own is changed instead.
+    """Insert the statement behind the imports at the head, or change the program's own.
 
     None where the program sets the same in a function, in a branch or several times: whether that
     overrules the statement is not known.
@@ -59,60 +67,60 @@ def with_statement(module: cst.Module, statement: str) -> cst.Module | None:
 
 
 def _head(body: Sequence[cst.CSTNode], name: str) -> int | None:
-    """Index of the last of the imports that the module begins with; None without any.
+    """Return the index of the last import at the module's head; None without any.
 
     Other statements may stand between them, but once `name` has been imported none that may train.
     """
-    found = None
+    last_import = None
     for number, line in enumerate(body):
         lines = _simple_lines(line)
         if lines is None:
             break
-        if any(isinstance(one, (cst.Import, cst.ImportFrom)) for x in lines for one in x.body):
+        if any(isinstance(part, (cst.Import, cst.ImportFrom)) for x in lines for part in x.body):
             if _may_train(body, line):
                 break
-            found = number
+            last_import = number
         elif isinstance(line, cst.SimpleStatementLine):
             if imports(body[:number], name) and _may_train(body[:number], line):
                 break
         else:
             break
-    return found
+    return last_import
 
 
 def _simple_lines(line: cst.CSTNode) -> list[cst.SimpleStatementLine] | None:
-    """The lines of a plain statement, or of a `try` or `if` around nothing but such."""
+    """Return the lines of a plain statement, or of a `try` or `if` around only such."""
     if isinstance(line, cst.SimpleStatementLine):
         return [line]
     if not isinstance(line, (cst.Try, cst.If)):
         return None
-    found = []
+    simple = []
     for block in collect(line).blocks:
-        for one in block.body:
-            if isinstance(one, cst.SimpleStatementLine):
-                found.append(one)
-            elif not isinstance(one, (cst.Try, cst.If)):
+        for statement in block.body:
+            if isinstance(statement, cst.SimpleStatementLine):
+                simple.append(statement)
+            elif not isinstance(statement, (cst.Try, cst.If)):
                 return None
-    return found
+    return simple
 
 
 def _may_train(above: Sequence[cst.CSTNode], line: cst.CSTNode) -> bool:
-    """Whether a statement calls anything but Python's own functions and those of libraries."""
+    """Return True if a statement calls more than Python's and libraries' functions."""
     known = {*dir(builtins)} - _RUNS
-    for node in [x for one in (*above, line) for x in collect(one).imports]:
+    for node in [x for statement in (*above, line) for x in collect(statement).imports]:
         for alias in node.names if not isinstance(node.names, cst.ImportStar) else ():
             module = alias.evaluated_name
             if isinstance(node, cst.ImportFrom):
-                module = cst.Module([]).code_for_node(node.module) if node.module else ""
+                module = source_of(node.module) if node.module else ""
             if module.split(".")[0] in _LIBRARIES and not (
                 isinstance(node, cst.ImportFrom) and node.relative
             ):
                 known.add(alias.evaluated_alias or alias.evaluated_name.split(".")[0])
-    return any(_root(call.func) not in known for call in collect(line).calls)
+    return any(_root(call.func) not in known for call in collect(line).of(cst.Call))
 
 
 def _root(node: cst.BaseExpression) -> str:
-    """ "torch" of `torch.device("cuda").type`."""
+    """Return "torch" of `torch.device("cuda").type`."""
     while not isinstance(node, cst.Name):
         if isinstance(node, cst.Call):
             node = node.func
@@ -125,38 +133,38 @@ def _root(node: cst.BaseExpression) -> str:
 
 
 def _same_setting(module: cst.Module, added: cst.CSTNode) -> list[cst.CSTNode]:
-    """The program's own calls and assignments that set the same, under whatever name."""
-    setting = _setting(module, {"torch": "torch"}, added)
+    """Return the program's own calls and assignments that set the same, by whatever name."""
+    setting = _setting({"torch": "torch"}, added)
     wanted = {setting, *_SYNONYMS.get(setting, {})} - {""}
-    names, seen = imported(module), collect(module)
-    found: list[cst.CSTNode] = []
+    names, syntax = imported(module), collect(module)
+    settings: list[cst.CSTNode] = []
     plain = set()
-    for one in seen.assigns:
-        targets = [x.target for x in one.targets]
-        if any(_full(module, names, x) in wanted for x in targets):
-            found.append(one)
+    for assign in syntax.of(cst.Assign):
+        targets = [x.target for x in assign.targets]
+        if any(_full(names, x) in wanted for x in targets):
+            settings.append(assign)
             plain.update(targets)
-    found += [x for x in seen.targets if x not in plain and _full(module, names, x) in wanted]
-    return found + [x for x in seen.calls if _full(module, names, x.func) in wanted]
+    settings += [x for x in syntax.targets if x not in plain and _full(names, x) in wanted]
+    return settings + [x for x in syntax.of(cst.Call) if _full(names, x.func) in wanted]
 
 
-def _full(module: cst.Module, names: Mapping[str, str], node: cst.BaseExpression) -> str:
-    return resolved(names, module.code_for_node(node))
+def _full(names: Mapping[str, str], node: cst.BaseExpression) -> str:
+    return resolved(names, source_of(node))
 
 
-def _setting(module: cst.Module, names: Mapping[str, str], node: cst.CSTNode) -> str:
-    """ "torch.set_num_threads" of its call, or the name that a statement assigns to."""
+def _setting(names: Mapping[str, str], node: cst.CSTNode) -> str:
+    """Return "torch.set_num_threads" of its call, or the name that a statement assigns to."""
     if isinstance(node, cst.Assign) and len(node.targets) == 1:
-        return _full(module, names, node.targets[0].target)
+        return _full(names, node.targets[0].target)
     if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
-        return _full(module, names, node.value.func)
+        return _full(names, node.value.func)
     return ""
 
 
 def _own_changed(
     module: cst.Module, own: Sequence[cst.CSTNode], added: cst.CSTNode
 ) -> cst.Module | None:
-    """The program's one statement of this kind with the new value, where it runs before loops."""
+    """Change the program's one statement of this kind, if it runs before any loop."""
     for line in module.body:
         if isinstance(line, (cst.For, cst.While)):
             return None
@@ -171,16 +179,16 @@ def _own_changed(
 def _with_value(
     module: cst.Module, part: cst.BaseSmallStatement, added: cst.CSTNode
 ) -> cst.Module | None:
-    """The program's own statement with the value of `added`, or what comes to the same."""
-    wanted = _setting(module, {"torch": "torch"}, added)
-    setting = _setting(module, imported(module), part)
+    """Return the module with the value of `added`, or what comes to the same, in `part`."""
+    wanted = _setting({"torch": "torch"}, added)
+    setting = _setting(imported(module), part)
     if isinstance(added, cst.Assign):
         value = added.value
     else:
         call = cst.ensure_type(cst.ensure_type(added, cst.Expr).value, cst.Call)
         value = call.args[0].value
     if setting != wanted:
-        same = _SYNONYMS.get(wanted, {}).get(setting, {}).get(module.code_for_node(value))
+        same = _SYNONYMS.get(wanted, {}).get(setting, {}).get(source_of(value))
         if same is None:
             return None
         value = cst.parse_expression(same)

@@ -10,7 +10,19 @@ from libcst import matchers
 
 from torchdoctor.edits import AsTensorEdit, DetachEdit, NonBlockingEdit, OnDeviceEdit
 from torchdoctor.edits.keywords import with_keyword
-from torchdoctor.edits.syntax import Ranges, call_at, collect, covers, imports, last_name, replaced
+from torchdoctor.edits.syntax import (
+    Ranges,
+    argument_number,
+    call_at,
+    collect,
+    covers,
+    imported,
+    imports,
+    innermost,
+    last_name,
+    replaced,
+    source_of,
+)
 
 _ARITHMETIC = (cst.Add, cst.Subtract, cst.Multiply, cst.Divide)
 _ARITHMETIC_ASSIGN = (cst.AddAssign, cst.SubtractAssign, cst.MultiplyAssign, cst.DivideAssign)
@@ -22,7 +34,7 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
 def only_arithmetic(scope: cst.CSTNode, name: str) -> bool:
-    """Whether a name is only set to numbers, reckoned with, and shown in a number's format.
+    """Return True if a name is only set to numbers, computed with, and shown as a number.
 
     Args:
         scope: where all of its uses stand.
@@ -92,18 +104,18 @@ def _is_right_of_modulo(above: cst.CSTNode, node: cst.Tuple) -> bool:
 
 
 def _in_directive(node: cst.BinaryOperation, path: Sequence[cst.CSTNode]) -> bool:
-    """Whether what `"%.3f" % total` shows of a name is a number."""
+    """Return True if what `"%.3f" % total` shows of a name is a number."""
     if path[1] is not node.right:
         return False
     at = 0
     if isinstance(node.right, cst.Tuple):
         at = next((n for n, x in enumerate(node.right.elements) if x in path), 0)
-    found = _DIRECTIVE.findall(cst.ensure_type(node.left, cst.SimpleString).value)
-    return at < len(found) and found[at] in _SHOWN
+    directives = _DIRECTIVE.findall(cst.ensure_type(node.left, cst.SimpleString).value)
+    return at < len(directives) and directives[at] in _SHOWN
 
 
 def _takes(call: cst.Call, path: Sequence[cst.CSTNode]) -> bool:
-    """Whether a call makes the same of both: `float(total)`, `"{:.3f}".format(total)`."""
+    """Return True if a call gives the same for both: `float(total)`, `"{:.3f}".format(total)`."""
     at = next((n for n, x in enumerate(call.args) if x in path), None)
     if at is None or any(x.star for x in call.args) or call.args[at].keyword is not None:
         return False
@@ -116,8 +128,8 @@ def _takes(call: cst.Call, path: Sequence[cst.CSTNode]) -> bool:
         plain = all(x[:1] in ("", ":") for x in fields)
         return plain and at < len(fields) and _shown(fields[at].partition(":")[2])
     if called in _LOGS and at and isinstance(call.args[0].value, cst.SimpleString):
-        found = _DIRECTIVE.findall(call.args[0].value.value)
-        return at <= len(found) and found[at - 1] in _SHOWN
+        directives = _DIRECTIVE.findall(call.args[0].value.value)
+        return at <= len(directives) and directives[at - 1] in _SHOWN
     return False
 
 
@@ -127,40 +139,39 @@ _TYPE = re.compile(r"(torch\.)?(float|half|double|bfloat16|long|int|uint8|bool)\
 
 
 def non_blocking(module: cst.Module, ranges: Ranges, edit: NonBlockingEdit) -> cst.Module | None:
-    """`x.to(device)` -> `x.to(device, non_blocking=True)` for what the loop around a line yields.
+    """Add `non_blocking=True` to `x.to(device)` for what the loop around a line yields.
 
     Only above that line, where the batch is handed to the model. None where nothing is moved there.
     """
-    loops = [x for x in collect(module).loops if covers(ranges, x, edit.line)]
-    if not loops:
+    loop = innermost(collect(module).of(cst.For), ranges, edit.line)
+    if loop is None:
         return None
-    loop = max(loops, key=lambda one: ranges[one].start.line)
-    yielded = _yielded(module, loop)
+    yielded = _yielded(loop)
     moves = [
         call
-        for call in collect(loop.body).calls
+        for call in collect(loop.body).of(cst.Call)
         if last_name(call.func) in _MOVES
         and ranges[call].start.line <= edit.line
-        and _moves_batch(module, call, yielded)
+        and _moves_batch(call, yielded)
     ]
     if not moves:
         return None
-    blocking = {call for call in moves if not _keyword(call, "non_blocking")}
+    blocking = {call for call in moves if argument_number(call, "non_blocking") is None}
     changed = module.visit(_Add(blocking)) if blocking else module
     return changed if isinstance(changed, cst.Module) else None
 
 
-def _yielded(module: cst.Module, loop: cst.For) -> set[str]:
-    """Names of a batch's parts: the loop's targets, and of comprehensions over them."""
-    found = set(_NAME.findall(module.code_for_node(loop.target)))
-    for part in collect(loop.body).comprehensions:
-        if found & set(_NAME.findall(module.code_for_node(part.iter))):
-            found |= set(_NAME.findall(module.code_for_node(part.target)))
-    return found
+def _yielded(loop: cst.For) -> set[str]:
+    """Return the names of a batch's parts: the loop's targets, and of comprehensions over them."""
+    names = set(_NAME.findall(source_of(loop.target)))
+    for part in collect(loop.body).of(cst.CompFor):
+        if names & set(_NAME.findall(source_of(part.iter))):
+            names |= set(_NAME.findall(source_of(part.target)))
+    return names
 
 
-def _moves_batch(module: cst.Module, call: cst.Call, yielded: set[str]) -> bool:
-    """Whether a part of the batch is moved to a device, not only to another type."""
+def _moves_batch(call: cst.Call, yielded: set[str]) -> bool:
+    """Return True if a part of the batch is moved to a device, not only to another type."""
     if not isinstance(call.func, cst.Attribute) or any(a.star for a in call.args):
         return False
     moved = call.func.value
@@ -168,15 +179,11 @@ def _moves_batch(module: cst.Module, call: cst.Call, yielded: set[str]) -> bool:
         moved = moved.value
     if not isinstance(moved, cst.Name) or moved.value not in yielded:
         return False
-    plain = [module.code_for_node(a.value) for a in call.args if a.keyword is None]
+    plain = [source_of(a.value) for a in call.args if a.keyword is None]
     if last_name(call.func) == "cuda":
         return len(plain) < 2
-    device = plain[:1] or ["" for _ in range(_keyword(call, "device"))]
+    device = plain[:1] or ["" for _ in range(argument_number(call, "device") is not None)]
     return len(plain) < 3 and bool(device) and not _TYPE.match(device[0])
-
-
-def _keyword(call: cst.Call, name: str) -> bool:
-    return any(a.keyword is not None and a.keyword.value == name for a in call.args)
 
 
 class _Add(cst.CSTTransformer):
@@ -188,8 +195,7 @@ class _Add(cst.CSTTransformer):
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
         if original_node not in self._calls:
             return updated_node
-        arguments = with_keyword(updated_node, "non_blocking", "True")
-        return updated_node.with_changes(args=arguments)
+        return with_keyword(updated_node, "non_blocking", cst.Name("True"))
 
 
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")
@@ -199,7 +205,7 @@ _KEEPS = ("append", "appendleft")
 
 
 def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Module | None:
-    """`torch.tensor(x)` -> `torch.as_tensor(x)`, of a list `torch.as_tensor(np.array(x))`."""
+    """Change `torch.tensor(x)` to `torch.as_tensor(x)`, of a list to as_tensor(np.array(x))."""
     call = call_at(module, ranges, edit.line, "torch.tensor")
     if call is None:
         return module if call_at(module, ranges, edit.line, "torch.as_tensor") else None
@@ -209,65 +215,55 @@ def as_tensor(module: cst.Module, ranges: Ranges, edit: AsTensorEdit) -> cst.Mod
         return None
     arguments = list(call.args)
     if edit.joined:
-        numpy = _numpy(module)
+        numpy = next((x for x, full in imported(module).items() if full == "numpy"), None)
         if numpy is None:
             return None
-        code = module.code_for_node(arguments[0].value)
+        code = source_of(arguments[0].value)
         joined = cst.parse_expression(f"{numpy}.array({code})")
         arguments[0] = arguments[0].with_changes(value=joined)
     function = cst.parse_expression("torch.as_tensor")
     return replaced(module, call, call.with_changes(func=function, args=arguments))
 
 
-def _numpy(module: cst.Module) -> str | None:
-    """The name that numpy was imported under."""
-    for line in module.body:
-        for part in line.body if isinstance(line, cst.SimpleStatementLine) else ():
-            for alias in part.names if isinstance(part, cst.Import) else ():
-                if alias.evaluated_name == "numpy":
-                    return alias.evaluated_alias or "numpy"
-    return None
-
-
 def on_device(module: cst.Module, ranges: Ranges, edit: OnDeviceEdit) -> cst.Module | None:
-    """`torch.zeros(4).to(device)` -> `torch.zeros(4, device=device)`."""
+    """Change `torch.zeros(4).to(device)` to `torch.zeros(4, device=device)`."""
     maker = call_at(module, ranges, edit.line, f"torch.{edit.maker}")
     if maker is None:
         return None
-    if any(a.keyword is not None and a.keyword.value == "device" for a in maker.args):
+    if argument_number(maker, "device") is not None:
         return module
     moves = [
         call
-        for call in collect(module).calls
+        for call in collect(module).of(cst.Call)
         if isinstance(call.func, cst.Attribute) and call.func.value is maker
     ]
     if len(moves) != 1 or any(a.star for a in maker.args):
         return None
-    device = _device(module, moves[0])
-    said = [len(matchers.findall(x, matchers.Comment())) for x in (moves[0], maker)]
-    if device is None or said[0] > said[1]:
+    device = _device(moves[0])
+    comments = [len(matchers.findall(x, matchers.Comment())) for x in (moves[0], maker)]
+    if device is None or comments[0] > comments[1]:
         return None
-    arguments = with_keyword(maker, "device", device)
-    return replaced(module, moves[0], maker.with_changes(args=arguments))
+    added = with_keyword(maker, "device", cst.parse_expression(device))
+    return replaced(module, moves[0], added)
 
 
-def _device(module: cst.Module, move: cst.Call) -> str | None:
-    """The device that `.to(...)` or `.cuda()` moves to, as source; None where it is not sure."""
+def _device(move: cst.Call) -> str | None:
+    """Return the source of the device that `.to(...)` or `.cuda()` moves to; None: not sure."""
     name = last_name(move.func)
     plain = [a for a in move.args if a.keyword is None or a.keyword.value == "device"]
-    others = [a for a in move.args if a not in plain]
-    if any(a.keyword is None or a.keyword.value != "non_blocking" for a in others):
+    further = [a for a in move.args if a not in plain]
+    if any(a.keyword is None or a.keyword.value != "non_blocking" for a in further):
         return None
     if name == "cuda" and not plain:
         return '"cuda"'
     if name != "to" or len(plain) != 1 or plain[0].star:
         return None
-    code = module.code_for_node(plain[0].value)
+    code = source_of(plain[0].value)
     return code if _DEVICE.match(code) else None
 
 
 def detached(module: cst.Module, ranges: Ranges, edit: DetachEdit) -> cst.Module | None:
-    """The value that a statement keeps, `.detach()`ed; with `from_item` in place of `.item()`."""
+    """Detach the value that a statement keeps; with `from_item` in place of `.item()`."""
     for block in collect(module).blocks:
         for line in block.body:
             if isinstance(line, cst.SimpleStatementLine) and covers(ranges, line, edit.line):
@@ -278,23 +274,25 @@ def detached(module: cst.Module, ranges: Ranges, edit: DetachEdit) -> cst.Module
 def _detached_line(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, edit: DetachEdit
 ) -> cst.Module | None:
-    value = _kept(module, line, edit.name) if len(line.body) == 1 else None
+    value = _kept(line, edit.name) if len(line.body) == 1 else None
     if value is None:
         return None
     if edit.from_item:
-        if any(last_name(call.func) == "detach" for call in collect(line).calls):
+        if any(last_name(call.func) == "detach" for call in collect(line).of(cst.Call)):
             return module
-        items = [c for c in collect(line).calls if last_name(c.func) == "item" and not c.args]
+        items = [
+            c for c in collect(line).of(cst.Call) if last_name(c.func) == "item" and not c.args
+        ]
         if len(items) != 1 or not isinstance(items[0].func, cst.Attribute):
             return None
         if isinstance(line.body[0], cst.Expr) or not _only_shown(module, ranges, line, edit.name):
             return None
         function = items[0].func.with_changes(attr=cst.Name("detach"))
         return replaced(module, items[0], items[0].with_changes(func=function))
-    code = module.code_for_node(value)
+    code = source_of(value)
     if code.endswith((".detach()", ".item()")):
         return module
-    if _learned_from(module, _where_known(module, ranges, line, edit.name), edit.name):
+    if _learned_from(_where_known(module, ranges, line, edit.name), edit.name):
         return None
     if isinstance(value, (cst.Tuple, cst.List, cst.Dict)):
         return None
@@ -303,26 +301,24 @@ def _detached_line(
     return replaced(module, value, made)
 
 
-def _kept(
-    module: cst.Module, line: cst.SimpleStatementLine, name: str
-) -> cst.BaseExpression | None:
-    """What the statement adds to the name, or appends to it."""
+def _kept(line: cst.SimpleStatementLine, name: str) -> cst.BaseExpression | None:
+    """Return what the statement adds to the name, or appends to it."""
     statement = line.body[0]
     if isinstance(statement, cst.AugAssign):
         adds = isinstance(statement.operator, cst.AddAssign)
-        same = module.code_for_node(statement.target).strip() == name
+        same = source_of(statement.target) == name
         return statement.value if adds and same else None
     if isinstance(statement, cst.Assign) and len(statement.targets) == 1:
         value = statement.value
         if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Add):
             return None
-        target = module.code_for_node(statement.targets[0].target).strip()
-        left = module.code_for_node(value.left).strip()
+        target = source_of(statement.targets[0].target)
+        left = source_of(value.left)
         return value.right if target == name == left else None
     if isinstance(statement, cst.Expr) and isinstance(statement.value, cst.Call):
         call = statement.value
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in _KEEPS:
-            same = module.code_for_node(call.func.value).strip() == name
+            same = source_of(call.func.value) == name
             if same and len(call.args) == 1 and not call.args[0].star:
                 return call.args[0].value
     return None
@@ -331,7 +327,7 @@ def _kept(
 def _only_shown(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
 ) -> bool:
-    """Whether a tensor without dimensions does for a name what a number does."""
+    """Return True if a tensor without dimensions does for a name what a number does."""
     if not name.isidentifier() or not imports(module.body, "torch"):
         return False
     return only_arithmetic(_scope(module, ranges, line), name)
@@ -340,44 +336,42 @@ def _only_shown(
 def _scope(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine
 ) -> cst.Module | cst.FunctionDef:
-    """The innermost function around a statement, or the module."""
-    at = ranges[line].start.line
-    scopes = [f for f in collect(module).functions if covers(ranges, f, at)]
-    return max(scopes, key=lambda f: ranges[f].start.line, default=module)
+    """Return the innermost function around a statement, or the module."""
+    return innermost(collect(module).of(cst.FunctionDef), ranges, ranges[line].start.line) or module
 
 
 def _where_known(
     module: cst.Module, ranges: Ranges, line: cst.SimpleStatementLine, name: str
 ) -> cst.Module | cst.FunctionDef:
-    """Where a name may be read: an attribute or a global name in the whole file."""
+    """Return where a name may be read; an attribute or a global in the whole file."""
     scope = _scope(module, ranges, line)
     declared = matchers.findall(scope, matchers.NameItem(name=matchers.Name(name)))
     return scope if name.isidentifier() and not declared else module
 
 
-def _learned_from(module: cst.Module, scope: cst.Module | cst.FunctionDef, name: str) -> bool:
-    """Whether a backward pass goes through a name, or through what is computed from it."""
-    seen = collect(scope)
+def _learned_from(scope: cst.Module | cst.FunctionDef, name: str) -> bool:
+    """Return True if a backward pass goes through a name, or what is computed from it."""
+    syntax = collect(scope)
     known, size = {_mention(name)}, 0
     while len(known) > size:
         size = len(known)
         mentions = re.compile("|".join(known))
-        for one in seen.assigns:
-            if mentions.search(module.code_for_node(one.value)):
-                known |= {_mention(module.code_for_node(x.target).strip()) for x in one.targets}
-        for more in seen.augmented:
-            if mentions.search(module.code_for_node(more.value)):
-                known.add(_mention(module.code_for_node(more.target).strip()))
-        for function in seen.functions if isinstance(scope, cst.Module) else ():
-            given = [x.value for x in collect(function).returns if x.value is not None]
-            if any(mentions.search(module.code_for_node(x)) for x in given):
+        for assign in syntax.of(cst.Assign):
+            if mentions.search(source_of(assign.value)):
+                known |= {_mention(source_of(x.target)) for x in assign.targets}
+        for more in syntax.of(cst.AugAssign):
+            if mentions.search(source_of(more.value)):
+                known.add(_mention(source_of(more.target)))
+        for function in syntax.of(cst.FunctionDef) if isinstance(scope, cst.Module) else ():
+            given = [x.value for x in collect(function).of(cst.Return) if x.value is not None]
+            if any(mentions.search(source_of(x)) for x in given):
                 known.add(rf"(?<!\w){function.name.value}(?!\w)")
-    backward = [x for x in seen.calls if last_name(x.func) in _BACKWARD]
-    return any(mentions.search(module.code_for_node(x)) for x in backward)
+    backward = [x for x in syntax.of(cst.Call) if last_name(x.func) in _BACKWARD]
+    return any(mentions.search(source_of(x)) for x in backward)
 
 
 def _mention(name: str) -> str:
-    """A pattern of a name in source; of an attribute, whatever its owner is called there."""
+    """Return a pattern of a name in source; of an attribute, with any owner."""
     owner, _, attribute = name.rpartition(".")
     if owner and attribute.isidentifier():
         return rf"\.{attribute}(?!\w|\s*\()"

@@ -37,7 +37,7 @@ _OPTIONS = {
 
 
 def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
-    """ "TrainingArguments(..., bf16=True)", and the option of the command line that sets it.
+    """Return "TrainingArguments(..., bf16=True)", and the command line's option that sets it.
 
     Args:
         recording: says which library makes the backward passes.
@@ -46,7 +46,10 @@ def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
     Returns:
         None where the program's own code runs the loop, or its library knows no such argument.
     """
-    library = next((one.library for one in recording.main.passes if one.library), None)
+    library = next(
+        (training_pass.library for training_pass in recording.main.passes if training_pass.library),
+        None,
+    )
     known = _ARGUMENTS.get(library or "", {})
     if library is None or not wanted or not set(wanted) <= set(known):
         return None

@@ -20,12 +20,12 @@ _IMAGES = re.compile(r"\d+x\d+x\d+x\d+ (float|bfloat)")  # of a call's first ten
 
 
 def _trained(recording: Recording) -> list[ModelFacts]:
-    """The models that were called with gradients, by names of the user's code."""
+    """Return the models that were called with gradients, by names of the user's code."""
     return [model for model in training_models(recording) if model.call is not None]
 
 
 def around_forward(recording: Recording, context: str) -> list[Edit]:
-    """Each pass from the model's call up to the backward, in the function that leads to both.
+    """Return a `with` around each pass from the model's call up to the backward.
 
     Args:
         recording: says where they are.
@@ -35,15 +35,15 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
         [] unless it can be said of every pass: half of them would not be what was measured.
     """
     models = {model.ident: model for model in training_models(recording)}
-    found: dict[tuple[str, int], WithEdit] = {}
-    for one in recording.main.passes:
-        model, meeting = models.get(one.model), _meeting(one)
+    edits: dict[tuple[str, int], WithEdit] = {}
+    for training_pass in recording.main.passes:
+        model, meeting = models.get(training_pass.model), _meeting(training_pass)
         if model is None or meeting is None:
             return []
         forward, callee, before = meeting
-        known = found.get((forward.file, before))
+        known = edits.get((forward.file, before))
         if known is None or forward.line < known.line:
-            found[forward.file, before] = WithEdit(
+            edits[forward.file, before] = WithEdit(
                 file=forward.file,
                 line=forward.line,
                 callee=callee,
@@ -51,15 +51,15 @@ def around_forward(recording: Recording, context: str) -> list[Edit]:
                 context=context,
                 device=model.device.partition(":")[0],
             )
-    return list(found.values())
+    return list(edits.values())
 
 
-def _meeting(one: TrainingPass) -> tuple[Location, str, int] | None:
-    """Where both are in one function: the forward, what is called there, the backward's line."""
-    called = [one.name, *(where.function for where in one.forward[:-1])]
-    deepest = len(one.forward) - 1
+def _meeting(training_pass: TrainingPass) -> tuple[Location, str, int] | None:
+    """Return the forward, what is called there, and the backward's line in the same function."""
+    called = [training_pass.name, *(where.function for where in training_pass.forward[:-1])]
+    deepest = len(training_pass.forward) - 1
     for depth, (forward, backward) in enumerate(
-        zip(reversed(one.forward), reversed(one.backward), strict=False)
+        zip(reversed(training_pass.forward), reversed(training_pass.backward), strict=False)
     ):
         if (forward.file, forward.function) != (backward.file, backward.function):
             return None
@@ -75,7 +75,7 @@ _SCALER = "gradient_scaler"
 
 
 def with_scaler(recording: Recording) -> list[Edit]:
-    """A gradient scaler at the head of the file with the backward pass, and its calls there.
+    """Return edits that add a gradient scaler to the file of the backward pass.
 
     [] where there are several models or optimizers: one scaler counts one pass.
     """
@@ -91,7 +91,7 @@ def with_scaler(recording: Recording) -> list[Edit]:
 
 
 def before_training(recording: Recording, statement: str) -> list[Edit]:
-    """A statement for each model, where it has a name and the training loop has not begun.
+    """Return a statement for each model at a line before the training loop.
 
     Args:
         recording: says where that is.
@@ -100,14 +100,14 @@ def before_training(recording: Recording, statement: str) -> list[Edit]:
     Returns:
         [] unless it can be said of every model that was called.
     """
-    found: list[Edit] = []
+    edits: list[Edit] = []
     for model in _trained(recording):
         holder = model.holder
         if holder is None or model.holder_depth is None:
             return []
         if statement.startswith("{model} =") and "." in holder.name:
             return []  # somebody else may hold the attribute's old value
-        found.append(
+        edits.append(
             BeforeLoopEdit(
                 file=holder.location.file,
                 line=holder.location.line,
@@ -117,15 +117,15 @@ def before_training(recording: Recording, statement: str) -> list[Edit]:
                 needs_loop=model.holder_depth > 1,
             )
         )
-    return found
+    return edits
 
 
 def on_images(recording: Recording, method: str) -> list[Edit]:
-    """A method chained to the images that models are called with; [] where there are other inputs.
+    """Return edits that chain a method to the images that models are called with.
 
     What is one pixel in size (a generator's noise) has no layout to convert.
     """
-    found: list[Edit] = []
+    edits: list[Edit] = []
     for model in _trained(recording):
         call = model.call
         if call is None or not model.input_shapes:
@@ -135,5 +135,5 @@ def on_images(recording: Recording, method: str) -> list[Edit]:
         if not all(_IMAGES.match(shapes) for shapes in model.input_shapes):
             return []
         place = call.location
-        found.append(InputEdit(file=place.file, line=place.line, callee=call.name, method=method))
-    return found
+        edits.append(InputEdit(file=place.file, line=place.line, callee=call.name, method=method))
+    return edits

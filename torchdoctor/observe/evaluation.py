@@ -35,7 +35,7 @@ class Units:
 
 
 def learning_rows(events: Events) -> np.ndarray:
-    """Rows of the events that mean that something was learned: backwards and optimizer steps.
+    """Return the rows of events that show learning: backwards and optimizer steps.
 
     A log without phases (a timed launch) holds only their ends. Where there are neither, and the
     user has said so, batches.
@@ -68,7 +68,7 @@ def cut_units(events: Events) -> Units:
 
 
 def evaluation_units(units: Units) -> np.ndarray:
-    """Whether each unit is evaluation; bool of shape (units,)."""
+    """Return True if each unit is evaluation; bool of shape (units,)."""
     learning_loaders = np.unique(units.loader[units.learns])
     of_learning_loader = np.isin(units.loader, learning_loaders)
     without_learning = units.is_fetch & (units.value != EXHAUSTED) & ~units.learns
@@ -82,14 +82,14 @@ def evaluation_units(units: Units) -> np.ndarray:
 
 
 def evaluates_training_loader(events: Events) -> bool:
-    """Whether batches of a loader that is learned from were evaluated only."""
+    """Return True if batches of a loader that is learned from were evaluated only."""
     units = cut_units(events)
     learning = np.unique(units.loader[units.learns])
     return bool((evaluation_units(units) & np.isin(units.loader, learning)).any())
 
 
 def evaluation_mask(events: Events) -> np.ndarray:
-    """Whether the stretch after each event is evaluation; bool of shape (n,)."""
+    """Return True if the stretch after each event is evaluation; bool of shape (n,)."""
     mask = np.zeros(len(events), dtype=bool)
     units = cut_units(events)
     chosen = evaluation_units(units)
@@ -122,7 +122,7 @@ def _eval_mode_forwards(events: Events) -> np.ndarray:
 
 
 def _first_at_or_after(sorted_rows: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The first of `sorted_rows` at or after each row; a huge number where there is none."""
+    """Return the first of `sorted_rows` at or after each row; a huge number if there is none."""
     padded = np.append(sorted_rows, np.iinfo(np.int64).max)
     return padded[np.searchsorted(sorted_rows, rows)]
 

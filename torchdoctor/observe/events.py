@@ -25,7 +25,7 @@ _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
 
 
 def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
-    """The log with backwards where the program made none but computed gradients otherwise.
+    """Return the log with backwards if the program made none but computed gradients otherwise.
 
     Args:
         rows: (code, ident, t_ns, value) by time; int64 of shape (n, 4).
@@ -59,7 +59,7 @@ def _any(code: np.ndarray, *wanted: int) -> bool:
 
 
 def _backward_of(begins: np.ndarray) -> int:
-    """The kind of call that ends a step's computation, number in `GRADIENT_CALLS`."""
+    """Return the kind of call that ends a step's computation, number in `GRADIENT_CALLS`."""
     kinds, time = begins[:, 1], begins[:, 2]
     counts = np.bincount(kinds, minlength=len(step_log.GRADIENT_CALLS))
 
@@ -86,7 +86,7 @@ def _without_batches(rows: np.ndarray) -> np.ndarray:
 
 
 def _batches_trained_on(rows: np.ndarray) -> np.ndarray:
-    """Without the batches of loaders whose models are only evaluated, where others train."""
+    """Return the log without batches of loaders whose models are only evaluated."""
     code, loader = rows[:, 0], rows[:, 1] & ((1 << step_log.LOADER_BITS) - 1)
     learned = np.flatnonzero(code == step_log.LEARNED)
     trains = (code == step_log.FORWARD_BEGIN) & ((rows[:, 3] & 2) > 0)
@@ -115,20 +115,20 @@ class Events:
         return len(self.code)
 
     def at(self, *codes: int) -> np.ndarray:
-        """Row numbers of the events with one of these codes, ascending."""
-        found = self.code == codes[0]
+        """Return the row numbers of the events with one of these codes, ascending."""
+        wanted = self.code == codes[0]
         for code in codes[1:]:
-            found |= self.code == code
-        return np.flatnonzero(found)
+            wanted |= self.code == code
+        return np.flatnonzero(wanted)
 
     @property
     def loader(self) -> np.ndarray:
-        """The loader's number of each row; only meaningful for loader and fetch events."""
+        """Return the loader's number of each row; only meaningful for loader and fetch events."""
         return self.ident & _LOADER_MASK
 
 
 def from_rows(rows: np.ndarray) -> Events:
-    """Events of an int64 array of shape (n, 4), sorted by time (equal times keep their order).
+    """Return the events of an int64 array of shape (n, 4), sorted by time.
 
     Where no backward was made, the calls of `torch.autograd.grad` that take its place are backwards
     in what is returned.
@@ -147,7 +147,7 @@ def read_events(path: Path) -> Events:
 
 
 def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
-    """Everything that the processes of one launch left in their channel folder.
+    """Read everything that the processes of a launch left in their channel folder.
 
     Returns:
         Events by pid, facts by pid, and a sentence for each file that could not be read.

@@ -47,17 +47,17 @@ class ObservationWatch:
         self._next_look = 0.0
 
     def __call__(self, running: RunningLaunch) -> bool:
-        """True when the launch may be stopped; reads the step log about twice a second."""
+        """Return True when the launch may be stopped; reads the step log about twice a second."""
         now = time.monotonic()
         if now < self._next_look:
             return False
         self._next_look = now + _LOOK_EVERY_S
         events, facts, _ = read_channel(running.channel)
-        found = find_boundary(events, facts, self._step_on)
-        if isinstance(found, NoSteps):
+        steps = find_boundary(events, facts, self._step_on)
+        if isinstance(steps, NoSteps):
             self.gave_up = running.elapsed_s > self._wait_s
             return self.gave_up
-        durations = step_durations(events[found.trainers[0]], found)
+        durations = step_durations(events[steps.trainers[0]], steps)
         # Reading grows with the log: look less often at a program with very many events.
         self._next_look += 10 * (time.monotonic() - now)
         return self._enough(len(durations), float(durations.sum()))
@@ -87,17 +87,17 @@ _OWN_OPTIONS = frozenset(
 def check_usable(
     result: LaunchResult,
     events: dict[int, Events],
-    found: StepsFound | NoSteps,
+    outcome: StepsFound | NoSteps,
     workload: Workload,
 ) -> None:
-    """Nothing where steps were found.
+    """Raise the error that explains it if the launch has too few steps.
 
     Raises:
         ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
     """
     steps = 0
-    if isinstance(found, StepsFound):
-        steps = len(step_durations(events[found.trainers[0]], found))
+    if isinstance(outcome, StepsFound):
+        steps = len(step_durations(events[outcome.trainers[0]], outcome))
     failed = result.ended == "exited" and result.exit_code != 0
     if failed and steps < FEW_STEPS:
         raise ProgramFailed(
@@ -106,19 +106,19 @@ def check_usable(
             result.exit_code,
         )
     if result.ended == "timed-out" and steps < FEWEST_STEPS:
-        seen, todo = f"{steps} were seen", ""
-        if isinstance(found, NoSteps):
-            seen, todo = found.reason, f" {found.advice}"
+        problem, todo = f"{steps} were seen", ""
+        if isinstance(outcome, NoSteps):
+            problem, todo = outcome.reason, f" {outcome.advice}"
         raise TimedOut(
             f"Stopped after {result.wall_s:.0f} s without enough training steps: "
-            f"{seen.rstrip('.')}.{todo} {_LONGER}"
+            f"{problem.rstrip('.')}.{todo} {_LONGER}"
         )
-    if isinstance(found, NoSteps):
-        raise NoStepFound(f"No training step was found: {found.reason} {found.advice}")
+    if isinstance(outcome, NoSteps):
+        raise NoStepFound(f"No training step was found: {outcome.reason} {outcome.advice}")
 
 
 def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
-    """How a program failed of which `steps` were enough; None: it did not, or we ended it."""
+    """Return how a program failed after enough steps; None: it did not, or was stopped."""
     if result.ended != "exited" or not result.exit_code:
         return None
     return ProgramFailure(
@@ -127,35 +127,35 @@ def own_failure(result: LaunchResult, steps: int) -> ProgramFailure | None:
 
 
 def _last_words(result: LaunchResult, workload: Workload) -> str:
-    said = result.output_tail.strip()
-    if not said:
+    output = result.output_tail.strip()
+    if not output:
         return "It printed nothing. Make it run without torchdoctor first."
     given = {argument.partition("=")[0] for argument in workload.command}
-    ours = sorted(option for option in given & _OWN_OPTIONS if option in said)
+    ours = sorted(option for option in given & _OWN_OPTIONS if option in output)
     todo = "Make it run without torchdoctor first."
     if ours:
         todo = (
             f"{', '.join(ours)} went to the program: torchdoctor's own options stand before the "
             "script."
         )
-    return f"Its own output ends with:\n\n{said}\n\n{todo}"
+    return f"Its own output ends with:\n\n{output}\n\n{todo}"
 
 
-def step_start_s(trainer: Events, found: StepsFound, result: LaunchResult) -> float:
-    """Seconds from the launch's start to the first iteration: what every launch pays again."""
-    total = float(step_durations(trainer, found).sum())
+def step_start_s(trainer: Events, steps: StepsFound, result: LaunchResult) -> float:
+    """Return the seconds from the launch's start to the first iteration."""
+    total = float(step_durations(trainer, steps).sum())
     most = max(result.wall_s - total, 0.0)
     if result.began_s is None:
         return most
     # Not what follows the last iteration: an evaluation, a checkpoint, the end of the process.
-    first = float(trainer.t_ns[boundary_rows(trainer, found.boundary)[0]]) / 1e9 - result.began_s
+    first = float(trainer.t_ns[boundary_rows(trainer, steps.boundary)[0]]) / 1e9 - result.began_s
     return first if 0.0 <= first <= most else most
 
 
 def trainers_first(
     facts: Mapping[int, ProcessFacts], trainers: Sequence[int]
 ) -> list[ProcessFacts]:
-    """Facts of all processes: the main trainer's, the other trainers', the rest; never nothing."""
+    """Return the facts of all processes: main trainer, other trainers, the rest; never nothing."""
     first = [facts[pid] for pid in trainers if pid in facts]
     rest = [fact for pid, fact in sorted(facts.items()) if pid not in trainers]
     return [*first, *rest] or [ProcessFacts(pid=trainers[0])]
@@ -184,7 +184,7 @@ class Profiled:
     analysed: ProcessFacts | None = None  # None: the program ended before
 
     def added_to(self, processes: list[ProcessFacts]) -> list[ProcessFacts]:
-        """What was observed, the main trainer first, with what only those hooks see."""
+        """Return the observed processes, with what only the profiled launch sees in the first."""
         if self.analysed is None:
             return processes
         seen_there = {name: getattr(self.analysed, name) for name in ANALYSED}

@@ -28,7 +28,7 @@ _BRACKETS = (
 
 
 def is_open(events: Events, begin: int, end: int) -> np.ndarray:
-    """Whether such a bracket is open right after each event; bool of shape (n,)."""
+    """Return True if such a bracket is open right after each event; bool of shape (n,)."""
     change = (events.code == begin).astype(np.int64) - (events.code == end)
     depth = np.cumsum(change)
     if not len(depth):
@@ -42,7 +42,7 @@ def is_open(events: Events, begin: int, end: int) -> np.ndarray:
 
 
 def phase_after(events: Events) -> np.ndarray:
-    """Index into `PHASES` of the stretch that follows each event; int64 of shape (n,)."""
+    """Return the index into `PHASES` of the stretch that follows each event."""
     phase = np.full(len(events), _OTHER, dtype=np.int64)
     for begin, end, number in _BRACKETS:
         phase[is_open(events, begin, end)] = number
@@ -50,7 +50,7 @@ def phase_after(events: Events) -> np.ndarray:
 
 
 def stretches(events: Events) -> np.ndarray:
-    """Seconds from each event to the next (0 after the last); float64 of shape (n,)."""
+    """Return the seconds from each event to the next (0 after the last); float64 of shape (n,)."""
     if not len(events):
         return np.zeros(0)
     return np.append(np.diff(events.t_ns), 0) / 1e9
@@ -63,7 +63,7 @@ def sum_by_step(step: np.ndarray, weights: np.ndarray, steps: int) -> np.ndarray
 
 
 def phase_seconds(events: Events, edges: np.ndarray) -> np.ndarray:
-    """Seconds of each phase in each step.
+    """Return the seconds of each phase in each step.
 
     Args:
         events: one process's events.
@@ -86,7 +86,7 @@ def phase_seconds(events: Events, edges: np.ndarray) -> np.ndarray:
 
 
 def step_numbers(events: Events, edges: np.ndarray) -> np.ndarray:
-    """The step that each event (and the stretch after it) belongs to; -1 before the first."""
+    """Return the step that each event and the stretch after it belong to; -1: before the first."""
     return np.searchsorted(edges, np.arange(len(events)), side="right") - 1
 
 
@@ -96,7 +96,7 @@ def before_forwards(
     evaluation: np.ndarray | None = None,
     every_batch: bool = False,
 ) -> np.ndarray:
-    """Seconds of host time right before each step's first forward, outside any phase.
+    """Return the seconds of host time right before each step's first forward, outside any phase.
 
     Where no module's call shows a forward, they go on to the first backward, and samples of stacks
     tell the forward in them. They are counted from whatever came last (the boundary, a fetch, an

@@ -19,7 +19,7 @@ def shares(
     unseen_forward: float = 0.0,
     outside: float = 0.0,
 ) -> Shares:
-    """Where the step's time goes: from the trace on a GPU, else from the step log.
+    """Return where the step's time goes: from the trace on a GPU, else from the step log.
 
     A profiled step is longer than a real one, so what kernels hide of the loader's wait shifts:
     where the trace's data loader share differs by over ten points from the step log's, the step
@@ -46,7 +46,7 @@ def shares(
 
 
 def share_doubts(steps: StepStatistics | None, trace: TraceStatistics | None) -> list[str]:
-    """A sentence where the profiled steps are unlike the real ones, for one the wait for data."""
+    """Return a sentence if the profiled steps are unlike the real ones."""
     if steps is not None and trace is not None and unlike_profiled(steps, trace):
         return [_of_other_conditions(steps, trace)]
     if trace is None or not trace.has_device:
@@ -75,12 +75,12 @@ def with_inline_preparation(recording: Recording) -> Recording:
     It is host time outside any phase, so it is taken from "other" and then from what the trace
     saw of it in operators. On a GPU only what no kernel hides counts.
     """
-    found = inline_preparation(recording)
+    preparation = inline_preparation(recording)
     known = recording.shares
-    if found is None or found.share < _WORTH_COUNTING or known.data_loader is None:
+    if preparation is None or preparation.share < _WORTH_COUNTING or known.data_loader is None:
         return recording
     cpu, other = known.cpu or 0.0, known.other or 0.0
-    moved = min(found.share, cpu + other)
+    moved = min(preparation.share, cpu + other)
     left = max(other - moved, 0.0)
     changed = replace(
         known,
@@ -92,7 +92,7 @@ def with_inline_preparation(recording: Recording) -> Recording:
 
 
 def _logged_wait(steps: StepStatistics | None, trace: TraceStatistics) -> float | None:
-    """Share of the real step that waits for data and that no device work can hide.
+    """Return the share of the real step that waits for data and that no device work can hide.
 
     The step log alone gives an upper bound, because the host also waits while kernels that were
     launched before still run; what the device does in a step takes as long without a profiler.
@@ -105,7 +105,7 @@ def _logged_wait(steps: StepStatistics | None, trace: TraceStatistics) -> float 
 
 
 def _with_data_share(known: Shares, data: float) -> Shares:
-    """`known` with another data loader share; the others keep their proportions."""
+    """Return `known` with another data loader share; the others keep their proportions."""
     rest = 1.0 - (known.data_loader or 0.0)
     scale = (1.0 - data) / rest if rest > 0 else 0.0
     scaled = {name: value * scale for name, value in asdict(known).items() if value is not None}
@@ -115,7 +115,7 @@ def _with_data_share(known: Shares, data: float) -> Shares:
 def _host_shares(
     steps: StepStatistics, trace: TraceStatistics | None, unseen_forward: float, outside: float
 ) -> Shares:
-    """Without a GPU: the step log's phases, and from the trace what lies outside of them."""
+    """Return the shares without a GPU: the log's phases, and operators outside of them."""
     data = min(max(steps.data_wait_s / steps.mean_s, 0.0), 1.0)
     computing = (steps.forward_s + steps.backward_s + steps.optimizer_s) / steps.mean_s
     computing += min(unseen_forward, steps.other_s / steps.mean_s)

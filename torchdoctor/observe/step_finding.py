@@ -46,7 +46,7 @@ class NoSteps:
 
 
 def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
-    """Rows of the events that begin an iteration, by the rule that the probe follows.
+    """Return the rows of the events that begin an iteration, by the probe's own rule.
 
     A loader's boundary is the beginning of a fetch when something was learned since the last
     boundary; so evaluating over the training loader, or fetching ahead, begins no iteration.
@@ -117,7 +117,7 @@ def find_boundary(
 def training_processes(
     events_by_pid: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
 ) -> list[int]:
-    """Pids of the processes that train, the main one first."""
+    """Return the pids of the processes that train, the main one first."""
     marks: dict[int, int] = {}
     for pid, events in events_by_pid.items():
         fact = facts.get(pid)
@@ -155,7 +155,7 @@ def _decide(events: Events, facts: ProcessFacts) -> Boundary:
 
 
 def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
-    """Loaders that a line of the program makes again and again, as in each epoch.
+    """Return the loaders that a line of the program makes again and again, as in each epoch.
 
     None of them goes on as long as the training does, so none can be waited for in a trial.
     """
@@ -179,7 +179,7 @@ def _made_anew(events: Events, facts: ProcessFacts) -> set[int]:
 def _training_loader(
     events: Events, left_out: Collection[int] = (), steady: bool = True
 ) -> Boundary | None:
-    """The loader whose batches the training loop goes through; None where there is none."""
+    """Return the loader whose batches the training loop goes through; None where there is none."""
     best: tuple[int, int, Boundary] | None = None
     fetches = events.at(step_log.FETCH_BEGIN)
     learned = learning_rows(events)
@@ -200,7 +200,7 @@ def _training_loader(
 
 
 def _without_loader(events: Events) -> Boundary:
-    """By the optimizer's cycle, or by backwards where that says too little."""
+    """Return the optimizer's cycle as the boundary, or backwards if that says too little."""
     learned = learning_rows(events)
     backwards = len(events.at(step_log.BACKWARD_BEGIN))
     slowest = _slowest_optimizer(events, learned)
@@ -214,7 +214,7 @@ def _without_loader(events: Events) -> Boundary:
 
 
 def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True) -> Boundary | None:
-    """The optimizer with the fewest steps of those that step all the time."""
+    """Return the optimizer with the fewest steps of those that step all the time."""
     ends = events.at(step_log.OPTIMIZER_END)
     idents, counts = np.unique(events.ident[ends], return_counts=True)
     best: tuple[int, Boundary] | None = None
@@ -229,7 +229,7 @@ def _slowest_optimizer(events: Events, learned: np.ndarray, steady: bool = True)
 
 
 def _goes_on(events: Events, rows: np.ndarray, learned: np.ndarray) -> bool:
-    """Whether these events span most of the learning, by its time or by its events.
+    """Return True if these events span most of the learning, by its time or by its events.
 
     A loader that is constructed anew each epoch, or layers trained one after the other, do not.
     """

@@ -39,7 +39,7 @@ class StepLanes:
 
 
 def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes | None:
-    """Phases of the main training process in usual steps; None: there is no whole step.
+    """Return the phases of the main training process in usual steps; None: there is no whole step.
 
     Args:
         events: of the process.
@@ -62,7 +62,7 @@ def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes
 
 
 def lanes_of_trace(trace: Trace) -> StepLanes | None:
-    """What host and devices did in usual steps of a trace; None: it has no length."""
+    """Return what host and devices did in usual steps of a trace; None: it has no length."""
     timeline = build_timeline(trace)
     steps = timeline.steps
     if not len(steps) or steps.total <= 0:
@@ -80,9 +80,7 @@ def lanes_of_trace(trace: Trace) -> StepLanes | None:
 
 
 def _host_lanes(trace: Trace) -> dict[str, Intervals]:
-    """Operators of the host on any thread but those that only fetch; what is no backward and no
-    optimizer counts forward.
-    """
+    """Return operators of threads that do not only fetch; forward is all that is nothing else."""
 
     def where(table: Table, wanted: Callable[[str], object]) -> Intervals:
         rows = named(trace, table, np.array([bool(wanted(name)) for name in trace.names]))
@@ -108,7 +106,7 @@ def _host_lanes(trace: Trace) -> dict[str, Intervals]:
 
 
 def _usual(durations: np.ndarray, warmup: int) -> int:
-    """The first of consecutive steps whose time together is nearest to the median's."""
+    """Return the first of consecutive steps whose time together is nearest to the median's."""
     steps = min(_STEPS, len(durations) - warmup)
     sums = np.convolve(durations[warmup:], np.ones(steps), mode="valid")
     usual = steps * float(np.median(durations[warmup:]))
@@ -124,8 +122,8 @@ def _cut(
     steps_known: bool = True,
 ) -> StepLanes:
     shown = {}
-    for label, found in lanes.items():
-        inside = union(np.clip(found.start, begin, end), np.clip(found.end, begin, end))
+    for label, covered in lanes.items():
+        inside = union(np.clip(covered.start, begin, end), np.clip(covered.end, begin, end))
         if len(inside):
             shown[label] = Intervals(inside.start - begin, inside.end - begin)
     return StepLanes(first=first, edges=edges - begin, lanes=shown, steps_known=steps_known)

@@ -25,20 +25,20 @@ _BACKWARD = {
 
 
 def advice(events: Mapping[int, Events]) -> str:
-    """What makes the steps of a program known in which nothing is learned, as far as was seen."""
+    """Return the advice that makes the steps of a program known."""
     explicit = "call torchdoctor.step() at the end of each iteration"
-    if any(fetched(one) > 1 for one in events.values()):
+    if any(fetched(log) > 1 for log in events.values()):
         return f"If it trains all the same, give --step-on loader, or {explicit}."
     return f"If it trains, {explicit}."
 
 
 def fetched(events: Events) -> int:
-    """Batches that came of any DataLoader."""
+    """Return the batches that came of any DataLoader."""
     return int((events.value[events.at(step_log.FETCH_END)] != -1).sum())
 
 
 def absence(kind: str) -> str:
-    """Why steps cannot be told by what the user named."""
+    """Return why steps cannot be told by what the user named."""
     return {
         "loader": "no DataLoader fed the training",
         "optimizer": "no optimizer stepped",
@@ -48,10 +48,10 @@ def absence(kind: str) -> str:
 
 
 def words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
-    """What one iteration is, with the counts that it rests on."""
+    """Return what one iteration is, with the counts that it rests on."""
     if boundary.kind == "loader":
         place = next((x.location for x in facts.loaders if x.ident == boundary.ident), None)
-        what = f"one iteration is one batch of the DataLoader{_at(place)}"
+        iteration = f"one iteration is one batch of the DataLoader{_at(place)}"
     elif boundary.kind == "optimizer":
         fact = next((x for x in facts.optimizers if x.ident == boundary.ident), None)
         name = fact.cls.rsplit(".", 1)[-1] if fact is not None and fact.cls else "the optimizer"
@@ -62,15 +62,15 @@ def words(boundary: Boundary, events: Events, facts: ProcessFacts) -> str:
             why = "no fetch of a DataLoader goes with each step"
         else:  # one made anew in each epoch counts as many
             why = f"no one of {feeding} DataLoaders feeds each step"
-        what = f"{why}, so one iteration is one step of {name}"
-        what += _at(fact.location if fact is not None else None)
+        iteration = f"{why}, so one iteration is one step of {name}"
+        iteration += _at(fact.location if fact is not None else None)
     elif boundary.kind == "backward":
-        what = f"one iteration is {_BACKWARD[events.learned_by]}"
+        iteration = f"one iteration is {_BACKWARD[events.learned_by]}"
     else:
-        what = "one iteration is one call of torchdoctor.step()"
+        iteration = "one iteration is one call of torchdoctor.step()"
     if events.learned_by == "batch":
-        what += ", though no backward pass and no optimizer step was seen"
-    return f"{what} ({tally(events)})"
+        iteration += ", though no backward pass and no optimizer step was seen"
+    return f"{iteration} ({tally(events)})"
 
 
 def _at(place: Location | None) -> str:
@@ -78,7 +78,7 @@ def _at(place: Location | None) -> str:
 
 
 def tally(events: Events) -> str:
-    """How much of each kind was seen."""
+    """Return how much of each kind was seen."""
     counted = _counted(events)
     return f"{counted} seen" if counted else "no pass or step had ended"
 
@@ -98,11 +98,11 @@ def _counted(events: Events) -> str:
         (len(events.at(step_log.OPTIMIZER_END)), "optimizer step", "optimizer steps"),
         (len(events.at(step_log.EXPLICIT_STEP)), "call of it", "calls of it"),
     )
-    return ", ".join(f"{n} {one if n == 1 else many}" for n, one, many in counts if n)
+    return ", ".join(f"{n} {singular if n == 1 else plural}" for n, singular, plural in counts if n)
 
 
 def seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]) -> str:
-    """What a program without training steps did."""
+    """Return what a program without training steps did."""
     if not events and not facts:
         return (
             "no process of the program fetched a batch from a DataLoader, made a backward pass or "
@@ -111,7 +111,7 @@ def seen_instead(events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
     busiest = max(events.values(), key=len, default=None)
     if busiest is None or not len(busiest):
         return "the program imported torch, but fetched no batch and made no backward pass."
-    seen = _counted(busiest)
+    counts = _counted(busiest)
     if len(busiest.at(step_log.FORWARD_BEGIN)):
-        return f"{seen}, but no backward pass: this looks like inference, not training."
-    return f"{seen or 'loaders were started'}, but no forward or backward pass."
+        return f"{counts}, but no backward pass: this looks like inference, not training."
+    return f"{counts or 'loaders were started'}, but no forward or backward pass."

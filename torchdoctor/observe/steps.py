@@ -39,7 +39,7 @@ _LONGEST_SEARCH = 2000
 
 
 def shows_slope(durations: np.ndarray) -> bool:
-    """Whether the last ten step times still fall (a rank test: robust against single spikes)."""
+    """Return True if the last ten step times still fall, by a rank test that ignores spikes."""
     last = durations[-_TREND_STEPS:]
     if len(last) < _TREND_STEPS:
         return False
@@ -51,7 +51,7 @@ def shows_slope(durations: np.ndarray) -> bool:
 
 
 def settled_after(durations: np.ndarray) -> int | None:
-    """How many steps it took until the last ten showed no slope; None: fewer than ten steps."""
+    """Return the steps until the last ten showed no slope; None: fewer than ten steps."""
     for count in range(_TREND_STEPS, min(len(durations), _LONGEST_SEARCH) + 1):
         if not shows_slope(durations[:count]):
             return count
@@ -61,7 +61,7 @@ def settled_after(durations: np.ndarray) -> int | None:
 def cycle_length(
     epoch_ends: np.ndarray, durations: np.ndarray, optimizer_steps_per_step: float = 1.0
 ) -> int | None:
-    """Steps per regular cycle, where one was seen.
+    """Return the steps per regular cycle, where one was seen.
 
     Args:
         epoch_ends: step numbers in which the training loader was found exhausted, ascending.
@@ -96,7 +96,7 @@ def _period_of_long_steps(durations: np.ndarray) -> int | None:
 
 
 def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
-    """Seconds per step of each optimizer's updates.
+    """Return the seconds per step of each optimizer's updates.
 
     Counted from the last forward or backward within `step(closure)`, or from its beginning where
     there is none, to its end. A `step` called within another's is no part of the outer one.
@@ -143,7 +143,7 @@ _ENOUGH_FOR_P99 = 50
 
 def step_statistics(
     trainers: Sequence[Events],
-    found: StepsFound,
+    steps_found: StepsFound,
     warmup: int | None = None,
     window: int | None = None,
     program_ended: bool = False,
@@ -164,7 +164,7 @@ def step_statistics(
         ValueError: where fewer than two boundaries are in the events.
     """
     events = trainers[0]
-    rows = boundary_rows(events, found.boundary)
+    rows = boundary_rows(events, steps_found.boundary)
     if len(rows) < 2:
         raise ValueError(f"{len(rows)} boundaries make no iteration")
     durations = np.diff(events.t_ns[rows]) / 1e9
@@ -176,12 +176,12 @@ def step_statistics(
     measured = durations[warmup : warmup + len(edges) - 1]
     steps = len(measured)
     mean, median = float(measured.mean()), float(np.median(measured))
-    counts = _counts(events, edges, found)
-    rates = [_samples_per_second(t, found, warmup, window) for t in trainers]
+    counts = _counts(events, edges, steps_found)
+    rates = [_samples_per_second(t, steps_found, warmup, window) for t in trainers]
     samples = None if None in rates else sum(r for r in rates if r is not None) * mean
     return StepStatistics(
-        boundary=found.boundary,
-        how_found=found.how_found,
+        boundary=steps_found.boundary,
+        how_found=steps_found.how_found,
         steps=steps,
         warmup_steps=warmup,
         median_s=median,
@@ -198,28 +198,30 @@ def step_statistics(
         still_warming=shows_slope(measured),
         program_ended=program_ended,
         total_steps_seen=len(durations),
-        **_phase_means(events, edges, found.boundary),
-        **_fetch_figures(events, edges, found),
+        **_phase_means(events, edges, steps_found.boundary),
+        **_fetch_figures(events, edges, steps_found),
         **_copy_figures(events, edges),
         update_s=update_seconds(events, edges),
         **counts,
     )
 
 
-def step_durations(events: Events, found: StepsFound) -> np.ndarray:
-    """Seconds of every complete iteration that was seen; float64 of shape (iterations,)."""
-    return np.diff(events.t_ns[boundary_rows(events, found.boundary)]) / 1e9
+def step_durations(events: Events, steps_found: StepsFound) -> np.ndarray:
+    """Return the seconds of every complete iteration; float64 of shape (iterations,)."""
+    return np.diff(events.t_ns[boundary_rows(events, steps_found.boundary)]) / 1e9
 
 
-def window_ns(trainer: Events, found: StepsFound, statistics: StepStatistics) -> tuple[int, int]:
-    """Begin and end of the measured window on the probe's clock (ns), for the sensors."""
-    rows = boundary_rows(trainer, found.boundary)
+def window_ns(
+    trainer: Events, steps_found: StepsFound, statistics: StepStatistics
+) -> tuple[int, int]:
+    """Return begin and end of the measured window on the probe's clock (ns), for the sensors."""
+    rows = boundary_rows(trainer, steps_found.boundary)
     first = statistics.warmup_steps
     return int(trainer.t_ns[rows[first]]), int(trainer.t_ns[rows[first + statistics.steps]])
 
 
 def _fetched_samples(events: Events, begin: int, end: int, loader: int) -> float | None:
-    """Samples of a log of fetches' ends only: every batch of this loader is trained on."""
+    """Return the samples of a log that holds only the ends of fetches."""
     rows = events.at(step_log.FETCH_END)
     rows = rows[(rows > begin) & (rows < end) & (events.loader[rows] == loader)]
     values = events.value[rows]
@@ -230,7 +232,7 @@ def _fetched_samples(events: Events, begin: int, end: int, loader: int) -> float
 
 
 def count_samples(events: Events, begin: int, end: int, loader: int | None) -> float | None:
-    """Samples of the training batches fetched in rows begin .. end-1.
+    """Return the samples of the training batches fetched in rows begin .. end-1.
 
     Args:
         events: one process's events.
@@ -259,17 +261,17 @@ def count_samples(events: Events, begin: int, end: int, loader: int | None) -> f
 
 
 def _taking_turns(units: Units, useful: np.ndarray) -> list[int]:
-    """Loaders that are learned from, one after the other; of two that are zipped the busier."""
+    """Return the loaders that are learned from in turn; of two that are zipped the busier."""
     learned, counts = np.unique(units.loader[useful & units.learns], return_counts=True)
-    found: list[int] = []
+    loaders: list[int] = []
     spans: list[tuple[int, int]] = []
     for ident in learned[np.argsort(-counts, kind="stable")]:
         rows = units.start[useful & (units.loader == ident)]
         first, last = int(rows[0]), int(rows[-1])
         if all(last < begin or end < first for begin, end in spans):
-            found.append(int(ident))
+            loaders.append(int(ident))
             spans.append((first, last))
-    return found
+    return loaders
 
 
 def _default_warmup(steps: int, settled: int | None) -> int:
@@ -278,15 +280,15 @@ def _default_warmup(steps: int, settled: int | None) -> int:
 
 
 def _samples_per_second(
-    events: Events, found: StepsFound, warmup: int, window: int | None
+    events: Events, steps_found: StepsFound, warmup: int, window: int | None
 ) -> float | None:
-    rows = boundary_rows(events, found.boundary)
+    rows = boundary_rows(events, steps_found.boundary)
     rows = rows[min(warmup, max(len(rows) - 2, 0)) :]
     if window is not None:
         rows = rows[: window + 1]
     if len(rows) < 2:
         return 0.0  # this trainer did nothing in the window
-    loader = found.boundary.ident if found.boundary.kind == "loader" else None
+    loader = steps_found.boundary.ident if steps_found.boundary.kind == "loader" else None
     samples = count_samples(events, int(rows[0]), int(rows[-1]), loader)
     seconds = float(events.t_ns[rows[-1]] - events.t_ns[rows[0]]) / 1e9
     return None if samples is None or seconds <= 0 else samples / seconds
@@ -324,11 +326,11 @@ def _phase_means(events: Events, edges: np.ndarray, boundary: Boundary) -> dict[
     return figures
 
 
-def _fetch_figures(events: Events, edges: np.ndarray, found: StepsFound) -> dict[str, Any]:
+def _fetch_figures(events: Events, edges: np.ndarray, steps_found: StepsFound) -> dict[str, Any]:
     units = cut_units(events)
     whole = units.is_fetch & (units.fetched_row >= 0) & (units.value != EXHAUSTED)
-    if found.boundary.kind == "loader":
-        of_training = units.loader == found.boundary.ident
+    if steps_found.boundary.kind == "loader":
+        of_training = units.loader == steps_found.boundary.ident
     else:
         of_training = np.isin(units.loader, units.loader[units.learns])
     begin = units.start[whole]
@@ -369,7 +371,7 @@ def _copy_figures(events: Events, edges: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _counts(events: Events, edges: np.ndarray, found: StepsFound) -> dict[str, Any]:
+def _counts(events: Events, edges: np.ndarray, steps_found: StepsFound) -> dict[str, Any]:
     steps = len(edges) - 1
 
     def inside(rows: np.ndarray) -> np.ndarray:
@@ -378,8 +380,8 @@ def _counts(events: Events, edges: np.ndarray, found: StepsFound) -> dict[str, A
     stepped = inside(events.at(step_log.OPTIMIZER_BEGIN))
     units = cut_units(events)
     batches = units.is_fetch & (units.value != EXHAUSTED) & ~evaluation_units(units)
-    if found.boundary.kind == "loader":
-        batches &= units.loader == found.boundary.ident
+    if steps_found.boundary.kind == "loader":
+        batches &= units.loader == steps_found.boundary.ident
     return {
         "backwards_per_step": len(inside(events.at(step_log.BACKWARD_BEGIN))) / steps,
         "optimizer_steps_per_step": len(stepped) / steps,

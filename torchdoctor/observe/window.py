@@ -30,7 +30,7 @@ class Window:
     max_window_s: float
 
     def overruled(self, measure_steps: int | None, warmup_steps: int | None) -> Window:
-        """The same with what the user asked for instead; None: nothing."""
+        """Return the window with what the user asked for instead; None: nothing."""
         window = self
         if warmup_steps is not None:
             window = replace(window, warmup_steps=warmup_steps)
@@ -39,7 +39,7 @@ class Window:
         return window
 
     def warmed_up(self, steps: int, step_s: float, start_s: float) -> Window:
-        """With so long a warm-up, where that at most doubles what a launch takes."""
+        """Return the window with a longer warm-up, if that at most doubles what a launch takes."""
         launch_s = start_s + (self.warmup_steps + self.measure_steps) * step_s
         if steps <= self.warmup_steps or (steps - self.warmup_steps) * step_s > launch_s:
             return self
@@ -88,14 +88,14 @@ def choose_window(
 
 
 def prepared_ahead(settings: Mapping[str, Any], loader: LoaderFacts) -> tuple[int, int]:
-    """Workers of a loader with these settings, and batches that each of them prepares ahead."""
+    """Return a loader's workers with these settings, and the batches that each prepares ahead."""
     workers = settings.get("num_workers", loader.num_workers)
     ahead = settings.get("prefetch_factor", loader.prefetch_factor)
     return int(workers), int(ahead or DEFAULT_PREFETCH)
 
 
 def prefetched(observed: StepStatistics, loaders: Sequence[LoaderFacts]) -> int:
-    """Iterations that batches which the workers hold ready would last."""
+    """Return the iterations that batches which the workers hold ready would last."""
     batches = [
         math.prod(prepared_ahead({}, x))
         for x in loaders

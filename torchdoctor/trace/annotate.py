@@ -63,7 +63,7 @@ def annotate(
 
 
 def _copy(trace: TraceFile, ours: bytes, out: IO[bytes]) -> None:
-    """Writes our events and those of the trace, and its metadata on the side where it stood."""
+    """Write our events and those of the trace, and its metadata on the side where it stood."""
     runs = trace.runs()
     run = next(runs, None)  # what stands before the events is known from here on
     head = {**trace.metadata, "traceEvents": []}
@@ -79,7 +79,7 @@ def _copy(trace: TraceFile, ours: bytes, out: IO[bytes]) -> None:
 
 
 def _valid_utf8(text: bytes | memoryview) -> bytes:
-    """The same; what is not UTF-8 in strings that nothing reads becomes a replacement mark."""
+    """Return the text as UTF-8; other bytes stand in strings that nothing reads."""
     copied = bytes(text)
     try:
         copied.decode()
@@ -116,9 +116,11 @@ def _events(
             for branch, spent in timeline.exposed.items()
         }
         yield slice_(_STEPS, f"step {number}" if steps.known else "the trace", start, end, **shares)
-    for branch, found in timeline.exposed_intervals.items():
-        for row in np.flatnonzero(found.end - found.start >= _SHORTEST_NS):
-            yield slice_(_EXPOSED, SHARE_LABELS[branch], int(found.start[row]), int(found.end[row]))
+    for branch, exposed in timeline.exposed_intervals.items():
+        for row in np.flatnonzero(exposed.end - exposed.start >= _SHORTEST_NS):
+            yield slice_(
+                _EXPOSED, SHARE_LABELS[branch], int(exposed.start[row]), int(exposed.end[row])
+            )
     for finding in findings:
         share = finding.share_of_step
         title = finding.check if share is None else f"{finding.check} {share:.0%}"
@@ -129,7 +131,7 @@ def _events(
 
 @contextlib.contextmanager
 def _packed(file: BinaryIO, name: str) -> Iterator[IO[bytes]]:
-    """What is written to it lands in the file, compressed where the name ends in .gz."""
+    """Yield a stream into the file, compressed if the name ends in .gz."""
     if not name.endswith(".gz"):
         yield file
         return

@@ -24,7 +24,7 @@ _LISTED, _LOOKED_AT = 8, 24  # calls within each other count once, which changes
 
 
 def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
-    """The calls that take most host time in the steps, at most eight."""
+    """Return the calls that take most host time in the steps, at most eight."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return []
@@ -37,15 +37,15 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
     key, group = np.unique(rows.name.astype(np.int64) * (names + 1) + operator, return_inverse=True)
     calls = np.bincount(group, minlength=len(key))
     spent = np.bincount(group, weights=rows.end - rows.start, minlength=len(key))
-    found = []
+    listed = []
     for row in np.argsort(-spent, kind="stable")[:_LOOKED_AT]:
         name, under = divmod(int(key[row]), names + 1)
         inside_name = trace.names[under] if under < names else None
         own = rows.where(group.reshape(-1) == row)
         threads = np.unique(own.thread)
         each = [own.where(own.thread == thread) for thread in threads]
-        host_ns = sum(_covered(one, steps) for one in each)
-        found.append(
+        host_ns = sum(_covered(call, steps) for call in each)
+        listed.append(
             RuntimeCall(
                 name=trace.names[name],
                 operator=_AS_WRITTEN.get(inside_name or "", inside_name),
@@ -55,16 +55,16 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
                 threads=len(threads),
             )
         )
-    return sorted(found, key=lambda one: -one.host_s)[:_LISTED]
+    return sorted(listed, key=lambda call: -call.host_s)[:_LISTED]
 
 
 def _covered(table: Table, steps: Steps) -> float:
-    """Nanoseconds of the steps in which one of these is under way."""
+    """Return the nanoseconds of the steps in which one of these calls is under way."""
     return float(union(table.start, table.end).covered(steps.start, steps.end).sum())
 
 
 def _names_of(trace: Trace, rows: Ints) -> Ints:
-    """The name of each operator's row; anything for -1."""
+    """Return the name of each operator's row; anything for -1."""
     if not len(trace.operators):
         return rows
     return trace.operators.name[np.maximum(rows, 0)].astype(np.int64)
@@ -85,7 +85,7 @@ class Allocation:
 
 
 def allocation(trace: Trace, timeline: Timeline) -> Allocation | None:
-    """What the allocator asked of the driver in the steps; None without runtime calls."""
+    """Return what the allocator asked of the driver in the steps; None without runtime calls."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
         return None

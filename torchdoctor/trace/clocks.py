@@ -71,7 +71,7 @@ class Unaligned(Enum):
 
 
 def collectives(trace: Trace, timeline: Timeline) -> Collectives:
-    """The collectives of the known steps; none where steps are unknown."""
+    """Return the collectives of the known steps; none where steps are unknown."""
     table = trace.device if trace.has_device else trace.annotations
     if trace.has_device:
         rows = np.flatnonzero((table["kind"] == KERNEL) & named_by(trace, table, _is_collective))
@@ -105,7 +105,7 @@ def _is_host_collective(name: str) -> bool:
 
 
 def _step_numbers(trace: Trace, timeline: Timeline) -> Ints:
-    """The profiler's number of each step; empty where steps are unknown."""
+    """Return the profiler's number of each step; empty where steps are unknown."""
     if not timeline.steps.known:
         return np.zeros(0, dtype=np.int64)
     wanted = np.array([is_step(name) for name in trace.names], dtype=bool)
@@ -129,9 +129,9 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
     if len(matched) < _FEWEST:
         return Unaligned.TOO_FEW
     rows = np.array(matched).T  # ranks, collectives
-    base_ns = np.array([(one.base_us - ranks[0].base_us) * 1000 for one in ranks])[:, None]
-    start = np.array([one.start[row] for one, row in zip(ranks, rows, strict=True)]) + base_ns
-    end = np.array([one.end[row] for one, row in zip(ranks, rows, strict=True)]) + base_ns
+    base_ns = np.array([(rank.base_us - ranks[0].base_us) * 1000 for rank in ranks])[:, None]
+    start = np.array([rank.start[row] for rank, row in zip(ranks, rows, strict=True)]) + base_ns
+    end = np.array([rank.end[row] for rank, row in zip(ranks, rows, strict=True)]) + base_ns
     apart = end - end[0]
     offset = np.median(apart, axis=1)
     scatter = np.median(np.abs(apart - offset[:, None]), axis=1).max()
@@ -147,34 +147,34 @@ def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
         last_share=(last / rows.shape[1]).tolist(),
         collectives=rows.shape[1],
         scatter_s=float(scatter) / 1e9,
-        on_device=all(one.on_device for one in ranks),
+        on_device=all(rank.on_device for rank in ranks),
     )
 
 
 def _most_scatter(ranks: Sequence[Collectives], step_ns: float) -> float:
-    """How far the ends of the same collectives may lie apart, in nanoseconds."""
-    if all(one.on_device for one in ranks):
+    """Return how far the ends of the same collectives may lie apart, in nanoseconds."""
+    if all(rank.on_device for rank in ranks):
         return _SCATTER_NS + _SCATTER_SHARE * step_ns
     return min(_HOST_SCATTER_NS + _HOST_SCATTER_SHARE * step_ns, _HOST_SCATTER_MOST * step_ns)
 
 
 def _two_clocks(ranks: Sequence[Collectives], offset: NDArray[np.float64]) -> bool:
-    """Whether ranks on one machine would need clocks that differ: they did not run together."""
+    """Return True if ranks on one machine would need different clocks, as of different runs."""
     by_host: dict[str, list[float]] = {}
-    for one, ahead in zip(ranks, offset.tolist(), strict=True):
-        if one.host is not None and one.host not in _ANY_HOST:
-            by_host.setdefault(one.host, []).append(ahead)
+    for rank, ahead in zip(ranks, offset.tolist(), strict=True):
+        if rank.host is not None and rank.host not in _ANY_HOST:
+            by_host.setdefault(rank.host, []).append(ahead)
     return any(max(ahead) - min(ahead) > _ONE_CLOCK_NS for ahead in by_host.values())
 
 
 def _matched(ranks: Sequence[Collectives]) -> list[tuple[int, ...]]:
-    """Rows of the same collective on every rank: the n-th of a step that all ran alike."""
-    found: list[tuple[int, ...]] = []
-    for number in sorted(set.intersection(*(set(one.step.tolist()) for one in ranks))):
+    """Return the rows of the same collective on every rank: the n-th of a step that all ran."""
+    matched: list[tuple[int, ...]] = []
+    for number in sorted(set.intersection(*(set(rank.step.tolist()) for rank in ranks))):
         if number < 0:
             continue
-        rows = [np.flatnonzero(one.step == number).tolist() for one in ranks]
-        kernels = [[one.kernel[row] for row in own] for one, own in zip(ranks, rows, strict=True)]
+        rows = [np.flatnonzero(rank.step == number).tolist() for rank in ranks]
+        kernels = [[rank.kernel[row] for row in own] for rank, own in zip(ranks, rows, strict=True)]
         if all(each == kernels[0] for each in kernels):
-            found += zip(*rows, strict=True)
-    return found
+            matched += zip(*rows, strict=True)
+    return matched

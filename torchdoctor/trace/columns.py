@@ -41,7 +41,7 @@ _BYTES = {
 
 
 def whole_column(values: list[Any]) -> NDArray[np.int64]:
-    """None becomes -1; numbers that no int64 holds (an id of 2**64 - 1) as well."""
+    """Return the numbers; -1 stands for None and for what no int64 holds (an id of 2**64 - 1)."""
     try:
         return np.array([-1 if value is None else value for value in values], dtype=np.int64)
     except (OverflowError, ValueError):
@@ -52,7 +52,7 @@ def whole_column(values: list[Any]) -> NDArray[np.int64]:
 
 
 def device_columns(kind: int, args: Sequence[SliceArgs]) -> dict[str, NDArray[Any]]:
-    """The columns of device events of one kind."""
+    """Return the columns of device events of one kind."""
     return {
         "kind": np.full(len(args), kind, dtype=np.int8),
         "correlation": whole_column([arg.correlation for arg in args]),
@@ -63,16 +63,16 @@ def device_columns(kind: int, args: Sequence[SliceArgs]) -> dict[str, NDArray[An
 
 
 def payload_column(events: Sequence[Slice], args: Sequence[SliceArgs]) -> NDArray[np.int64]:
-    """Bytes that a collective exchanges, or of an accumulated gradient; -1: none, or not recorded.
+    """Return the bytes that a collective exchanges or a gradient has; -1: none, or not recorded.
 
     Of collectives that divide or gather a tensor those of the whole one, where a kernel says so;
     the host's ranges name their input alone.
     """
-    found = np.full(len(events), -1, dtype=np.int64)
+    payloads = np.full(len(events), -1, dtype=np.int64)
     for row, event in enumerate(events):
         if _has_payload(event.name):
-            found[row] = _payload(args[row])
-    return found
+            payloads[row] = _payload(args[row])
+    return payloads
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -98,7 +98,7 @@ def _payload(args: SliceArgs) -> int:
 
 
 def _size(dtype: Any) -> int:
-    """Bytes of one element; 0: no type that is known."""
+    """Return the bytes of one element; 0: no type that is known."""
     return _BYTES.get(str(dtype).lower().removeprefix("c10::"), 0)
 
 
@@ -126,7 +126,7 @@ class Names(dict[Key, int], Generic[Key]):
         return number
 
     def values_in_order(self) -> list[Key]:
-        """The values; each stands at its number."""
+        """Return the values; each stands at its number."""
         return list(self)
 
 
@@ -134,8 +134,8 @@ class _Users(dict[str, bool]):
     """Whether the frame of a name is the user's; asked once a name."""
 
     def __missing__(self, name: str) -> bool:
-        found = self[name] = is_users(name)
-        return found
+        is_of_user = self[name] = is_users(name)
+        return is_of_user
 
 
 @dataclass
@@ -155,7 +155,7 @@ class Table:
         return self.columns[column]
 
     def where(self, rows: NDArray[Any]) -> Table:
-        """The rows that a mask or an index array selects."""
+        """Return the rows that a mask or an index array selects."""
         return Table(
             self.start[rows],
             self.end[rows],
@@ -197,19 +197,19 @@ class Trace:
 
     @property
     def has_device(self) -> bool:
-        """Whether anything ran on a GPU while the profiler watched."""
+        """Return True if anything ran on a GPU while the profiler watched."""
         return len(self.device) > 0
 
 
 def once(function: Callable[[Trace], Found]) -> Callable[[Trace], Found]:
-    """What several parts of the analysis ask of a trace is computed at the first question."""
+    """Return the function with its answer kept, as several parts of the analysis ask for it."""
 
     @functools.wraps(function)
     def answer(trace: Trace) -> Found:
         if function.__name__ not in trace.known:
             trace.known[function.__name__] = function(trace)
-        found: Found = trace.known[function.__name__]
-        return found
+        answered: Found = trace.known[function.__name__]
+        return answered
 
     return answer
 
@@ -232,7 +232,7 @@ class Columns:
         self._users = _Users()
 
     def add(self, slices: Iterable[Slice]) -> None:
-        """Takes over the columns of a block; the slices can go afterwards."""
+        """Take over the columns of a block; its slices can go afterwards."""
         by_category: defaultdict[str, list[Slice]] = defaultdict(list)
         for event in slices:
             by_category[event.cat].append(event)
@@ -248,7 +248,7 @@ class Columns:
 
     @property
     def of_profiler(self) -> bool:
-        """Whether any of it is an operator, an annotation, a driver call or work of a device."""
+        """Return True if any of it is an operator, annotation, driver call or work of a device."""
         return any(
             self._parts[table] for table in ("operators", "annotations", "runtime", "device")
         )
@@ -297,18 +297,18 @@ class Columns:
         return np.array([shapes[text] if text else -1 for text in texts], dtype=np.int32)
 
     def _product_numbers(self, events: list[Slice], args: list[SliceArgs]) -> NDArray[np.int32]:
-        found = np.full(len(events), -1, dtype=np.int32)
+        numbers = np.full(len(events), -1, dtype=np.int32)
         wanted = [row for row, event in enumerate(events) if event.name in PRODUCT_OPERATORS]
         for row in wanted:
             arg = args[row]
             dims = bytes(arg.dims) or bytes(arg.dims_2020)
             more = arg.types, arg.strides, arg.concrete, arg.stack
             inputs = ProductInputs(events[row].name, dims, *map(bytes, more))
-            found[row] = self.products[inputs]
-        return found
+            numbers[row] = self.products[inputs]
+        return numbers
 
     def trace(self, path: str) -> Trace:
-        """All that was added, as one Trace; durations that overflowed become zero."""
+        """Return all that was added, as one Trace; durations that overflowed become zero."""
         doubts = []
         if self.untimed:
             doubts.append(
@@ -330,11 +330,11 @@ class Columns:
                 )
         tables["python"] = tables.pop("python_frames")
         if overflowed:
-            one = overflowed == 1
+            have, they_count = ("has", "it counts") if overflowed == 1 else ("have", "they count")
+            instant = "an instant" if overflowed == 1 else "instants"
             doubts.append(
-                f"{counted(overflowed, 'event')} {'has' if one else 'have'} a duration that cannot "
-                "be (missing on a device, negative, or longer than the trace by far); "
-                f"{'it counts as an instant' if one else 'they count as instants'}."
+                f"{counted(overflowed, 'event')} {have} a duration that cannot be (missing on a "
+                f"device, negative, or longer than the trace by far); {they_count} as {instant}."
             )
         if instants > _NOTICED * self.events:
             doubts.append(
@@ -364,7 +364,7 @@ class Columns:
         return span_ns / 1000.0 + _LONGEST_BEYOND_US
 
     def _join(self, table: str, longest_us: float) -> tuple[Table, int, int]:
-        """A table, how many durations in it cannot be, and how many events have none."""
+        """Return a table, and how many durations in it are impossible and how many are missing."""
         parts = self._parts.pop(table, [])
         extra = {
             "operators": ("shapes", "product", "payload"),
@@ -389,7 +389,7 @@ class Columns:
 
 
 def _first_time(ts: NDArray[np.float64]) -> float | None:
-    """The earliest time in whole microseconds, without what lies too far from most others."""
+    """Return the earliest time in whole microseconds, without those far from most others."""
     finite = ts[np.isfinite(ts)]
     if not len(finite):
         return None
@@ -398,6 +398,6 @@ def _first_time(ts: NDArray[np.float64]) -> float | None:
 
 
 def _tell_copies(device: Table, names: Iterable[str]) -> None:
-    """Some versions write copies as kernels."""
+    """Set the kind of copies that some versions write as kernels."""
     kinds = np.array([kind_by_name(name) for name in names], dtype=np.int8)[device.name]
     device.columns["kind"] = np.where(kinds >= 0, kinds, device["kind"])

@@ -27,7 +27,7 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)$")
 
 
 def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | None:
-    """Means over the steps; None where nothing compiled runs or is compiled in them."""
+    """Return means over the steps; None if nothing compiled runs or is compiled in them."""
     steps, table = timeline.steps, trace.operators
     within = table.where(steps.index(table.start) >= 0)
     regions = _named(trace, within.name, _REGION)
@@ -53,31 +53,31 @@ def _named(trace: Trace, names: np.ndarray, pattern: re.Pattern[str]) -> np.ndar
 
 
 def _again(trace: Trace, timeline: Timeline, frames: int) -> int | None:
-    """Compilations of a version after the first; before torch 2.6 nothing says which it is."""
+    """Return the compilations of further versions; None: torch before 2.6 does not say."""
     table = trace.annotations
     inside = table.where(timeline.steps.index(table.start) >= 0)
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for name in inside.name:
         match = _VERSION.match(trace.names[name])
         if match is not None:
-            found[match.string.partition("compile_id=")[2]] = int(match[1])
-    if frames and not found:
+            versions[match.string.partition("compile_id=")[2]] = int(match[1])
+    if frames and not versions:
         return None
-    return sum(version > 0 for version in found.values())
+    return sum(version > 0 for version in versions.values())
 
 
 def _resumed(trace: Trace) -> list[Location]:
-    """Lines after which the rest of a function runs as one of its own, by the trace's stacks."""
-    found: dict[tuple[str, int], Location] = {}
+    """Return the lines at which a graph breaks: the rest of the function runs as its own."""
+    locations: dict[tuple[str, int], Location] = {}
     for name in np.unique(trace.python.name):
         frame = FRAME.fullmatch(trace.names[name])
         resumed = _RESUMED.match(frame["function"]) if frame is not None else None
         if frame is not None and resumed is not None:
             line = int(resumed[2])
-            found[frame["file"], line] = Location(
+            locations[frame["file"], line] = Location(
                 file=frame["file"], line=line, function=resumed[1]
             )
-    return [found[key] for key in sorted(found)]
+    return [locations[key] for key in sorted(locations)]
 
 
 _OPTIMIZER = ("Optimizer.step", "Optimizer.zero_grad")
@@ -95,7 +95,7 @@ class _Members:
 
 
 def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None:
-    """Runs of pointwise kernels on a stream with no other kernel, copy or memset between them.
+    """Return runs of pointwise kernels on a stream with nothing else between them.
 
     What an optimizer launches is left out: fusing that is its own matter. None without a GPU.
     """
@@ -141,7 +141,7 @@ def _members(trace: Trace, timeline: Timeline) -> _Members:
 
 
 def _by_an_optimizer(trace: Trace, call: Ints) -> NDArray[np.bool_]:
-    """Which device events were launched in an optimizer's step."""
+    """Return True for the device events that were launched in an optimizer's step."""
     wanted = np.array([name.startswith(_OPTIMIZER) for name in trace.names], dtype=bool)
     rows = [table.where(named(trace, table, wanted)) for table in _annotated(trace)]
     spans = union(*(np.concatenate([getattr(t, side) for t in rows]) for side in ("start", "end")))
@@ -155,7 +155,7 @@ def _annotated(trace: Trace) -> tuple[Table, Table]:
 
 
 def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[PointwiseChain]:
-    """The chains of equal operators that take most."""
+    """Return the chains of equal operators that take most."""
     names = _launching_operators(trace, members.call)
     first = np.searchsorted(members.chain, np.arange(count))
     place = (np.arange(len(names)) - first[members.chain]).astype(np.uint64)
@@ -167,26 +167,26 @@ def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[
     spent = np.bincount(kind[members.chain], weights=members.exposed)
     times = np.bincount(kind)
     last = np.append(first[1:], len(names))
-    found = []
-    for one in np.argsort(-spent, kind="stable")[:_LISTED]:
-        begin, end = first[example[one]], last[example[one]]
-        found.append(
+    chains = []
+    for number in np.argsort(-spent, kind="stable")[:_LISTED]:
+        begin, end = first[example[number]], last[example[number]]
+        chains.append(
             PointwiseChain(
                 operators=[
                     trace.names[name] if name >= 0 else "unknown"
                     for name in names[begin:end][:_OPERATORS]
                 ],
                 kernels=int(end - begin),
-                times_per_step=float(times[one]) / steps,
-                device_s=float(spent[one]) / steps / 1e9,
+                times_per_step=float(times[number]) / steps,
+                device_s=float(spent[number]) / steps / 1e9,
                 location=_location(trace, int(members.call[begin])),
             )
         )
-    return found
+    return chains
 
 
 def _launching_operators(trace: Trace, call: Ints) -> Ints:
-    """The name of the innermost operator around each call, or -1."""
+    """Return the name of the innermost operator around each call, or -1."""
     if not len(trace.runtime) or not len(trace.operators):
         return np.full(len(call), -1)
     operators = trace.operators

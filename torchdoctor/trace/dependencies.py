@@ -63,7 +63,7 @@ class Dependencies:
         return len(self.chain)
 
     def costs(self, cost: int) -> bool:
-        """Whether anything belongs to this class of cost."""
+        """Return True if anything belongs to this class of cost."""
         return bool(
             self.between[:, cost].any()
             or (self.takes_cost == cost).any()
@@ -72,7 +72,7 @@ class Dependencies:
 
 
 def dependencies(trace: Trace, timeline: Timeline, first: int, last: int) -> Dependencies:
-    """The graph of steps `first` to `last`, both included."""
+    """Return the graph of steps `first` to `last`, both included."""
     trace = _cut(trace, timeline, first, last)
     events = device_events(trace, timeline, first, last)
     across = cross_stream_waits(trace, events)
@@ -88,7 +88,7 @@ def dependencies(trace: Trace, timeline: Timeline, first: int, last: int) -> Dep
 
 
 def _cut(trace: Trace, timeline: Timeline, first: int, last: int) -> Trace:
-    """The part of a trace that these steps need, so that a long trace costs no more."""
+    """Return the part of a trace that these steps need, so that a long trace costs no more."""
     begin, end = timeline.steps.host_start[first], timeline.steps.end[last]
 
     def around(table: Table) -> NDArray[np.bool_]:
@@ -150,7 +150,7 @@ class _Assembly:
         return self._ordered(order, count)
 
     def _point_ranks(self) -> Ints:
-        """0, or 2 for the ends of waits and what follows them on their thread at that moment."""
+        """Return 0 for a point, 2 from the end of a wait on at the same moment of its thread."""
         points = self.points
         same = (np.diff(points.thread) == 0) & (np.diff(points.time) == 0)
         moment = np.concatenate(([0], np.cumsum(~same)))

@@ -44,7 +44,7 @@ class DeviceSummary:
 
 
 def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
-    """Reads the device's tracks and the host's calls of its runtime."""
+    """Read the device's tracks and the host's calls of its runtime."""
     steps, count = timeline.steps, len(timeline.steps)
     device = trace.device.where(steps.index(trace.device.start) >= 0)
     kernels = device.where(device["kind"] == KERNEL)
@@ -66,7 +66,7 @@ def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
 
 @once
 def device_time(trace: Trace) -> Ints:
-    """What each device event adds to the device's time; at most the time in which anything runs.
+    """Return what each device event adds to the time in which anything runs on the device.
 
     Kernels that compute come first and collectives and copies below them, as in the shares: a
     product that runs beside a collective takes its time all the same.
@@ -86,7 +86,7 @@ def _matching(trace: Trace, table: Table, pattern: re.Pattern[str]) -> NDArray[n
 
 
 def _busy_share(device: Table, steps: Steps) -> float | None:
-    """Mean over the devices of the share of the steps in which one kernel at least runs."""
+    """Return the share of the steps in which a kernel runs, mean over the devices."""
     if not steps.total:
         return None
     kernels = device.where(device["kind"] == KERNEL)
@@ -99,14 +99,14 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
 
 
 def _float32_matrix_ns(trace: Trace, steps: Steps) -> int:
-    """Of the device's time, what matrix kernels without tensor cores add; doubles left out."""
+    """Return the device time of matrix kernels without tensor cores; doubles are left out."""
     device = trace.device
     wanted = (device["kind"] == KERNEL) & named_by(trace, device, computes_float32)
     return int(device_time(trace)[wanted & (steps.index(device.start) >= 0)].sum())
 
 
 def _tensor_core_share(trace: Trace, kernels: Table) -> float | None:
-    """Of the time in matrix products, convolutions and attention; None: there are none."""
+    """Return the tensor cores' share of the time in matrix kernels; None: there are none."""
     matrix = named_by(trace, kernels, is_matrix_work)
     tensor = named_by(trace, kernels, uses_tensor_cores)
     length = kernels.end - kernels.start
@@ -136,7 +136,7 @@ class CopySummary:
 
 
 def summarise_copies(trace: Trace, timeline: Timeline) -> CopySummary:
-    """Reads the device's copies and the host's calls that make them."""
+    """Read the device's copies and the host's calls that make them."""
     steps, count = timeline.steps, len(timeline.steps)
     inside = (steps.index(trace.device.start) >= 0) & (trace.device["kind"] == MEMCPY)
     copies, call = trace.device.where(inside), launch_rows(trace)[inside]
@@ -167,7 +167,7 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> CopySummary:
 
 
 def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
-    """Source and target memory of every copy by its name: "pageable", "pinned", "device" or ""."""
+    """Return source and target memory of every copy: "pageable", "pinned", "device" or ""."""
     names, row = np.unique(copies.name, return_inverse=True)
     sides = []
     for number in names.tolist():
@@ -178,7 +178,7 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
 
 
 def _held_ns(trace: Trace, timeline: Timeline) -> Ints:
-    """Of every runtime call how long it holds the host in a copy, beyond queueing one."""
+    """Return how long each runtime call holds the host in a copy, beyond queueing it."""
     runtime = trace.runtime
     counts = named_by(trace, runtime, lambda name: COPY_CALL.match(name) is not None)
     counts &= timeline.steps.host.index(runtime.start) >= 0
@@ -186,7 +186,7 @@ def _held_ns(trace: Trace, timeline: Timeline) -> Ints:
 
 
 def _bytes(copies: Table, rows: NDArray[np.bool_], steps: int) -> int | None:
-    """None: there are such copies and none says how large it was."""
+    """Return the bytes of the copies per step; None if no copy says how large it was."""
     sizes: Ints = copies["bytes"][rows]
     if len(sizes) and (sizes < 0).all():
         return None

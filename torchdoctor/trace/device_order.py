@@ -58,29 +58,29 @@ class DeviceEvents:
 
     @property
     def previous(self) -> Ints:
-        """The event before on the same stream, or -1."""
+        """Return the event before on the same stream, or -1."""
         before = np.arange(len(self)) - 1
         before[self.stream_first[:-1]] = -1
         return before
 
     def last_called_before(self, times: Ints) -> Ints:
-        """Per moment and stream the last event that was launched before it, or -1.
+        """Return the last event that was launched before each moment by stream, or -1.
 
         Returns:
             shape (moments, streams)
         """
-        found = np.full((len(times), len(self.stream_first) - 1), -1)
+        last_event = np.full((len(times), len(self.stream_first) - 1), -1)
         for stream, (first, last) in enumerate(
             zip(self.stream_first[:-1], self.stream_first[1:], strict=True)
         ):
             called = np.maximum.accumulate(self.called[first:last])
             place = np.searchsorted(called, times, side="left") - 1
-            found[:, stream] = np.where(place >= 0, first + place, -1)
-        return found
+            last_event[:, stream] = np.where(place >= 0, first + place, -1)
+        return last_event
 
 
 def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> DeviceEvents:
-    """The device events that steps `first` to `last` launched, and the work that is in their way.
+    """Return the device events that these steps launched, and earlier work that delays them.
 
     Args:
         first, last: steps of the timeline, both included.
@@ -136,7 +136,7 @@ def _cost(trace: Trace, table: Table) -> Ints:
 
 
 def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> None:
-    """Launch latency and queued gap by kind of event: one usual figure each, not one per event."""
+    """Fill in the usual launch latency and queued gap of each kind of event."""
     previous = events.previous
     freed = np.where(previous >= 0, events.end[previous], NEVER)
     known = events.call >= 0
@@ -165,7 +165,7 @@ def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> N
 
 
 def _first_of_each_call(events: DeviceEvents) -> Ints:
-    """For each event the event of the same call (a graph launches many) that starts first."""
+    """Return for each event the first event of its call (a graph launches many)."""
     order = np.lexsort((events.start, events.call))
     call = events.call[order]
     is_first = np.concatenate(([True], call[1:] != call[:-1])) if len(call) else np.zeros(0, bool)
@@ -175,7 +175,7 @@ def _first_of_each_call(events: DeviceEvents) -> Ints:
 
 
 def cross_stream_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
-    """Events that wait for an event of another stream: (waiting, waited for).
+    """Return the events that wait for an event of another stream: (waiting, waited for).
 
     Taken from cudaStreamWaitEvent calls where the times agree, and inferred where an event starts
     right when one of another stream ends and nothing else explains the start. Fills in

@@ -42,12 +42,12 @@ class Launches:
 
     @property
     def share(self) -> float | None:
-        """Of the launches that show a kernel; None: nothing was launched."""
+        """Return the share of the launches that show a kernel; None: nothing was launched."""
         return self.shown / self.made if self.made else None
 
 
 def launches(trace: Trace, steps: Steps) -> Launches:
-    """Counts them; a kernel that names no launch of the trace may be any launch's."""
+    """Count the launches; a kernel that names no launch of the trace may belong to any."""
     launching = named_by(trace, trace.runtime, lambda name: _LAUNCH.search(name) is not None)
     calls = launching & (steps.host.index(trace.runtime.start) >= 0)
     made = int(calls.sum())
@@ -61,7 +61,7 @@ def launches(trace: Trace, steps: Steps) -> Launches:
 
 
 def _without_launch(trace: Trace, steps: Steps) -> float:
-    """Share of the operators that compute in which no launch was made: calls are lost as well."""
+    """Return the share of computing operators without a launch: calls are lost as well."""
     computes = np.array([_COMPUTES.match(name) is not None for name in trace.names], dtype=bool)
     nesting = operator_nesting(trace)
     wanted = named(trace, trace.operators, computes) & nesting.leaves
@@ -75,7 +75,7 @@ def _without_launch(trace: Trace, steps: Steps) -> float:
 
 
 def _drives_device(trace: Trace) -> bool:
-    """Whether the part of a file that is there speaks of a device that its program drives."""
+    """Return True if the part of a file that is there shows that its program drives a device."""
     if trace.metadata.get("deviceProperties") or len(trace.runtime):
         return True
     if any(_DEVICE_OPERATOR.search(name) for name in trace.names):
@@ -84,24 +84,26 @@ def _drives_device(trace: Trace) -> bool:
     if isinstance(backend, str) and _DEVICE_BACKEND.search(backend):
         return True
     activities = _under(trace.metadata, "activities")
-    return any(isinstance(one, str) and _DEVICE_ACTIVITY.search(one) for one in activities)
+    return any(
+        isinstance(activity, str) and _DEVICE_ACTIVITY.search(activity) for activity in activities
+    )
 
 
 def _under(value: Any, key: str, levels: int = 8) -> list[Any]:
-    """What the lists of this name hold, anywhere in the metadata, which tools nest as they like."""
+    """Return what the lists of this name hold anywhere in the metadata."""
     if not isinstance(value, dict) or not levels:
         return []
-    found = value.get(key)
-    below = [one for inner in value.values() for one in _under(inner, key, levels - 1)]
-    return [*(found if isinstance(found, list) else []), *below]
+    entries = value.get(key)
+    below = [entry for inner in value.values() for entry in _under(inner, key, levels - 1)]
+    return [*(entries if isinstance(entries, list) else []), *below]
 
 
 def device_missing(trace: Trace, steps: Steps) -> str | None:
-    """Why the device's part of the steps is not there, in one sentence; None: it is there."""
-    found = launches(trace, steps)
-    share = found.share
+    """Return why the device's part of the steps is missing, in a sentence; None: it is there."""
+    counted = launches(trace, steps)
+    share = counted.share
     if trace.cut_off:
-        if not trace.has_device and (found.made or _drives_device(trace)):
+        if not trace.has_device and (counted.made or _drives_device(trace)):
             return (
                 "The file was cut off or damaged before its GPU events, which the profiler writes "
                 "after the host's: what the GPU did is unknown. Record or copy the trace again."
@@ -115,8 +117,8 @@ def device_missing(trace: Trace, steps: Steps) -> str | None:
             )
     if trace.has_device and share is not None and share < _NEXT_TO_NONE:
         return (
-            f"{found.made - found.shown} of {found.made} kernel launches in the steps show no "
-            "kernel: what ran on the GPU was not recorded (an older profiler records nothing in "
+            f"{counted.made - counted.shown} of {counted.made} kernel launches in the steps show "
+            "no kernel: what ran on the GPU was not recorded (an older profiler records nothing in "
             "CUDA graphs), so GPU time is unknown."
         )
     return None
@@ -127,7 +129,7 @@ _ROUNDING_NS = 2_000  # the first releases wrote whole microseconds
 
 
 def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:
-    """Sentences for the report; empty where nothing is wrong.
+    """Return the sentences for the report; empty where nothing is wrong.
 
     Args:
         missing: why the device's events are not there, where that is known.
@@ -161,7 +163,7 @@ def _silent_graphs(trace: Trace) -> str | None:
 
 
 def _overlaps(trace: Trace) -> str | None:
-    """A stream runs one thing after the other: slices that overlap have wrong times."""
+    """Return a doubt if slices of a stream overlap, which runs one thing after the other."""
     device = trace.device
     order = np.lexsort((device.start, device["stream"], device["device"]))
     start, end = device.start[order], device.end[order]

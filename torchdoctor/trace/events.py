@@ -107,7 +107,7 @@ class Salvage:
 
 
 def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
-    """Decodes whole events separated by commas, without the array's brackets.
+    """Decode whole events separated by commas, without the array's brackets.
 
     Returns:
         The complete events in order, or None where the run is not valid.
@@ -128,7 +128,7 @@ def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
 
 
 def repair(run: bytes | bytearray) -> bytes:
-    """Mends what writers of traces are known to break, without touching the structure."""
+    """Mend what writers of traces are known to break, without touching the structure."""
     text = bytes(run).translate(_CONTROL_TO_SPACE)
     text = _NOT_A_NUMBER.sub(rb"\1null", text)
     text = _BEYOND_FLOATS.sub(rb"1e308", text)
@@ -139,38 +139,38 @@ def repair(run: bytes | bytearray) -> bytes:
 
 
 def salvage(run: bytes, more_follows: bool) -> Salvage:
-    """Reads the events that can be read from a run which does not decode as a whole.
+    """Read the events that can be read from a run which does not decode as a whole.
 
     Args:
         run: starts at an event; may end anywhere, also after the array's end.
         more_follows: what looks damaged at the very end may be an event that is not all here;
             it is left unread then.
     """
-    found = Salvage()
+    result = Salvage()
     cuts = [match.end() for match in _EVENT_OR_ARRAY_END.finditer(run)]
     first = 0  # index of the first cut that lies beyond found.read
-    while first < len(cuts) and found.damaged < MOST_DAMAGED:
-        good = _furthest_good_cut(run, found.read, cuts, first)
+    while first < len(cuts) and result.damaged < MOST_DAMAGED:
+        good = _furthest_good_cut(run, result.read, cuts, first)
         if good is None:
             if more_follows and first + _CUTS_PER_EVENT > len(cuts):
-                return found
-            found.damaged += 1
-            found.read = cuts[first]
+                return result
+            result.damaged += 1
+            result.read = cuts[first]
             first += 1
         else:
-            text = run[found.read : cuts[good]]
-            found.runs.append(Run(text, decode_run(text) or []))
-            found.read = cuts[good]
+            text = run[result.read : cuts[good]]
+            result.runs.append(Run(text, decode_run(text) or []))
+            result.read = cuts[good]
             first = good + 1
-            if _ARRAY_END.match(run, found.read):
-                found.array_ended = True
-                return found
-        found.read = _EVENT_START.match(run, found.read).end()  # type: ignore[union-attr]
-    return found
+            if _ARRAY_END.match(run, result.read):
+                result.array_ended = True
+                return result
+        result.read = _EVENT_START.match(run, result.read).end()  # type: ignore[union-attr]
+    return result
 
 
 def whole_array_end(run: bytes) -> int | None:
-    """Where the array's closing bracket stands; None: what is before it is not valid or no event.
+    """Return where the array's closing bracket stands; None: what is before it is not valid.
 
     Args:
         run: UTF-8, from an entry of the array on; slow, for the last one of a file.
@@ -185,7 +185,7 @@ def whole_array_end(run: bytes) -> int | None:
 
 
 def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> int | None:
-    """Index of the last cut up to which the run decodes from `start`; None: not one event does."""
+    """Return the index of the last cut up to which the run decodes; None: not one event does."""
     good = next(
         (
             cut
@@ -207,7 +207,7 @@ def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> i
 
 
 def _typed_slice(event: _LooseEvent) -> Slice:
-    """The event with what fits of its fields; a time that is no number becomes NaN."""
+    """Return the event with the fields that fit; a time that is no number becomes NaN."""
     args = event.args if isinstance(event.args, dict) else {}
     dims = args.get("Input Dims", args.get("Input dims"))
     texts = {"types": "Input type", "strides": "Input Strides", "concrete": "Concrete Inputs"}

@@ -43,42 +43,46 @@ class _Collectives:
 
 
 def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | None:
-    """Gradients and their exchange; None without a device, known steps, or a backward pass."""
+    """Return gradients and their exchange; None without device, known steps or a backward pass."""
     steps = timeline.steps
     if not trace.has_device or not steps.known or not steps.total:
         return None
     backward_s = _backward_s(trace, steps)
     if backward_s is None:
         return None
-    found = _collectives(trace, steps)
-    sharded = _bytes(found, found.of("reduce-scatter")) > _bytes(found, found.of("all-reduce"))
+    exchanged = _collectives(trace, steps)
+    sharded = _bytes(exchanged, exchanged.of("reduce-scatter")) > _bytes(
+        exchanged, exchanged.of("all-reduce")
+    )
     kind = "reduce-scatter" if sharded else "all-reduce"
-    rows = found.of(kind)
+    rows = exchanged.of(kind)
     known_from: str | None = kind
-    total: float | None = _bytes(found, rows)
-    if not total or (found.payload[rows] < 0).any():
+    total: float | None = _bytes(exchanged, rows)
+    if not total or (exchanged.payload[rows] < 0).any():
         total = _accumulated(trace, steps)
         known_from = "backward" if total else None
-    exchanging = found.of(kind, "all-gather") if sharded else rows
-    other = ~found.of(kind, "broadcast", *(["all-gather"] if sharded else []))
+    exchanging = exchanged.of(kind, "all-gather") if sharded else rows
+    other = ~exchanged.of(kind, "broadcast", *(["all-gather"] if sharded else []))
     ranks = whole_number(dictionary(trace.metadata.get("distributedInfo")).get("world_size"))
-    mean, best = _bandwidths(found, rows, ranks or 1, kind)
+    mean, best = _bandwidths(exchanged, rows, ranks or 1, kind)
     count = len(steps)
     return GradientExchange(
         ranks=ranks,
         known_from=known_from,
         gradient_bytes=total / count if total else None,
-        last_bytes=_last(found, rows),
+        last_bytes=_last(exchanged, rows),
         backward_s=backward_s,
-        exchange_s=float(found.length_ns[exchanging].sum()) / count / 1e9 if rows.any() else None,
-        other_s=float(found.length_ns[other].sum()) / count / 1e9,
+        exchange_s=float(exchanged.length_ns[exchanging].sum()) / count / 1e9
+        if rows.any()
+        else None,
+        other_s=float(exchanged.length_ns[other].sum()) / count / 1e9,
         mean_bytes_per_s=mean,
         best_bytes_per_s=best,
     )
 
 
 def _backward_s(trace: Trace, steps: Steps) -> float | None:
-    """From the first to the last kernel that the backward pass launches; None: there is none."""
+    """Return the time from the first to the last kernel of the backward pass; None: no kernel."""
     table, runtime, device = trace.operators, trace.runtime, trace.device
     table = table.where(named_by(trace, table, lambda name: bool(_BACKWARD.search(name))))
     within = np.zeros(len(runtime), dtype=bool)
@@ -102,7 +106,7 @@ def _backward_s(trace: Trace, steps: Steps) -> float | None:
 
 
 def _collectives(trace: Trace, steps: Steps) -> _Collectives:
-    """The collective kernels; older ones are named, and have sizes, by the host's range alone."""
+    """Return the collective kernels; older ones have name and size in the host's range alone."""
     device = trace.device
     rows = np.flatnonzero((device["kind"] == KERNEL) & named_by(trace, device, is_communication))
     rows = rows[np.argsort(device.start[rows], kind="stable")]
@@ -129,7 +133,7 @@ def _collectives(trace: Trace, steps: Steps) -> _Collectives:
 
 
 def _kind(names: list[str]) -> str:
-    """By the host's range before the kernel, whose name may be that of another collective."""
+    """Return the kind by the host's range first: a kernel may have another collective's name."""
     for name in names:
         for kind, pattern in _KINDS.items():
             if pattern.search(name):
@@ -139,12 +143,12 @@ def _kind(names: list[str]) -> str:
     return "other"
 
 
-def _bytes(found: _Collectives, rows: NDArray[np.bool_]) -> float:
-    return float(np.maximum(found.payload[rows], 0).sum())
+def _bytes(exchanged: _Collectives, rows: NDArray[np.bool_]) -> float:
+    return float(np.maximum(exchanged.payload[rows], 0).sum())
 
 
 def _accumulated(trace: Trace, steps: Steps) -> float:
-    """Bytes of all gradients that the backward passes accumulate; 0: not known of nearly all."""
+    """Return the bytes of all gradients that the backward passes accumulate; 0: not known."""
     table = trace.operators
     rows = np.flatnonzero(named_by(trace, table, lambda name: name == ACCUMULATED))
     inside = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
@@ -154,20 +158,20 @@ def _accumulated(trace: Trace, steps: Steps) -> float:
     return float(np.maximum(payload, 0).sum())
 
 
-def _last(found: _Collectives, rows: NDArray[np.bool_]) -> float | None:
-    """Mean bytes of the collective that begins last in its step."""
-    last = {int(found.step[row]): row for row in np.flatnonzero(rows)}
-    sizes = [int(found.payload[row]) for row in last.values()]
+def _last(exchanged: _Collectives, rows: NDArray[np.bool_]) -> float | None:
+    """Return the mean bytes of the collective that begins last in its step."""
+    last = {int(exchanged.step[row]): row for row in np.flatnonzero(rows)}
+    sizes = [int(exchanged.payload[row]) for row in last.values()]
     return sum(sizes) / len(sizes) if sizes and min(sizes) >= 0 else None
 
 
 def _bandwidths(
-    found: _Collectives, rows: NDArray[np.bool_], ranks: int, kind: str
+    exchanged: _Collectives, rows: NDArray[np.bool_], ranks: int, kind: str
 ) -> tuple[float | None, float | None]:
-    """Bus bandwidth of all together, and of the fastest large one; None: not known."""
-    large = rows & (found.payload >= _LARGE_BYTES) & (found.length_ns > 0)
+    """Return the bus bandwidth of all together, and of the fastest large one; None: not known."""
+    large = rows & (exchanged.payload >= _LARGE_BYTES) & (exchanged.length_ns > 0)
     if ranks < 2 or not large.any():
         return None, None
     passes = (2 if kind == "all-reduce" else 1) * (ranks - 1) / ranks
-    carried, lengths = passes * found.payload[large], found.length_ns[large] / 1e9
+    carried, lengths = passes * exchanged.payload[large], exchanged.length_ns[large] / 1e9
     return float(carried.sum() / lengths.sum()), float((carried / lengths).max())

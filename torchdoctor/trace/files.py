@@ -46,7 +46,7 @@ _EVENTS_KEY = re.compile(rb"(?<!\\)\"traceEvents\"\s*:\s*\[")
 
 
 def events_start(head: bytes | bytearray) -> int | None:
-    """Where the first event stands in what a trace begins with; None: further on, or no trace."""
+    """Return where the first event stands; None: further on, or this is no trace."""
     match = _LIST_ROOT.match(head) or (_EVENTS_KEY.search(head) if _ROOT.match(head) else None)
     return match.end() if match else None
 
@@ -71,7 +71,7 @@ class TraceFile:
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
 
     def slices(self) -> Iterator[list[Slice]]:
-        """The complete events, in blocks.
+        """Yield the complete events in blocks.
 
         Raises:
             NoTrace: the bytes are no Kineto trace.
@@ -82,7 +82,7 @@ class TraceFile:
             yield run.slices
 
     def runs(self) -> Iterator[Run]:
-        """All that can be read, in blocks: valid JSON, and the complete events in it.
+        """Yield all that can be read in blocks: valid JSON, and the complete events in it.
 
         Raises:
             NoTrace: the bytes are no Kineto trace.
@@ -104,21 +104,21 @@ class TraceFile:
                 buffer = rest
                 continue
             mended = bytes(text)
-            found = salvage(mended, more_follows=True)
-            self.damaged += found.damaged
-            yield from found.runs
-            rest = bytearray(mended[found.read :]) + buffer[end:]
-            if found.array_ended:
+            salvaged = salvage(mended, more_follows=True)
+            self.damaged += salvaged.damaged
+            yield from salvaged.runs
+            rest = bytearray(mended[salvaged.read :]) + buffer[end:]
+            if salvaged.array_ended:
                 self._read_tail(rest)
                 return
             if self.damaged >= MOST_DAMAGED:
                 self.doubts.append(f"{self.name} is too damaged: reading it was given up.")
                 return
-            buffer = _after_comma(rest, 0) if found.read == len(mended) else rest
+            buffer = _after_comma(rest, 0) if salvaged.read == len(mended) else rest
         yield from self._last_runs(bytes(buffer))
 
     def _skip_head(self) -> bytearray:
-        """Reads up to the first event, keeps the metadata, returns what was read beyond it."""
+        """Read up to the first event, keep the metadata, and return what was read beyond it."""
         buffer = bytearray()
         for chunk in self._chunks:
             buffer += chunk
@@ -140,7 +140,7 @@ class TraceFile:
         raise NoTrace(f"{self.name} is {kind}", _PASS_A_TRACE)
 
     def _last_runs(self, rest: bytes) -> list[Run]:
-        """The events of what is left when the file has ended."""
+        """Return the events of what is left when the file has ended."""
         if not rest.strip():
             self.doubts.append(f"{self.name} ends before its last event: it was cut off.")
             return []
@@ -148,21 +148,21 @@ class TraceFile:
             self._read_tail(rest)
             return []
         rest = repair(rest)
-        found = salvage(rest, more_follows=False)
-        if not found.array_ended and (end := whole_array_end(rest)) is not None:
+        salvaged = salvage(rest, more_follows=False)
+        if not salvaged.array_ended and (end := whole_array_end(rest)) is not None:
             whole = Run(rest[:end], decode_run(rest[:end]) or [])
-            found = Salvage([whole], read=end, array_ended=True)
-        self.damaged += found.damaged
-        if found.array_ended:
-            self._read_tail(rest[found.read :])
+            salvaged = Salvage([whole], read=end, array_ended=True)
+        self.damaged += salvaged.damaged
+        if salvaged.array_ended:
+            self._read_tail(rest[salvaged.read :])
         else:
             self.doubts.append(
                 f"{self.name} is cut off in the middle of an event: what follows is missing."
             )
-        return found.runs
+        return salvaged.runs
 
     def _read_tail(self, rest: bytes | bytearray) -> None:
-        """Keeps the metadata that some versions write after the events."""
+        """Keep the metadata that some versions write after the events."""
         tail = bytearray(rest)
         for chunk in self._chunks:
             tail += chunk
@@ -187,7 +187,7 @@ class TraceFile:
 def plain_chunks(
     stream: BinaryIO, name: str, doubts: list[str], block_bytes: int = BLOCK_BYTES
 ) -> Iterator[bytes]:
-    """A trace's bytes in blocks, decompressed where they are gzip, as far as that goes.
+    """Yield a trace's bytes in blocks, decompressed if they are gzip, as far as that goes.
 
     Args:
         stream: binary, at its start; only `read(n)` is used.
@@ -227,7 +227,7 @@ def _unzipped_chunks(
 
 
 def trace_paths(path: Path) -> list[Path]:
-    """The files that may be meant by a path: itself, or of a folder those in order of name.
+    """Return the files that a path stands for: itself, or those of a folder in order of name.
 
     In a folder, what is no file (a pipe has no end) is left out, and so is a link to a file beside
     it, as "latest.json" is one.
@@ -239,25 +239,25 @@ def trace_paths(path: Path) -> list[Path]:
     try:
         if not path.exists():
             raise UsageError(f"{path} does not exist: pass a trace file or a folder of traces.")
-        found = _files_in(path) if path.is_dir() else [path]
+        files = _files_in(path) if path.is_dir() else [path]
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read ({error.strerror or error}): pass a file that you may read."
         ) from error
-    if not found:
+    if not files:
         raise UsageError(f"{path} holds no .json or .json.gz file: pass a folder of traces.")
-    return found
+    return files
 
 
 def _files_in(folder: Path) -> list[Path]:
-    found = sorted(
+    files = sorted(
         file
         for file in folder.iterdir()
         if file.name.endswith((".json", ".json.gz"))
         and (file.is_file() or not file.exists())  # a link into nowhere is a rank that is missing
     )
     by_place: dict[str, Path] = {}
-    for file in sorted(found, key=Path.is_symlink):  # the file's own name, where it has one here
+    for file in sorted(files, key=Path.is_symlink):  # the file's own name, where it has one here
         by_place.setdefault(os.path.realpath(file), file)
     return sorted(by_place.values())
 
@@ -267,7 +267,7 @@ def _after_comma(buffer: bytearray, end: int) -> bytearray:
 
 
 def _last_event_end(buffer: bytearray) -> int | None:
-    """Where the last event ends that another one follows; None: the buffer shows no such place."""
+    """Return where the last event ends that another one follows; None: nowhere in the buffer."""
     window = _BORDER_WINDOW
     while True:
         start = max(0, len(buffer) - window)

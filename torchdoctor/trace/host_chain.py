@@ -51,20 +51,20 @@ class HostWaits:
 
 
 def host_waits(trace: Trace, events: DeviceEvents, rows: Ints) -> HostWaits:
-    """What the calls `rows` of `trace.runtime` wait for on the device."""
-    found = [
+    """Return what the calls `rows` of `trace.runtime` wait for on the device."""
+    waits = [
         _synchronisations(trace, events, rows),
         _event_synchronisations(trace, events, rows),
         _copies(trace, events),
         _full_queues(trace, events),
     ]
-    call, event = (np.concatenate(parts) for parts in zip(*(f[:2] for f in found), strict=True))
-    cost = np.concatenate([np.full(len(f[0]), f[2]) for f in found])
+    call, event = (np.concatenate(parts) for parts in zip(*(f[:2] for f in waits), strict=True))
+    cost = np.concatenate([np.full(len(f[0]), f[2]) for f in waits])
     return HostWaits(call, event, cost)
 
 
 def stuck_ns(trace: Trace, events: DeviceEvents, rows: Ints, waits: HostWaits) -> int:
-    """How long the calls `rows` synchronised or copied with nothing running that they wait for."""
+    """Return how long the calls `rows` waited although nothing ran that they could wait for."""
     runtime = trace.runtime
     wanted = np.zeros(len(rows), dtype=bool)
     for pattern in (_STREAM_SYNC, _DEVICE_SYNC, _EVENT_SYNC, COPY_CALL):
@@ -80,7 +80,7 @@ def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.
 
 
 def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints, int]:
-    """Synchronising a stream or the device, and calls that synchronise on the way (cudaFree)."""
+    """Return the waits of calls that synchronise, some on the way to something else (cudaFree)."""
     runtime = trace.runtime
     stream_only = _matching(trace, rows, _STREAM_SYNC)
     wanted = stream_only | _matching(trace, rows, _DEVICE_SYNC)
@@ -99,7 +99,7 @@ def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[I
 def _awaited_streams(
     trace: Trace, events: DeviceEvents, calls: Ints, last: Ints, ended: Ints
 ) -> NDArray[np.bool_]:
-    """Per stream synchronisation the streams that it may wait for, as no trace says which.
+    """Return which streams each stream synchronisation may wait for, as no trace says which.
 
     That of the thread's last launch; and where the call returned right after an event of another
     stream, that one.
@@ -123,7 +123,7 @@ def _awaited_streams(
 def _event_synchronisations(
     trace: Trace, events: DeviceEvents, rows: Ints
 ) -> tuple[Ints, Ints, int]:
-    """cudaEventSynchronize that blocked: it waits for what ended right before it returned."""
+    """Return the waits of cudaEventSynchronize: for the event that ended right before."""
     runtime = trace.runtime
     calls = rows[_matching(trace, rows, _EVENT_SYNC)]
     calls = calls[runtime.end[calls] - runtime.start[calls] >= LONG_CALL_NS]
@@ -138,7 +138,7 @@ def _event_synchronisations(
 
 
 def _copies(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
-    """Copy calls that return when their copy is done, or (pageable memory) well under way."""
+    """Return the copy calls that return when their copy is done, or (pageable) well under way."""
     runtime = trace.runtime
     copies = np.flatnonzero((events.cost == COPY) & (events.call >= 0))
     call = events.call[copies]
@@ -151,7 +151,7 @@ def _copies(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
 
 
 def _full_queues(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
-    """Launch calls that block because the queue is full: an earlier event has to begin first."""
+    """Return the launch calls that block because the queue is full: an earlier event must begin."""
     runtime = trace.runtime
     launched = np.flatnonzero((events.call >= 0) & (events.cost != COPY))
     call = events.call[launched]
@@ -199,7 +199,7 @@ def host_points(
     events: DeviceEvents,
     waits: HostWaits,
 ) -> HostPoints:
-    """All points of the steps `window` (first and last, both included)."""
+    """Return all points of the steps `window` (first and last, both included)."""
     steps, (first, last) = timeline.steps, window
     main = main_thread(trace)
     runtime = trace.runtime
@@ -233,7 +233,7 @@ def host_points(
 
 
 def main_thread(trace: Trace) -> int:
-    """The thread with the step annotations, or else with most operators."""
+    """Return the thread with the step annotations, or else with most operators."""
     steps = np.array([is_step(name) for name in trace.names], dtype=bool)
     marked = [t.thread[named(trace, t, steps)] for t in (trace.annotations, trace.operators)]
     for threads in (np.concatenate(marked), trace.operators.thread, trace.runtime.thread):
@@ -265,7 +265,7 @@ def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> H
 
 
 def _spent(trace: Trace, thread: int) -> dict[int, Intervals]:
-    """Time of a thread in the loader, in copy calls, and in calls that neither copy nor launch."""
+    """Return a thread's time in the loader, in copy calls and in other calls without a launch."""
     loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
     copies = np.array([COPY_CALL.match(name) is not None for name in trace.names], dtype=bool)
     launches = np.array(["Launch" in name or "Memset" in name for name in trace.names], dtype=bool)
@@ -331,7 +331,7 @@ def _bursts(
 
 
 def _hand_over(points: HostPoints, bursts: _Bursts, place: Ints, main: int) -> None:
-    """Puts bursts after the main thread's last point, and its next point after them."""
+    """Put bursts after the main thread's last point, and its next point after them."""
     on_main = {
         (int(points.time[i]), int(points.kind[i])): int(i)
         for i in np.flatnonzero((points.thread == main) & (points.kind != LAUNCH))

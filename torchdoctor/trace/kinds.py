@@ -43,30 +43,30 @@ _COPY_NAME = re.compile(r"Memcpy |Copy(?:Host|Device)To(?:Host|Device)")
 
 
 def table_of(category: str) -> str | None:
-    """The table of a category, or its kind of device event; None: nothing reads such events."""
+    """Return the table of a category, or its kind of device event; None: nothing reads it."""
     lower = category.lower()
     suffix = lower.rpartition("_")[2]  # cuda_runtime, hip_runtime, xpu_driver, ...
-    if found := _TABLE_OF.get(lower):
-        return found
+    if table := _TABLE_OF.get(lower):
+        return table
     if suffix in DEVICE_KINDS:  # privateuse1_kernel, xpu_memcpy, ...
         return suffix
     return "runtime" if suffix in ("runtime", "driver") else None
 
 
 def is_left_out(category: str) -> bool:
-    """Whether it is known that nothing is to be counted."""
+    """Return True if the category is known and nothing in it counts."""
     return category.lower() in _LEFT_OUT
 
 
 def kind_by_name(name: str) -> int:
-    """MEMCPY or MEMSET for a device event that its name tells to be one, whatever its category."""
+    """Return MEMCPY or MEMSET if the name of a device event says so, else -1."""
     if _COPY_NAME.match(name):
         return MEMCPY
     return MEMSET if name.startswith("Memset ") else -1
 
 
 def doubt_about_unknown(unknown: Mapping[str, int], events: int) -> list[str]:
-    """A sentence where events of unknown categories (by count) are many of all."""
+    """Return a sentence if events of unknown categories are many of all."""
     total = sum(unknown.values())
     if total <= _NOTICED * events:
         return []
@@ -117,13 +117,13 @@ _once_a_name = functools.lru_cache(maxsize=1 << 16)
 
 @_once_a_name
 def is_communication(name: str) -> bool:
-    """A collective or point-to-point kernel of a communication library."""
+    """Return True for a collective or point-to-point kernel of a communication library."""
     return _COMMUNICATION.search(name) is not None
 
 
 @_once_a_name
 def is_matrix_work(name: str) -> bool:
-    """A matrix product, a convolution or fused attention."""
+    """Return True for a matrix product, a convolution or fused attention."""
     if _COMMUNICATION.search(name):
         return False
     return uses_tensor_cores(name) or (
@@ -133,19 +133,19 @@ def is_matrix_work(name: str) -> bool:
 
 @_once_a_name
 def uses_tensor_cores(name: str) -> bool:
-    """A kernel that is known by its name to run on tensor cores (NVIDIA) or matrix cores (AMD)."""
+    """Return True for a kernel that runs on tensor cores or AMD's matrix cores by its name."""
     return _TENSOR_CORE.search(name) is not None and _NO_TENSOR_CORE.search(name) is None
 
 
 @_once_a_name
 def computes_float32(name: str) -> bool:
-    """Matrix work in plain arithmetic, which tensor cores could do in 16 bits (or TF32)."""
+    """Return True for matrix work in plain arithmetic that tensor cores could do in 16 bits."""
     return is_matrix_work(name) and not uses_tensor_cores(name) and _DOUBLE.search(name) is None
 
 
 @_once_a_name
 def is_pointwise(name: str) -> bool:
-    """A kernel that computes each element from the same place of its inputs, and is not fused."""
+    """Return True for a kernel that computes each element by itself, and is not fused."""
     return _POINTWISE.search(name) is not None
 
 

@@ -22,7 +22,7 @@ class Nesting:
 
 
 def nest(table: Table) -> Nesting:
-    """Nesting of operators by time on each thread.
+    """Return the nesting of operators by time on each thread.
 
     An operator that overlaps another one's end is taken as nested up to that end.
     """
@@ -52,12 +52,12 @@ def nest(table: Table) -> Nesting:
 
 @once
 def operator_nesting(trace: Trace) -> Nesting:
-    """Nesting of all of a trace's operators."""
+    """Return the nesting of all of a trace's operators."""
     return nest(trace.operators)
 
 
 def _depths(table: Table, order: Ints) -> Ints:
-    """How many operators of its thread are open where each one starts, in `order`."""
+    """Return how many operators of its thread are open where each one starts, in `order`."""
     depth = np.zeros(len(order), dtype=np.int64)
     thread = table.thread[order]
     bounds = np.flatnonzero(np.diff(thread, prepend=-1, append=-1))
@@ -71,7 +71,7 @@ def _depths(table: Table, order: Ints) -> Ints:
 
 
 def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
-    """The innermost operator of a thread that is open at a time, or -1.
+    """Return the innermost operator of a thread that is open at a time, or -1.
 
     Args:
         thread, time: one entry per question.
@@ -86,19 +86,19 @@ def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
         asked = np.flatnonzero(thread == number)
         rows = order[first:last]
         place = np.searchsorted(table.start[rows], time[asked], side="right") - 1
-        found = np.where(place >= 0, rows[np.maximum(place, 0)], -1) if len(rows) else place
+        operator = np.where(place >= 0, rows[np.maximum(place, 0)], -1) if len(rows) else place
         while True:  # climb until the operator is still open; as many rounds as levels
-            over = (found >= 0) & (table.end[found] <= time[asked])
+            over = (operator >= 0) & (table.end[operator] <= time[asked])
             if not over.any():
                 break
-            found = np.where(over, nesting.parent[found], found)
-        result[asked] = found
+            operator = np.where(over, nesting.parent[operator], operator)
+        result[asked] = operator
     return result
 
 
 @once
 def launch_rows(trace: Trace) -> Ints:
-    """For every device event the row of the runtime call that launched it, or -1."""
+    """Return for every device event the row of the runtime call that launched it, or -1."""
     calls, device = trace.runtime["correlation"], trace.device["correlation"]
     order = np.argsort(calls, kind="stable")
     if not len(order):
@@ -113,14 +113,14 @@ def launch_rows(trace: Trace) -> Ints:
 
 
 def _first_of_each_use(runtime: Table, calls: Ints) -> Ints:
-    """Rows of calls by id and time; of calls within each other (runtime and driver) the outer."""
+    """Return rows of calls by id and time; of nested calls (runtime and driver) the outer."""
     order = np.lexsort((-runtime.end, runtime.start, calls))
     same = (np.diff(calls[order]) == 0) & (runtime.start[order][1:] < runtime.end[order][:-1])
     return order[np.concatenate(([True], ~same))]
 
 
 def _latest_before(trace: Trace, order: Ints, place: Ints) -> Ints:
-    """Where ids are given again (by another process, in another window): the call just before."""
+    """Return the call just before each event, as ids may be given again in another window."""
     calls, start = trace.runtime["correlation"][order], trace.runtime.start[order]
     moments = np.sort(start)
     group = np.cumsum(np.concatenate(([0], np.diff(calls) != 0)))

@@ -41,7 +41,7 @@ _BY_ELEMENT = re.compile(
 
 
 def too_small(trace: Trace, table: Table) -> NDArray[np.bool_]:
-    """For each row whether its sizes, where they were recorded, rule out that it computes much."""
+    """Return True for each row whose recorded sizes rule out that it computes much."""
     rows = np.column_stack([table.name, table["shapes"], table["product"]]).astype(np.int64)
     kinds, kind = np.unique(rows, axis=0, return_inverse=True)
     by_element = [_BY_ELEMENT.fullmatch(name) is not None for name in trace.names]
@@ -58,7 +58,7 @@ def too_small(trace: Trace, table: Table) -> NDArray[np.bool_]:
 
 
 def _broadcast(text: bytes) -> int | None:
-    """Elements of the inputs broadcast to each other; None: not all of them are known."""
+    """Return the elements of the inputs broadcast to each other; None: not all are known."""
     try:
         shapes = msgspec.json.decode(text, type=list[list[int]])
     except msgspec.DecodeError:  # lists of tensors among them
@@ -96,7 +96,7 @@ class OperatorSummary:
 
 
 def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
-    """Counts what ran on the host inside the steps."""
+    """Summarise what ran on the host inside the steps."""
     steps, count = timeline.steps, len(timeline.steps)
     host = steps.host
     table = _true_operators(trace)
@@ -133,14 +133,14 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
 
 
 def _true_operators(trace: Trace) -> Table:
-    """Operators of the steps, without those of a thread that only fetches batches for them."""
+    """Return the operators of the steps, without those of threads that only fetch."""
     annotation = np.array([name.startswith(_ANNOTATION_PREFIXES) for name in trace.names], bool)
     table = trace.operators
     return table.where(~named(trace, table, annotation) & ~of_fetching_thread(trace, table))
 
 
 def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:
-    """Time of the steps' host spans in no operator, runtime call, loader or collective.
+    """Return the time of the steps' host spans in no operator, runtime call, loader or collective.
 
     Returns:
         All of it, and that of it in long stretches (ns).
@@ -172,7 +172,7 @@ def _outermost_working(table: Table, nesting: Nesting, steps: Steps) -> NDArray[
 
 
 def _usual_length(table: Table, working: NDArray[np.bool_]) -> NDArray[Any]:
-    """For each row the median length (ns) of the working operators of its name and input sizes.
+    """Return each row's median length (ns) over working operators of its name and input sizes.
 
     On a machine that others use too, a 2 us operator now and then takes a whole time slice.
     """
@@ -220,7 +220,7 @@ def _top_operators(
 def _device_time(
     trace: Trace, timeline: Timeline, table: Table, nesting: Nesting
 ) -> NDArray[Any] | None:
-    """Device time by the name of the operator that launched it; overlaps count once."""
+    """Return the device time by the name of the operator that launched it; overlaps count once."""
     device = trace.device
     if not trace.has_device:
         return None
@@ -236,7 +236,7 @@ def _device_time(
 
 
 def _costliest_shapes(trace: Trace, table: Table, nesting: Nesting, name: int) -> str | None:
-    """The input sizes on which this operator spent most, as "[32, 3, 64, 64], [64, 3, 7, 7]"."""
+    """Return the input sizes that cost most, as "[32, 3, 64, 64], [64, 3, 7, 7]"."""
     rows = np.flatnonzero(table.name == name)
     shapes: Ints = table["shapes"][rows]
     known = shapes >= 0

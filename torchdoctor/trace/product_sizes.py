@@ -61,24 +61,24 @@ class _Call:
         return (self.types[index] or None) if index < len(self.types) else None
 
     def transposed(self, index: int) -> bool:
-        """Whether a matrix lies in memory column by column."""
+        """Return True if a matrix lies in memory column by column."""
         strides = self.strides[index] if index < len(self.strides) else ()
         return len(strides) > 1 and strides[-2] == 1 and strides[-1] != 1
 
     def numbers(self, index: int) -> list[int] | None:
-        """An argument that is a list of numbers, such as a stride."""
+        """Return an argument that is a list of numbers, such as a stride."""
         try:
-            found = msgspec.json.decode(self.concrete[index].encode())
+            values = msgspec.json.decode(self.concrete[index].encode())
         except (IndexError, msgspec.DecodeError):
             return None
-        whole = isinstance(found, list) and all(isinstance(value, int) for value in found)
-        return found if whole else None
+        whole = isinstance(values, list) and all(isinstance(value, int) for value in values)
+        return values if whole else None
 
 
 def product_sizes(
     inputs: ProductInputs, gradients: int, outputs: dict[tuple[Shape, Shape], Shape]
 ) -> ProductSizes | None:
-    """The arithmetic of one call; None: the trace does not say enough.
+    """Return the arithmetic of one call; None: the trace does not say enough.
 
     Args:
         gradients: what a convolution's backward computes, where the trace shows it; else 0.
@@ -99,7 +99,7 @@ def product_sizes(
 
 
 def convolution_output(inputs: ProductInputs) -> tuple[tuple[Shape, Shape], Shape] | None:
-    """((input, weight), output) sizes, which the backward of a convolution names."""
+    """Return ((input, weight), output) sizes, which the backward of a convolution names."""
     place = _BACKWARD_INPUTS.get(inputs.operator)
     if place is None:
         return None
@@ -112,10 +112,10 @@ def convolution_output(inputs: ProductInputs) -> tuple[tuple[Shape, Shape], Shap
 
 def _entries(text: bytes) -> list[Any]:
     try:
-        found = msgspec.json.decode(text) if text else []
+        entries = msgspec.json.decode(text) if text else []
     except msgspec.DecodeError:
         return []
-    return found if isinstance(found, list) else []
+    return entries if isinstance(entries, list) else []
 
 
 def _shape(entry: Any) -> Shape:
@@ -126,7 +126,7 @@ def _shape(entry: Any) -> Shape:
 def _product(
     left: Shape, right: Shape, dtype: str | None, turned: tuple[bool, bool] = (False, True)
 ) -> ProductSizes | None:
-    """Batches of [rows, inner] by [inner, columns]. `turned`: which lies column by column."""
+    """Return the sizes of batches of [rows, inner] by [inner, columns]."""
     *batch, rows, inner = left
     columns, many = right[-1], math.prod(batch)
     if right[-2] != inner or not min(rows, inner, columns, many):
@@ -142,7 +142,7 @@ def _product(
 
 
 def _at(first: int) -> Callable[[_Call], ProductSizes | None]:
-    """A product whose left factor is input `first`, its right one the next."""
+    """Return a reader of products whose left factor is input `first`, its right one the next."""
 
     def sizes(call: _Call) -> ProductSizes | None:
         turned = call.transposed(first), call.transposed(first + 1)
@@ -202,7 +202,7 @@ def _cudnn_convolution_backward(call: _Call) -> ProductSizes | None:
 
 
 def _attention(first: int, products: float) -> Callable[[_Call], ProductSizes | None]:
-    """Fused attention whose query is input `first`; `products`: 1 for each of the forward's two."""
+    """Return a reader of fused attention; `products`: 1 for each of the forward's two."""
 
     def sizes(call: _Call) -> ProductSizes | None:
         query, key, value = call.shapes[first : first + 3]

@@ -34,7 +34,7 @@ _WITH_BEST = (8, 0)
 
 
 def precision_of(dtype: str | None, on_tensor_cores: bool, sheet: DataSheet | None) -> str | None:
-    """The arithmetic that a call runs in, by its inputs' type and its kernels; None: not known."""
+    """Return the arithmetic that a call runs in by its inputs' type and kernels; None: unknown."""
     named = (dtype or "").lower().removeprefix("c10::")
     if not named and not on_tensor_cores:
         return "float32"  # the first releases wrote no types
@@ -49,7 +49,7 @@ def precision_of(dtype: str | None, on_tensor_cores: bool, sheet: DataSheet | No
 def compute_bound(
     sizes: ProductSizes, precision: str | None, sheet: DataSheet | None
 ) -> bool | None:
-    """Whether arithmetic takes longer than moving the data once; None: no data sheet says."""
+    """Return True if arithmetic takes longer than moving the data once; None: not known."""
     peak = sheet.peak(precision) if sheet and precision else None
     if peak is None or sheet is None or precision is None:
         return None
@@ -59,7 +59,7 @@ def compute_bound(
 def uneven_sizes(
     sizes: ProductSizes, precision: str | None, capability: tuple[int, int]
 ) -> list[UnevenSize]:
-    """Sizes that are no multiple of what tensor cores want: 8 for float16, 4 for tf32.
+    """Return the sizes that are no multiple of what tensor cores want: 8 for float16, 4 for tf32.
 
     Where none is, those that are no multiple of 64 (tf32: 32) on a GPU that likes that better.
     Sizes below the multiple are left out: padding them would multiply the work.
@@ -67,10 +67,10 @@ def uneven_sizes(
     if precision not in _BYTES or precision == "float64":
         return []
     width = _BYTES[precision]
-    found = _no_multiples(sizes.dimensions, _ALIGNED_BYTES // width)
-    if not found and capability >= _WITH_BEST:
-        found = _no_multiples(sizes.dimensions, _BEST_BYTES // width)
-    return found
+    uneven = _no_multiples(sizes.dimensions, _ALIGNED_BYTES // width)
+    if not uneven and capability >= _WITH_BEST:
+        uneven = _no_multiples(sizes.dimensions, _BEST_BYTES // width)
+    return uneven
 
 
 def _no_multiples(dimensions: dict[str, int], multiple: int) -> list[UnevenSize]:
@@ -101,7 +101,7 @@ class _Calls:
 
 
 def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
-    """The arithmetic of the steps; None without a GPU, recorded input sizes, or products."""
+    """Return the arithmetic of the steps; None without a GPU, input sizes or products."""
     calls = _calls(trace, timeline) if trace.has_device and timeline.steps.total else None
     if calls is None or not any(calls.sizes):
         return None
@@ -111,9 +111,9 @@ def matrix_work(trace: Trace, timeline: Timeline) -> MatrixWork | None:
     step_s = timeline.steps.total / len(timeline.steps) / 1e9
     devices = len(np.unique(trace.device["device"][trace.device["kind"] == KERNEL]))
     peak_s = _at_peak_s(products, sheet) if calls.known_share >= KNOWN_ENOUGH else None
-    device_s = sum(one.device_s for one in products)
+    device_s = sum(product.device_s for product in products)
     return MatrixWork(
-        flops=sum(one.flops for one in products),
+        flops=sum(product.flops for product in products),
         device_s=device_s,
         known_share=calls.known_share,
         gpu=sheet.name if sheet else None,
@@ -151,12 +151,12 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
 
     count = np.bincount(row, minlength=len(table))
     sizes = [
-        found if number else None
-        for found, number in zip(_sizes(trace, table, nesting), count.tolist(), strict=True)
+        sizes_of_call if number else None
+        for sizes_of_call, number in zip(_sizes(trace, table, nesting), count.tolist(), strict=True)
     ]
     # Kernels that only prepare or finish a product count for it, but are no arithmetic of its own.
     in_matrix = per_call(matrix)
-    known = np.array([found is not None for found in sizes], dtype=bool)
+    known = np.array([sizes_of_call is not None for sizes_of_call in sizes], dtype=bool)
     every = float(added[in_steps & matrix].sum())
     return _Calls(
         table=table,
@@ -168,19 +168,19 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
 
 
 def _sizes(trace: Trace, table: Table, nesting: Nesting) -> list[ProductSizes | None]:
-    """Of every row of `table`; each kind of call is read once."""
+    """Return the sizes of every row of `table`; each kind of call is read once."""
     wanted = np.array([name in _GRADIENTS for name in trace.names], dtype=bool)
     parts = trace.operators.where(wanted[trace.operators.name])
     inside = innermost(table, nesting, parts.thread, parts.start)
     gradients = np.bincount(inside[inside >= 0], minlength=len(table))
     outputs = dict(filter(None, map(convolution_output, trace.products)))
     kinds: dict[tuple[int, int], ProductSizes | None] = {}
-    found = []
+    sizes = []
     for kind in zip(table["product"].tolist(), gradients.tolist(), strict=True):
         if kind not in kinds:
             kinds[kind] = product_sizes(trace.products[kind[0]], kind[1], outputs)
-        found.append(kinds[kind])
-    return found
+        sizes.append(kinds[kind])
+    return sizes
 
 
 def _products(
@@ -190,7 +190,7 @@ def _products(
     capability: tuple[int, int],
     steps: int,
 ) -> list[MatrixProduct]:
-    """Calls of one operator, sizes and precision together; the longest first."""
+    """Return calls of one operator, sizes and precision together; the longest first."""
     groups: dict[tuple[str, str, str | None, bool], list[int]] = defaultdict(list)
     for row, sizes in enumerate(calls.sizes):
         if sizes is not None:
@@ -198,7 +198,7 @@ def _products(
             tensor = bool(calls.tensor_share[row] > 0.5)
             precision = precision_of(sizes.dtype, tensor, sheet)
             groups[inputs.operator, _written(inputs.dims), precision, tensor].append(row)
-    found = []
+    grouped = []
     for (operator, written, precision, tensor), rows in groups.items():
         every = [sizes for row in rows if (sizes := calls.sizes[row]) is not None]
         device_s = float(calls.device_ns[rows].sum()) / 1e9 / steps
@@ -215,13 +215,13 @@ def _products(
             compute_bound=compute_bound(every[0], precision, sheet),
             uneven=uneven_sizes(every[0], precision, capability) if tensor else [],
         )
-        found.append((product, max(rows, key=lambda row: calls.device_ns[row])))
-    found.sort(key=lambda pair: -pair[0].device_s)
+        grouped.append((product, max(rows, key=lambda row: calls.device_ns[row])))
+    grouped.sort(key=lambda pair: -pair[0].device_s)
     return [
         replace(product, location=_location(trace, calls.table, row))
         if place < _LISTED
         else product
-        for place, (product, row) in enumerate(found)
+        for place, (product, row) in enumerate(grouped)
     ]
 
 
@@ -231,10 +231,10 @@ def _location(trace: Trace, table: Table, row: int) -> Location | None:
 
 
 def _at_peak_s(products: Sequence[MatrixProduct], sheet: DataSheet | None) -> float | None:
-    """Time that the products would take at the peak of their precision; None: not known."""
+    """Return the time of the products at the peak of their precision; None: not known."""
     if sheet is None:
         return None
-    peaks = [(one.flops, sheet.peak(one.precision or "")) for one in products]
+    peaks = [(product.flops, sheet.peak(product.precision or "")) for product in products]
     known = sum(flops for flops, peak in peaks if peak)
     if known < _SAYS_ENOUGH * sum(flops for flops, _ in peaks):
         return None
@@ -242,23 +242,23 @@ def _at_peak_s(products: Sequence[MatrixProduct], sheet: DataSheet | None) -> fl
 
 
 def _bound_s(products: Sequence[MatrixProduct], by_compute: bool) -> float | None:
-    if all(one.compute_bound is None for one in products):
+    if all(product.compute_bound is None for product in products):
         return None
-    return sum(one.device_s for one in products if one.compute_bound is by_compute)
+    return sum(product.device_s for product in products if product.compute_bound is by_compute)
 
 
-def _sheet(found: Sequence[Gpu]) -> DataSheet | None:
-    """That of all GPUs; None where one is not listed, or they differ."""
-    sheets = [data_sheet(gpu.name) for gpu in found]
-    return sheets[0] if sheets and all(one == sheets[0] for one in sheets) else None
+def _sheet(devices: Sequence[Gpu]) -> DataSheet | None:
+    """Return the data sheet of all GPUs; None if one is not listed, or they differ."""
+    sheets = [data_sheet(gpu.name) for gpu in devices]
+    return sheets[0] if sheets and all(sheet == sheets[0] for sheet in sheets) else None
 
 
-def _capability(found: Sequence[Gpu]) -> tuple[int, int]:
-    versions = [(gpu.compute_capability or "0.0").split(".") for gpu in found]
+def _capability(devices: Sequence[Gpu]) -> tuple[int, int]:
+    versions = [(gpu.compute_capability or "0.0").split(".") for gpu in devices]
     return min(((int(major), int(minor)) for major, minor in versions), default=(0, 0))
 
 
 @functools.lru_cache(1024)
 def _written(dims: bytes) -> str:
-    """Sizes of the inputs that have any, as "[32, 64], [64, 10]"."""
+    """Return the sizes of the inputs that have any, as "[32, 64], [64, 10]"."""
     return ", ".join(str(size) for size in msgspec.json.decode(dims) if size)

@@ -24,7 +24,7 @@ _WORTH = 0.01  # of the step
 
 
 def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
-    """The places that take most exposed host time, at most five; [] without stacks."""
+    """Return the places that take most exposed host time, at most five; [] without stacks."""
     table = trace.python
     if not len(table):
         return []
@@ -41,12 +41,12 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
         by_branch[branch] = spent / steps / 1e9
     total = np.sum(list(by_branch.values()), axis=0)
     step_s = timeline.steps.total / steps / 1e9
-    found = []
+    places = []
     for name in np.argsort(-total, kind="stable")[:_LISTED]:
         match = FRAME.fullmatch(trace.names[name])
         if match is None or total[name] < _WORTH * step_s:
             continue
-        found.append(
+        places.append(
             PythonPlace(
                 file=match["file"],
                 line=int(match["line"]),
@@ -54,11 +54,11 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
                 **{f"{branch}_s": float(spent[name]) for branch, spent in by_branch.items()},
             )
         )
-    return found
+    return places
 
 
 def user_frame(trace: Trace, thread: int, time: int, stack: bytes) -> Location | None:
-    """The user's line that runs on a thread at a moment, by the trace's stacks; None: not known.
+    """Return the user's line that runs on a thread at a moment, by the stacks; None: not known.
 
     Args:
         stack: JSON of the frames, innermost first, that the releases of 2021 wrote to an operator.
@@ -84,7 +84,7 @@ def user_frame(trace: Trace, thread: int, time: int, stack: bytes) -> Location |
 
 
 def _own_time(table: Table, parent: Ints, exposed: Intervals) -> NDArray[np.float64]:
-    """Exposed time of each frame without that of the frames it calls (ns)."""
+    """Return the exposed time of each frame without that of the frames it calls (ns)."""
     inside = exposed.covered(table.start, table.end).astype(np.float64)
     called = parent >= 0
     within = exposed.covered(

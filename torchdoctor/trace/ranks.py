@@ -69,24 +69,24 @@ def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
     paths = _paths([source for source in sources if source != STDIN])
     tried = [_read(STDIN, timelines)] if STDIN in sources else []
     tried += _in_parallel(paths, timelines)
-    found = [one for one in tried if isinstance(one, RankTrace)]
-    unread = [one for one in tried if isinstance(one, NoTrace)]
-    if not found:
+    traces = [trace for trace in tried if isinstance(trace, RankTrace)]
+    unread = [trace for trace in tried if isinstance(trace, NoTrace)]
+    if not traces:
         if len(unread) == 1:
             raise unread[0]
         raise UsageError(f"None of {len(unread)} files is a trace that can be read: {unread[0]}")
-    doubts = [f"{one.what}; it was passed over." for one in unread]
-    copies = [one for one in found if _is_copy(one, found)]
+    doubts = [f"{trace.what}; it was passed over." for trace in unread]
+    copies = [trace for trace in traces if _is_copy(trace, traces)]
     doubts += [
-        f"{one.statistics.path} is an annotated copy of another of the traces; it was passed over."
-        for one in copies
+        f"{copy.statistics.path} is an annotated copy of another of the traces; it was passed over."
+        for copy in copies
     ]
-    found = [one for one in found if not any(one is copy for copy in copies)]
-    return Ranks(sorted(found, key=lambda one: (one.rank is None, one.rank or 0)), doubts)
+    traces = [trace for trace in traces if not any(trace is copy for copy in copies)]
+    return Ranks(sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)), doubts)
 
 
 def _paths(sources: Sequence[str]) -> list[Path]:
-    """The files of all sources; UsageError where one is not there, or is meant twice."""
+    """Return the files of all sources; UsageError if one is missing or is meant twice."""
     by_place: dict[str, Path] = {}
     for source in sources:
         if not source:
@@ -99,18 +99,18 @@ def _paths(sources: Sequence[str]) -> list[Path]:
     return list(by_place.values())
 
 
-def _is_copy(one: RankTrace, found: Sequence[RankTrace]) -> bool:
-    """Whether it is `diagnose --annotate`'s copy of a trace that is there as well."""
+def _is_copy(trace: RankTrace, traces: Sequence[RankTrace]) -> bool:
+    """Return True for `diagnose --annotate`'s copy of a trace that is there as well."""
 
     def same(other: RankTrace) -> tuple[object, ...]:
         figures = other.statistics
         return figures.steps, figures.step_times_s, figures.operator_calls_per_step
 
-    return one.annotated and any(
+    return trace.annotated and any(
         not other.annotated
-        and one.rank in (None, other.rank)  # it may stand in the other's name alone
-        and same(other) == same(one)
-        for other in found
+        and trace.rank in (None, other.rank)  # it may stand in the other's name alone
+        and same(other) == same(trace)
+        for other in traces
     )
 
 
@@ -155,7 +155,7 @@ def _summary(trace: Trace, timelines: bool) -> RankTrace:
 
 
 def _environment(trace: Trace) -> Environment:
-    """What the trace itself says; nothing of the machine that reads it."""
+    """Return what the trace itself says; nothing of the machine that reads it."""
     metadata = trace.metadata
     return Environment(
         torch=text(metadata.get("torch_version")),

@@ -21,12 +21,12 @@ Process = int | str
 
 
 def of_one_process(trace: Trace) -> Trace:
-    """The trace, or of one with steps of several processes the one with the most, with a doubt."""
+    """Return the trace of the process with most steps, with a doubt if there are several."""
     steps = _steps(trace)
     if len(steps) < 2:
         return trace
-    process = max(steps, key=lambda one: steps[one])
-    apart = {one: _host(trace, one) for one in steps}
+    process = max(steps, key=lambda number: steps[number])
+    apart = {number: _host(trace, number) for number in steps}
     own = apart[process]
     doubt = (
         f"The trace holds steps of {len(steps)} processes (ranks merged into one file); the "
@@ -40,17 +40,17 @@ def of_one_process(trace: Trace) -> Trace:
 
 
 def _steps(trace: Trace) -> Counter[Process]:
-    """How many steps are marked in each process."""
+    """Return how many steps are marked in each process."""
     wanted = np.array([is_step(name) for name in trace.names], dtype=bool)
-    found: Counter[Process] = Counter()
+    marks: Counter[Process] = Counter()
     for table in (trace.annotations, trace.operators):
         for thread in table.thread[named(trace, table, wanted)].tolist():
-            found[trace.threads[thread][0]] += 1
-    return found
+            marks[trace.threads[thread][0]] += 1
+    return marks
 
 
 def _host(trace: Trace, process: Process) -> Trace:
-    """Without the host events of other processes."""
+    """Return the trace without the host events of other processes."""
     ours = np.array([pid == process for pid, _ in trace.threads], dtype=bool)
 
     def part(table: Table) -> Table:
@@ -66,24 +66,24 @@ def _host(trace: Trace, process: Process) -> Trace:
 
 
 def _device_rows(trace: Trace, apart: dict[Process, Trace], process: Process) -> NDArray[np.bool_]:
-    """Work on the devices that this process drives; where it drives none, what it launched.
+    """Return the work on devices that this process drives; if it drives none, what it launched.
 
     Correlation ids begin at the same number in each process, so that an id alone says little: a
     device is driven by whoever launched most of its work before it began, and shortly before.
     """
-    launches = {one: launch_rows(host) for one, host in apart.items()}
+    launches = {pid: launch_rows(host) for pid, host in apart.items()}
     device = trace.device["device"]
     driven = [
         number
         for number in np.unique(device).tolist()
         if process
-        == min(apart, key=lambda one: _distance(apart[one], launches[one], device == number))
+        == min(apart, key=lambda pid: _distance(apart[pid], launches[pid], device == number))
     ]
     return np.isin(device, driven) if driven else launches[process] >= 0
 
 
 def _distance(host: Trace, launch: Ints, rows: NDArray[np.bool_]) -> tuple[float, float]:
-    """How badly a process fits as the one that launched these: share unfit, usual delay in ns."""
+    """Return how badly a process fits as the launching one: share unfit, usual delay in ns."""
     known = rows & (launch >= 0)
     if not known.any():
         return 1.0, np.inf
@@ -96,7 +96,7 @@ def _distance(host: Trace, launch: Ints, rows: NDArray[np.bool_]) -> tuple[float
 def read_trace(
     source: Path | BinaryIO, name: str | None = None, block_bytes: int = BLOCK_BYTES
 ) -> Trace:
-    """Reads one trace, as far as it goes.
+    """Read one trace, as far as it goes.
 
     Args:
         source: a file, or a binary stream such as `sys.stdin.buffer`.
@@ -111,8 +111,8 @@ def read_trace(
             with source.open("rb") as stream:
                 return _read_stream(stream, name or str(source), block_bytes)
         except OSError as error:
-            what = f"{source} cannot be read ({error.strerror or error})"
-            raise NoTrace(what, "pass a file that you may read") from error
+            problem = f"{source} cannot be read ({error.strerror or error})"
+            raise NoTrace(problem, "pass a file that you may read") from error
     return _read_stream(source, name or "standard input", block_bytes)
 
 
@@ -135,19 +135,19 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
 
 
 def _is_empty(trace: Trace) -> bool:
-    """Whether nothing but marks of steps was recorded."""
+    """Return True if nothing but marks of steps was recorded."""
     if len(trace.operators) or len(trace.runtime) or trace.has_device:
         return False
     return all(is_step(trace.names[name]) for name in set(trace.annotations.name.tolist()))
 
 
 def _nothing_of_torch(file: TraceFile, columns: Columns) -> NoTrace:
-    """Why there is nothing to diagnose, and what helps."""
+    """Return why there is nothing to diagnose, and what helps."""
     cut = " before it was cut off" if file.doubts and columns.events else ""
-    what = f"{file.name} holds no operator, driver call or GPU work{cut}"
+    problem = f"{file.name} holds no operator, driver call or GPU work{cut}"
     if file.doubts and not columns.events:
-        what = f"{file.name} holds no event that can be read"
-        return NoTrace(what, "pass a file that torch.profiler's export_chrome_trace wrote")
+        problem = f"{file.name} holds no event that can be read"
+        return NoTrace(problem, "pass a file that torch.profiler's export_chrome_trace wrote")
     if set(columns.unknown) == {"none"}:
         advice = (
             'its events lack the category ("cat") that torch.profiler writes, pass its own file'
@@ -163,4 +163,4 @@ def _nothing_of_torch(file: TraceFile, columns: Columns) -> NoTrace:
             "with repeat=1 or a file for each window, as a later window without work overwrites "
             "the file"
         )
-    return NoTrace(what, advice)
+    return NoTrace(problem, advice)

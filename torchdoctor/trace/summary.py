@@ -25,7 +25,7 @@ from torchdoctor.words import Shares, TraceStatistics
 
 
 def read_and_summarise(paths: Iterable[Path]) -> list[TraceStatistics]:
-    """Reads traces one after the other; a folder stands for the traces in it (one per rank).
+    """Read traces one after the other; a folder stands for the traces in it (one per rank).
 
     Raises:
         UsageError: a path does not exist, or is no trace.
@@ -34,7 +34,7 @@ def read_and_summarise(paths: Iterable[Path]) -> list[TraceStatistics]:
 
 
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
-    """All figures of one trace; times are means per step.
+    """Return all figures of one trace; times are means per step.
 
     Args:
         timeline: the trace's own, where it was built before.
@@ -89,12 +89,12 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
 
 
 def device_shares(timeline: Timeline) -> Shares:
-    """The eight shares of a trace with device events; None where the steps have no length."""
+    """Return the eight shares of a trace with device events; None: steps without length."""
     return Shares(**{branch: timeline.share(branch) for branch in (*BRANCHES, "other")})
 
 
 def host_shares(timeline: Timeline, outside_s: float, device_unknown: bool = False) -> Shares:
-    """The shares of a trace without a GPU: what is not loader or collective runs on the CPU.
+    """Return the shares of a trace without a GPU: what is not loader or collective runs on the CPU.
 
     Args:
         timeline: of the trace.
@@ -120,7 +120,7 @@ def host_shares(timeline: Timeline, outside_s: float, device_unknown: bool = Fal
 
 
 def _communication(trace: Trace, timeline: Timeline) -> dict[str, Any]:
-    """Total and exposed time of collectives per step; exposed: under no computing kernel."""
+    """Return total and exposed time of collectives per step; exposed: under no kernel."""
     steps = timeline.steps
     if not trace.has_device and not len(timeline.collectives):
         return {}

@@ -20,12 +20,12 @@ _WORKS = 0.1  # of the busiest thread's operators, from where on a thread is tak
 
 
 def named(trace: Trace, table: Table, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rows of a table whose name is wanted; `wanted` has one entry per interned name."""
+    """Return the rows of a table whose name is wanted; `wanted` has one entry per interned name."""
     return wanted[table.name] if len(table) else np.zeros(0, dtype=bool)
 
 
 def named_by(trace: Trace, table: Table, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Rows of a table whose name is wanted; only the table's own names are asked about.
+    """Return the rows of a table whose name is wanted; only the table's own names are asked about.
 
     A trace may have hundreds of thousands of names, of operators most of them.
     """
@@ -36,19 +36,19 @@ def named_by(trace: Trace, table: Table, wanted: Callable[[str], bool]) -> NDArr
 
 
 def is_step(name: str) -> bool:
-    """The profiler's annotation of a step."""
+    """Return True for the profiler's annotation of a step."""
     return name.startswith(_STEP)
 
 
 def is_loader(name: str) -> bool:
-    """The annotation of a wait for the next batch."""
+    """Return True for the annotation of a wait for the next batch."""
     return (
         name.startswith("enumerate(DataLoader)#") and name.endswith(".__next__")
     ) or name.startswith("enumerate(DataPipe)#")
 
 
 def find_step_thread(trace: Trace) -> int:
-    """The thread that the training loop runs on: that of the steps, else of most operators."""
+    """Return the thread of the training loop: that of the steps, else of most operators."""
     step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
     for table in (trace.annotations, trace.operators):
         threads = table.where(named(trace, table, step_name)).thread
@@ -60,7 +60,7 @@ def find_step_thread(trace: Trace) -> int:
 
 @once
 def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
-    """For each thread whether it iterates a loader and does not do the steps."""
+    """Return True for each thread that iterates a loader and does not do the steps."""
     loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
     loading = _threads_of(trace, loads)
     if not loading.any():
@@ -73,19 +73,19 @@ def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
 
 
 def of_fetching_thread(trace: Trace, table: Table) -> NDArray[np.bool_]:
-    """Rows of the threads that only fetch batches."""
+    """Return the rows of the threads that only fetch batches."""
     return fetching_threads(trace)[table.thread] if len(table) else np.zeros(0, dtype=bool)
 
 
 def _threads_of(trace: Trace, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    found = np.zeros(len(trace.threads), dtype=bool)
+    threads = np.zeros(len(trace.threads), dtype=bool)
     for table in (trace.annotations, trace.operators):
-        found[table.thread[named(trace, table, wanted)]] = True
-    return found
+        threads[table.thread[named(trace, table, wanted)]] = True
+    return threads
 
 
 def _working_threads(trace: Trace, loads: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Threads with much time in operators that no loader of theirs calls; all where none has."""
+    """Return which threads spend much time in operators that no loader of theirs calls."""
     spent: Ints = np.zeros(len(trace.threads), dtype=np.int64)
     tables = (trace.annotations, trace.operators)
     for thread in np.unique(trace.operators.thread):

@@ -48,16 +48,16 @@ class Steps:
 
     @property
     def host(self) -> Steps:
-        """The annotations' own spans as steps: what the host did in each."""
+        """Return the annotations' own spans as steps: what the host did in each."""
         return Steps(self.host_start, self.host_end, self.host_start, self.host_end, self.known)
 
     @property
     def total(self) -> int:
-        """Length of all steps together."""
+        """Return the length of all steps together."""
         return int((self.end - self.start).sum())
 
     def index(self, times: Ints) -> Ints:
-        """The step that each moment lies in, or -1."""
+        """Return the step that each moment lies in, or -1."""
         index = np.searchsorted(self.start, times, side="right") - 1
         inside = (index >= 0) & (times < self.end[np.maximum(index, 0)])
         return np.where(inside, index, -1)
@@ -74,24 +74,24 @@ class Timeline:
 
     @functools.cached_property
     def exposed_intervals(self) -> dict[str, Intervals]:
-        """Branch or "other" -> its exposed time: disjoint, and together the steps."""
+        """Return each branch's exposed time (and "other"): disjoint, and together the steps."""
         steps = Intervals(self.steps.start, self.steps.end)
-        found, covered = {}, EMPTY
+        exposed, covered = {}, EMPTY
         for branch in BRANCHES:
             own = self.branches[branch]
-            found[branch] = intersect(subtract(own, covered), steps)
+            exposed[branch] = intersect(subtract(own, covered), steps)
             covered = join(covered, own)
-        found["other"] = subtract(steps, covered)
-        return found
+        exposed["other"] = subtract(steps, covered)
+        return exposed
 
     def share(self, branch: str) -> float | None:
-        """Exposed share of the average step, 0 to 1; None: the steps have no length."""
+        """Return the exposed share of the average step, 0 to 1; None: the steps have no length."""
         total = self.steps.total
         return float(self.exposed[branch].sum()) / total if total else None
 
 
 def find_steps(trace: Trace) -> Steps:
-    """Steps by the profiler's annotations, ended by the last device event launched in them."""
+    """Return the steps by the profiler's marks, each ended by the last device event of it."""
     step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
     marks = [t.where(named(trace, t, step_name)) for t in (trace.annotations, trace.operators)]
     start = np.concatenate([mark.start for mark in marks])
@@ -112,7 +112,7 @@ def find_steps(trace: Trace) -> Steps:
 
 
 def _one_after_the_other(start: Ints, end: Ints) -> tuple[Ints, Ints, list[str]]:
-    """Marks, by their start, without those around several others, each ended by the next."""
+    """Return the marks in order, without those around several others, each ended by the next."""
     marks = len(start)
     beyond = np.append(end, [np.iinfo(np.int64).max] * 2)
     covering = (beyond[1:-1] <= end) & (beyond[2:] <= end)
@@ -148,7 +148,7 @@ def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
 
 
 def _stray(tables: list[Table]) -> list[str]:
-    """A few events so far from all others that the span is mostly the gap between."""
+    """Return a doubt if a few events are so far from all others that the span is mostly a gap."""
     start = np.concatenate([table.start for table in tables] or [EMPTY.start])
     end = np.concatenate([table.end for table in tables] or [EMPTY.end])
     if len(start) < _FEWEST_TO_STRAY:
@@ -172,7 +172,7 @@ def _stray(tables: list[Table]) -> list[str]:
 
 
 def _start_up(trace: Trace, length_ns: int) -> list[str]:
-    """Single driver calls so long that they load modules and libraries, which no step repeats."""
+    """Return a doubt if single driver calls take as long as start-up, which no step repeats."""
     runtime = trace.runtime
     lasting = runtime.end - runtime.start
     long = np.flatnonzero((lasting >= _LONG_CALL * length_ns) & (lasting >= _LONG_CALL_NS))
@@ -222,7 +222,7 @@ def _with_device_work(trace: Trace, host_start: Ints, host_end: Ints) -> Steps:
 
 
 def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:
-    """For every device event the step whose host span holds its launch, or -1."""
+    """Return for every device event the step whose host span holds its launch, or -1."""
     row = launch_rows(trace)
     if not len(trace.runtime):
         return row
@@ -233,7 +233,7 @@ def _launching_step(trace: Trace, host_start: Ints, host_end: Ints) -> Ints:
 
 
 def build_timeline(trace: Trace) -> Timeline:
-    """The steps of a trace and the exposed time of every branch in them."""
+    """Return the steps of a trace and the exposed time of every branch in them."""
     steps = find_steps(trace)
     device = trace.device
     kind = device["kind"]
@@ -272,13 +272,13 @@ def _host_branches(trace: Trace) -> dict[str, Intervals]:
 
 
 def host_collectives(trace: Trace) -> Intervals:
-    """Collectives that run on the host (gloo); in a trace without a GPU they are all there are."""
+    """Return the collectives that run on the host (gloo): without a GPU these are all."""
     wanted = np.array([name.startswith(HOST_COMMUNICATION) for name in trace.names], dtype=bool)
     return _rows(trace.annotations, named(trace, trace.annotations, wanted))
 
 
 def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Intervals:
-    """Collectives where no operator computes and no loader waits."""
+    """Return the collectives where no operator computes and no loader waits."""
     if not len(collectives):
         return collectives
     leaves = operator_nesting(trace).leaves

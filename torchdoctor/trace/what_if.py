@@ -45,7 +45,7 @@ def replay(
     kept: Mapping[int, float] | None = None,
     delays: Delays = Delays.UNEXPLAINED,
 ) -> Times:
-    """Length of each step in nanoseconds.
+    """Return the length of each step in nanoseconds.
 
     Args:
         kept: share of each class of cost that stays, 0 to 1; classes not named stay whole.
@@ -57,7 +57,7 @@ def replay(
 
 
 def _done_times(graph: Dependencies, keep: Times, delays: Delays) -> Times:
-    """When each node is done: it begins after all that it needs."""
+    """Return when each node is done: it begins after all that it needs."""
     takes = graph.takes * keep[graph.takes_cost]
     late = graph.delay
     if delays is not Delays.MEASURED:
@@ -100,7 +100,7 @@ def _done_times(graph: Dependencies, keep: Times, delays: Delays) -> Times:
 
 
 def _step_lengths(graph: Dependencies, done: Times) -> Times:
-    """The steps' borders as the timeline draws them: ended by the last device event of each."""
+    """Return the steps' lengths as the timeline has them: the last device event ends each."""
     start, end = done[graph.step_start], done[graph.step_end].copy()
     belongs = graph.device_step >= 0
     np.maximum.at(end, graph.device_step[belongs], done[graph.device[belongs]])
@@ -129,7 +129,7 @@ _UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
 
 
 def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> WhatIf | None:
-    """Replays typical steps as they are and without each cost.
+    """Replay typical steps as they are and without each cost.
 
     Args:
         doubts: about the trace; they hold for its replay as well.
@@ -152,7 +152,7 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> Wha
         delays = Delays.MEASURED
         replayed = _seconds(replay(graph, delays=delays))
     explained = min(replayed, _seconds(replay(graph, delays=Delays.NONE)))
-    found = WhatIf(
+    prediction = WhatIf(
         steps=last - first + 1 if steps.known else 0,
         of_steps=len(steps) if steps.known else 0,
         measured_s=measured,
@@ -166,8 +166,8 @@ def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> Wha
             for branch, cost in COSTS.items()
         },
     )
-    found.doubts.extend([*_doubts(timeline, found, graph), *doubts])
-    return found
+    prediction.doubts.extend([*_doubts(timeline, prediction, graph), *doubts])
+    return prediction
 
 
 def _seconds(lengths: np.ndarray) -> float:
@@ -175,7 +175,7 @@ def _seconds(lengths: np.ndarray) -> float:
 
 
 def _typical_steps(trace: Trace, timeline: Timeline) -> tuple[int, int] | None:
-    """As many steps in a row as can be replayed fast, with a mean close to that of all."""
+    """Return as many steps in a row as replay fast, with a mean close to that of all."""
     steps = timeline.steps
     events = _begun_in(trace.device, steps) + _HOST_EVENT * (
         _begun_in(trace.operators, steps) + _begun_in(trace.runtime, steps)
@@ -217,28 +217,30 @@ def _without(graph: Dependencies, cost: int, delays: Delays, replayed: float) ->
     )
 
 
-def _doubts(timeline: Timeline, found: WhatIf, graph: Dependencies) -> list[str]:
+def _doubts(timeline: Timeline, prediction: WhatIf, graph: Dependencies) -> list[str]:
     doubts = []
     whole = "step" if timeline.steps.known else "trace"
     if not timeline.steps.known:
         doubts.append("Steps are unknown, so the whole trace was replayed, start-up included.")
-    if not found.reproduced:
-        off = abs(found.replayed_s / found.measured_s - 1)
+    if not prediction.reproduced:
+        off = abs(prediction.replayed_s / prediction.measured_s - 1)
         doubts.append(
             f"The replay is {off:.0%} off the measured {whole}: what-ifs are not believed."
         )
-    elif found.own_delays:
+    elif prediction.own_delays:
         doubts.append(
             f"Usual launch delays do not reproduce the {whole}, so every device event was replayed "
             "with the delay that it had."
         )
-    unexplained = 1 - found.explained_s / found.replayed_s if found.replayed_s else 0.0
+    unexplained = (
+        1 - prediction.explained_s / prediction.replayed_s if prediction.replayed_s else 0.0
+    )
     if unexplained > _UNEXPLAINED_SHARE:
         doubts.append(
             f"{unexplained:.0%} of the {whole} are waits of the device for something that the "
             "trace does not show (other ranks, other processes, lost events); what-ifs keep them."
         )
-    stuck = graph.stuck_ns / (found.measured_s * 1e9 * max(found.steps, 1))
+    stuck = graph.stuck_ns / (prediction.measured_s * 1e9 * max(prediction.steps, 1))
     if stuck > _UNEXPLAINED_SHARE:
         doubts.append(
             f"For {stuck:.0%} of the {whole} the host is held by synchronisation or copies "

@@ -33,9 +33,9 @@ class NoTrace(UsageError):
         advice: what to do.
     """
 
-    def __init__(self, what: str, advice: str) -> None:
-        super().__init__(f"{what}: {advice}.")
-        self.what, self.advice = what, advice
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"{problem}: {advice}.")
+        self.what, self.advice = problem, advice
 
     def __reduce__(self) -> tuple[type[NoTrace], tuple[str, str]]:
         return NoTrace, (self.what, self.advice)  # comes back from another process

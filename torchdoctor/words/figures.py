@@ -32,7 +32,7 @@ _SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth 
 
 
 def percent(share: float | None, against: float | None = None) -> str:
-    """A share as "78 %".
+    """Return a share as "78 %".
 
     Args:
         share: 0 to 1; None or NaN: not measured.
@@ -52,7 +52,7 @@ def percent(share: float | None, against: float | None = None) -> str:
 
 
 def quantity(value: float | None, unit: str, against: float | None = None) -> str:
-    """A figure with its unit; the unit "share" is shown in percent."""
+    """Return a figure with its unit; the unit "share" is shown in percent."""
     if value is None or not math.isfinite(value):
         return "not measured"
     if unit == "share":
@@ -62,7 +62,7 @@ def quantity(value: float | None, unit: str, against: float | None = None) -> st
 
 
 def ratio(value: float | None) -> str:
-    """A speed-up without its x: two decimals, three close to 1, so that 1.004 is not 1."""
+    """Return a speed-up without its x: two decimals, three close to 1, so that 1.004 is not 1."""
     if value is None or not math.isfinite(value):
         return "?"
     if value >= 99.95:
@@ -73,12 +73,12 @@ def ratio(value: float | None) -> str:
 
 
 def says_something(interval: Interval) -> bool:
-    """Whether an interval bounds anything: two launches give one of hundreds of times."""
+    """Return True if an interval bounds anything: two launches give one of hundreds of times."""
     return interval.low > 0 and interval.high / interval.low <= _SAYS_NOTHING
 
 
 def speedup(interval: Interval | None, pairs: int = 0) -> str:
-    """A speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs".
+    """Return a speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs".
 
     Args:
         interval: None: not measured.
@@ -87,13 +87,13 @@ def speedup(interval: Interval | None, pairs: int = 0) -> str:
     if interval is None:
         return MISSING
     estimate, high = f"{ratio(interval.estimate)}x", ratio(interval.high)
-    said = f"{estimate} ({ratio(interval.low)}-{high})"
+    with_interval = f"{estimate} ({ratio(interval.low)}-{high})"
     counted = f", {pairs} pair{'s' * (pairs != 1)}" if pairs else ""
-    return said if says_something(interval) else f"{said}{counted}"
+    return with_interval if says_something(interval) else f"{with_interval}{counted}"
 
 
 def speedup_words(interval: Interval) -> tuple[str, str]:
-    """A speed-up for a sentence: ("3.1x", "95 % interval 2.9 to 3.3")."""
+    """Return a speed-up for a sentence: ("3.1x", "95 % interval 2.9 to 3.3")."""
     figures = (interval.estimate, interval.low, interval.high)
     # One decimal is enough where the interval is wide, and where it cannot round a bound to 1.
     if interval.high - interval.low >= 0.2 and min(abs(f - 1) for f in figures) >= 0.1:
@@ -104,7 +104,7 @@ def speedup_words(interval: Interval) -> tuple[str, str]:
 
 
 def seconds(value: float | None) -> str:
-    """A step's time: "93 us", "41.2 ms", "1.28 s"; from two minutes on "2 min 5 s"."""
+    """Return a step's time: "93 us", "41.2 ms", "1.28 s"; from two minutes on "2 min 5 s"."""
     if value is None or not math.isfinite(value):
         return "not measured"
     if value >= 120:
@@ -116,7 +116,7 @@ def seconds(value: float | None) -> str:
 
 
 def duration(value: float) -> str:
-    """A time that a person waits: "38 s", "4 min 51 s", "1 h 5 min"."""
+    """Return a time that a person waits: "38 s", "4 min 51 s", "1 h 5 min"."""
     total = max(round(value), 0)
     if total < 60:
         return f"{total} s"
@@ -131,7 +131,7 @@ def _three_digits(value: float) -> str:
 
 
 def memory(value: float | None) -> str:
-    """Bytes as "420 MB" or "2.1 GB" (decimal)."""
+    """Return the bytes as "420 MB" or "2.1 GB" (decimal)."""
     if value is None:
         return MISSING
     amount = abs(value)
@@ -141,7 +141,7 @@ def memory(value: float | None) -> str:
 
 
 def memory_change(value: float | None) -> str:
-    """A difference of bytes with its sign: "+420 MB", "-1.2 GB", "0 MB"."""
+    """Return a difference of bytes with its sign: "+420 MB", "-1.2 GB", "0 MB"."""
     if value is None:
         return MISSING
     if abs(value) < 0.5e6:
@@ -150,14 +150,14 @@ def memory_change(value: float | None) -> str:
 
 
 def settings(values: Mapping[str, Any]) -> str:
-    """Settings as "num_workers=4, prefetch_factor=2"; of several fixes one after the other.
+    """Return settings as "num_workers=4, prefetch_factor=2", of several fixes in a row.
 
     The first loader needs no number; bytes are said as a size.
     """
     parts = []
     for name, value in values.items():
         if isinstance(value, Mapping):
-            parts += [said] if (said := settings(value)) else []
+            parts += [text] if (text := settings(value)) else []
         elif (name, value) == ("loader", 0):
             continue
         elif name.endswith("_bytes") and isinstance(value, int):
@@ -168,26 +168,26 @@ def settings(values: Mapping[str, Any]) -> str:
 
 
 def fix_with_settings(fix: str, values: Mapping[str, Any]) -> str:
-    """A fix as "loader-workers (num_workers=4)"."""
-    said = settings(values)
-    return f"{clean(fix)} ({said})" if said else clean(fix)
+    """Return a fix as "loader-workers (num_workers=4)"."""
+    text = settings(values)
+    return f"{clean(fix)} ({text})" if text else clean(fix)
 
 
 def place(location: Location | None, cwd: str = "", width: int | None = None) -> str:
-    """A place as "train.py:41": relative to `cwd` where it lies in it, shortened from the left."""
+    """Return a place as "train.py:41", relative to `cwd` if it lies there, cut from the left."""
     if location is None:
         return ""
     return shorten_left(f"{relative(clean(location.file), cwd)}:{location.line}", width)
 
 
 def relative(path: str, cwd: str) -> str:
-    """The path without `cwd` in front, where it lies below it."""
+    """Return the path without `cwd` in front, where it lies below it."""
     prefix = cwd.rstrip("/") + "/"
     return path[len(prefix) :] if cwd and path.startswith(prefix) else path
 
 
 def shorten_left(path: str, width: int | None) -> str:
-    """At most `width` characters of a path, its end kept: ".../models/train.py:41"."""
+    """Return the at most `width` characters of a path, its end kept: ".../models/train.py:41"."""
     if width is None or len(path) <= width:
         return path
     tail = path[-(width - 3) :] if width > 3 else ""
@@ -198,7 +198,7 @@ def shorten_left(path: str, width: int | None) -> str:
 
 
 def clean(text: str) -> str:
-    """Text of the user's program without control characters: none of it may steer a terminal."""
+    """Return text without control characters: none of it may steer a terminal."""
     return "".join(
         character if character == "\n" or unicodedata.category(character)[0] != "C" else " "
         for character in text.expandtabs(4)
@@ -206,7 +206,7 @@ def clean(text: str) -> str:
 
 
 def shell_lines(command: str, width: int) -> list[str]:
-    """A shell command on several lines that still work when pasted: broken outside quotes only."""
+    """Return a shell command on lines that still work when pasted: broken outside quotes only."""
     words, word, quote = [], "", ""
     for character in command:
         if character in "'\"" and quote in ("", character):

@@ -22,11 +22,11 @@ class Intervals:
 
     @property
     def total(self) -> int:
-        """Length of all intervals together."""
+        """Return the length of all intervals together."""
         return int((self.end - self.start).sum())
 
     def covered_before(self, times: Ints) -> Ints:
-        """How much of the time before each of `times` the intervals cover."""
+        """Return how much of the time before each of `times` the intervals cover."""
         if not len(self.start):
             return np.zeros(len(times), dtype=np.int64)
         lengths = self.end - self.start
@@ -36,11 +36,11 @@ class Intervals:
         return before[count] - np.where(count > 0, beyond, 0)
 
     def covered(self, start: Ints, end: Ints) -> Ints:
-        """How much of each span [start, end) the intervals cover; an inverted span has none."""
+        """Return how much of each span [start, end) the intervals cover; 0 if it is inverted."""
         return self.covered_before(np.maximum(end, start)) - self.covered_before(start)
 
     def contain(self, times: Ints) -> NDArray[np.bool_]:
-        """Which of `times` lie inside an interval."""
+        """Return True for each of `times` that lies inside an interval."""
         if not len(self.start):
             return np.zeros(len(times), dtype=bool)
         index = np.searchsorted(self.start, times, side="right") - 1
@@ -51,7 +51,7 @@ EMPTY = Intervals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """The union of any intervals; those without length add nothing."""
+    """Return the union of any intervals; those without length add nothing."""
     keep = end > start
     start, end = start[keep], end[keep]
     if not len(start):
@@ -66,7 +66,7 @@ def union(start: Ints, end: Ints) -> Intervals:
 
 
 def join(*sets: Intervals) -> Intervals:
-    """The union of several sets."""
+    """Return the union of several sets."""
     return union(
         np.concatenate([s.start for s in sets] or [EMPTY.start]),
         np.concatenate([s.end for s in sets] or [EMPTY.end]),
@@ -74,7 +74,7 @@ def join(*sets: Intervals) -> Intervals:
 
 
 def subtract(minuend: Intervals, subtrahend: Intervals) -> Intervals:
-    """What of `minuend` lies outside `subtrahend`: its pieces between the gaps' edges."""
+    """Return what of `minuend` lies outside `subtrahend`."""
     if not len(minuend) or not len(subtrahend):
         return minuend
     gap_start = np.concatenate(([np.iinfo(np.int64).min], subtrahend.end))
@@ -82,22 +82,22 @@ def subtract(minuend: Intervals, subtrahend: Intervals) -> Intervals:
     return intersect(minuend, Intervals(gap_start, gap_end))
 
 
-def intersect(one: Intervals, other: Intervals) -> Intervals:
-    """The time that both cover."""
-    first = np.searchsorted(other.end, one.start, side="right")
-    last = np.searchsorted(other.start, one.end, side="left")
+def intersect(first_set: Intervals, second_set: Intervals) -> Intervals:
+    """Return the time that both cover."""
+    first = np.searchsorted(second_set.end, first_set.start, side="right")
+    last = np.searchsorted(second_set.start, first_set.end, side="left")
     count = np.maximum(last - first, 0)
-    row = np.repeat(np.arange(len(one)), count)
+    row = np.repeat(np.arange(len(first_set)), count)
     offset = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
     column = first[row] + offset
     return Intervals(
-        np.maximum(one.start[row], other.start[column]),
-        np.minimum(one.end[row], other.end[column]),
+        np.maximum(first_set.start[row], second_set.start[column]),
+        np.minimum(first_set.end[row], second_set.end[column]),
     )
 
 
 def exposed_in_order(start: Ints, end: Ints) -> Ints:
-    """What each interval adds to the union of those that started before it; sums to the union.
+    """Return what each interval adds to the union of those that started before it.
 
     Returns:
         One length per interval, in the order given.

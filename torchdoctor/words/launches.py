@@ -67,18 +67,18 @@ class TurnsTaken:
 
     @property
     def counted(self) -> LaunchTiming:
-        """Its blocks as a launch that was measured, whatever became of the program after them."""
+        """Return its blocks as a measured launch, whatever became of the program after them."""
         if not self.blocks or self.timing.ended == "interrupted":
             return self.timing
         return replace(self.timing, ended="measured", reason=None)
 
     @property
     def went(self) -> int:
-        """Iterations since the start."""
+        """Return the iterations since the start."""
         return self.timing.iterations or 0
 
     def broke_down(self, others_went: int) -> bool:
-        """Whether it failed or never went on, after its first block, where others went on."""
+        """Return True if it failed or stood still after its first block while another went on."""
         broken = self.late or (not self.stopped and self.timing.ended == "failed")
         return bool(self.blocks) and broken and others_went > self.went
 

@@ -30,7 +30,7 @@ _Record = TypeVar("_Record", Report, Recording)
 
 
 def encode_report(report: Report) -> bytes:
-    """The report as the bytes of a report.json: UTF-8, indented, ending in a newline.
+    """Return the report as the bytes of a report.json: UTF-8, indented, ending in a newline.
 
     NaN and infinity never appear: a figure that is not a number becomes null, an interval or a
     group that cannot be without it becomes null as a whole.
@@ -40,7 +40,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(data: bytes | str, name: str = "the file") -> Report:
-    """The inverse of `encode_report`. Fields of later 1.x versions are passed over.
+    """Return the report in these bytes. Fields of later 1.x versions are passed over.
 
     Args:
         data: the JSON.
@@ -72,7 +72,7 @@ def write_report(report: Report, path: str | Path) -> None:
 
 
 def encode_comparison(comparison: Comparison) -> bytes:
-    """A comparison as JSON: UTF-8, indented, ending in a newline, no NaN."""
+    """Return a comparison as JSON: UTF-8, indented, ending in a newline, no NaN."""
     return _encode(_finite(comparison))
 
 
@@ -153,14 +153,14 @@ def write_atomically(path: str | Path, data: bytes) -> None:
 
 
 def open_descriptor(path: Path) -> int | None:
-    """The descriptor that a path such as /dev/stdout names; what it is open on is not replaced."""
-    found = _DESCRIPTOR.fullmatch(str(path))
-    return (_STREAMS.get(found[1]) if found[1] else int(found[2])) if found else None
+    """Return the descriptor that a path such as /dev/stdout names; such a file is not replaced."""
+    match = _DESCRIPTOR.fullmatch(str(path))
+    return (_STREAMS.get(match[1]) if match[1] else int(match[2])) if match else None
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of `path` once the block has ended well.
+    """Yield a file to write to, which takes the place of `path` once the block has ended well.
 
     As `write_atomically`, for what is written piece by piece. Raises OSError.
     """
@@ -253,7 +253,7 @@ def _encode(record: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Settings and details may hold numpy scalars and arrays, paths or anything else."""
+    """Return settings and details that may be numpy scalars and arrays, paths or anything else."""
     for method in ("item", "tolist"):
         convert: Callable[[], Any] | None = getattr(value, method, None)
         if convert is not None:
@@ -268,7 +268,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """The same without what JSON cannot hold; see `encode_report`."""
+    """Return the value without what JSON cannot hold; see `encode_report`."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str) and not value.isascii():
@@ -285,7 +285,7 @@ def _finite(value: Any) -> Any:
 
 
 def _finite_record(record: Any) -> Any:
-    """The record, or None where a figure is lost that it cannot be without."""
+    """Return the record, or None if it cannot be without a figure that is lost."""
     changes: dict[str, Any] = {}
     for spec in dataclasses.fields(record):
         old = getattr(record, spec.name)
