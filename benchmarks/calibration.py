@@ -28,14 +28,16 @@ from typing import Any
 
 from row_log import append, rows_of
 
-from torchdoctor.gate.pairs import Estimator
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.window import Window
+from torchdoctor.pairs.block_plan import TurnBlocks
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.measurement import Pace, ProgramLaunches
+from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.pairs.turn_blocks import TurnBlocks
-from torchdoctor.pairs.turns import take_turns
-from torchdoctor.trials.compare import interval, p_value, pair_times, verdict
-from torchdoctor.words import Boundary, LaunchTiming, Workload
+from torchdoctor.trials.compare import interval, p_value, verdict
+from torchdoctor.words import Boundary, Pair, Workload
 
 PAIRS = 4
 EFFECTS = (0.03, 0.10, 0.30)
@@ -66,50 +68,34 @@ while True:
 """
 
 
-def pair_by_launches(sides: list[Recorder], first: int) -> list[LaunchTiming]:
-    """(baseline, candidate), the one that `first` says launched first."""
-    found: dict[int, LaunchTiming] = {}
-    for side in (first, 1 - first):
-        found[side] = sides[side].time("timed", BOUNDARY, WINDOW, [], TIMEOUT_S)
-    return [found[0], found[1]]
+def engine(how: str, recorder: Recorder, seed: int) -> Engine:
+    """Return what measures pairs of the program."""
+    pace = Pace(start_s=2.0, step_s=0.006, boundary=BOUNDARY)
+    turns = TURNS if how == "side-by-side" else None
+    launches = ProgramLaunches(recorder=recorder, pace=pace, window=WINDOW, turns=turns)
+    return Engine(launches, seed=seed)
 
 
-def difference(how: str, sides: list[Recorder], chance: random.Random, first: int) -> float | None:
-    """log(baseline) - log(candidate) of one pair: above 0 is faster."""
-    if how == "launches":
-        blocks = [tuple(pair_by_launches(sides, first))]
-    else:
-        order = [x for _ in range(3) for x in chance.choice([[0, 1, 1, 0], [1, 0, 0, 1]])]
-
-        def start(one: Recorder) -> Any:
-            return lambda poll: one.take_turns("turns", BOUNDARY, TURNS, TIMEOUT_S, poll)
-
-        # The first to warm up waits longer for its first block, so who that is goes by lot.
-        both = (start(sides[first]), start(sides[1 - first]))
-        taken = take_turns(both, order, 0.4, time.monotonic() + 60)
-        a, b = taken[first], taken[1 - first]
-        pairs = zip(a.blocks, b.blocks, strict=False)
-        blocks = [(old.timing, new.timing) for old, new in pairs]
-    how = Estimator()
-    times = pair_times(blocks, how.seconds(per_step=True), how.trimmed)
-    return None if times is None else math.log(times[0] / times[1])
+def program(folder: Path, slowdown: float) -> Workload:
+    """Return the command of the program, slower by that share."""
+    command = [sys.executable, str(folder / "train.py"), str(slowdown)]
+    return Workload(command=command, cwd=str(folder), script=str(folder / "train.py"))
 
 
 def trial(how: str, slowdown: float, seed: int) -> dict[str, Any]:
     """One comparison: its interval, its verdict, and what it cost."""
-    began, chance = time.monotonic(), random.Random(seed)
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="calibration-") as name:
         folder = Path(name)
         (folder / "train.py").write_text(PROGRAM)
         with Sandbox.choose("auto", folder) as sandbox:
-            sides = []
-            for side, share in (("baseline", 0.0), ("candidate", slowdown)):
-                command = [sys.executable, str(folder / "train.py"), str(share)]
-                workload = Workload(command=command, cwd=name, script=str(folder / "train.py"))
-                sides.append(Recorder(workload, folder / side, sandbox, 0, None, TIMEOUT_S))
-            order = [x for _ in range(PAIRS // 2) for x in chance.choice([[0, 1], [1, 0]])]
-            found = [difference(how, sides, chance, first) for first in order]
-    measured = [x for x in found if x is not None]
+            workload, slower = (program(folder, share) for share in (0.0, slowdown))
+            recorder = Recorder(workload, folder / "run", sandbox, 0, None, TIMEOUT_S)
+            pairs, candidate = engine(how, recorder, seed), LaunchSpec(name="new", workload=slower)
+            found = [pairs.pair(candidate, most_s=60.0) for _ in range(PAIRS)]
+    how_long = Estimator(per_step=True)
+    differences = [how_long.difference(pair) for pair in found if isinstance(pair, Pair)]
+    measured = [x for x in differences if x is not None]
     bounds = interval(measured)
     return {
         "how": how,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,20 +19,25 @@ from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine.environment import environment
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.observe.window import choose_window
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.measurement import ProgramLaunches
+from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
-from torchdoctor.trials.evidence import Evidence
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.arms import Fixes, FixFacts, label
 from torchdoctor.trials.fix_facts import fix_facts
-from torchdoctor.trials.launches import Launcher, SideBySide
-from torchdoctor.trials.numerics import trains_in_low_precision
-from torchdoctor.trials.outcome import TrialResults, training_is_the_same
-from torchdoctor.trials.rounds import differences
+from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_low_precision
+from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import Budget, BudgetEnded
-from torchdoctor.trials.switched_trials import SwitchedTrials
-from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
-from torchdoctor.words import Candidate, Interval, Recording
+from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.timed_launch import (
+    SwitchedTrials,
+    TimedLaunch,
+    launches_of,
+    turns_of_trials,
+)
+from torchdoctor.words import Candidate, Interval, Pair, Recording
 from torchdoctor.words.errors import Inconclusive
 from torchdoctor.words.specs import FixSpec
 
@@ -77,21 +82,19 @@ class Workload:
             recorder.close()
             sandbox.close()
 
-    def launch(self, budget: Budget) -> TimedLaunch:
-        """Fixes in, a sample out."""
-        return TimedLaunch(
-            self.recorder, self.seen, self.window, self.modules, budget.left, self.recording
+    def _launches(self) -> ProgramLaunches:
+        """Return how launches are made: side by side where they can be."""
+        turns = turns_of_trials(self.seen, self.window)
+        return launches_of(
+            self.recorder,
+            self.seen,
+            self.window,
+            None if isinstance(turns, str) else turns,
+            loaders=self.recording.main.loaders,
         )
 
-    def launcher(self, budget: Budget, seed: int) -> Launcher:
-        """Rounds of launches, side by side where they can be."""
-        launch, turns = self.launch(budget), turns_of_trials(self.recorder, self.seen, self.window)
-        return Launcher(
-            launch,
-            budget,
-            order=random.Random(seed),
-            side_by_side=SideBySide.of(launch.both_at_once(turns)),
-        )
+    def _specs(self) -> ArmSpecs:
+        return ArmSpecs(self.modules, self.recording)
 
     def candidates(self) -> list[Candidate]:
         """Those of a run."""
@@ -101,8 +104,8 @@ class Workload:
     def search(self, tried: list[Candidate], budget_s: float, seed: int) -> TrialResults:
         """These candidates alone, as a run searches."""
         budget = Budget(budget_s)
-        loaders = self.recording.main.loaders
-        launch, turns = self.launch(budget), turns_of_trials(self.recorder, self.seen, self.window)
+        launches, specs = self._launches(), self._specs()
+        launch = TimedLaunch(launches, specs, budget.left, self.recording)
         return run_trials(
             launch,
             tried,
@@ -111,10 +114,8 @@ class Workload:
             steps=self.seen.steps,
             warmup_steps=self.window.warmup_steps,
             seed=seed,
-            both_at_once=launch.both_at_once(turns),
-            switching=SwitchedTrials.choose(
-                self.recorder, self.seen, self.window, loaders, self.modules, budget.left
-            ),
+            both_at_once=launch.both_at_once,
+            switching=SwitchedTrials(launches, specs, budget.left) if launches.blocks else None,
         )
 
     def _null_facts(self, fix: FixSpec) -> FixFacts:
@@ -124,63 +125,72 @@ class Workload:
         return fix_facts(self.modules[ident], self.recording)
 
     def exhaustive(self, tried: list[Candidate], budget_s: float, seed: int) -> Fixes:
-        """Every candidate in rounds until the time is used, then the best of them together."""
-        budget = Budget(budget_s)
-        launcher = self.launcher(budget, seed)
-        arms = [_arm(f"all-{n}", one, self._facts(one.fix)) for n, one in enumerate(tried)]
-        try:
-            while budget.left() > _TOGETHER * budget_s and any(arm.alive for arm in arms):
-                launcher.round(arms, "screen")
-        except BudgetEnded:
-            pass
-        gains = {arm.key: _gain(launcher, arm) for arm in arms}
-        evidence = Evidence(launcher, self.seen.steps, trains_in_low_precision(self.recording))
-        same = [a for a in arms if training_is_the_same(evidence.measured(a), False)]
-        ranked = sorted((a for a in same if a.alive), key=lambda a: -gains[a.key])
+        """Measure every candidate in pairs until the time is used, then the best together."""
+        began, specs = time.monotonic(), self._specs()
+        engine = Engine(self._launches(), seed=seed)
+        arms = {
+            n: [(one.fix, dict(one.settings)), *one.also.items()] for n, one in enumerate(tried)
+        }
+        pairs: dict[int, list[Pair]] = {n: [] for n in arms}
+
+        def left_s() -> float:
+            return budget_s - (time.monotonic() - began)
+
+        while pairs and left_s() > _TOGETHER * budget_s:
+            for number in list(pairs):
+                pair = engine.pair(specs.of(arms[number]), most_s=left_s())
+                if isinstance(pair, Pair):
+                    pairs[number].append(pair)
+                else:
+                    del pairs[number]
+        gains = {number: _gain(measured) for number, measured in pairs.items() if measured}
         together: Fixes = []
-        for arm in ranked:
+        for number in sorted(gains, key=lambda number: -gains[number]):
             names = {fix for fix, _ in together}
-            if gains[arm.key] <= 0 or names & {fix for fix, _ in arm.fixes}:
+            known = not self._trains_the_same(tried[number], pairs[number])
+            if gains[number] <= 0 or names & {fix for fix, _ in arms[number]} or known:
                 continue
-            grown = Arm(key=f"with-{arm.key}", fixes=[*together, *arm.fixes])
-            before = Arm(key=f"without-{arm.key}", fixes=together)
-            try:
-                for _ in range(3 if together else 0):
-                    launcher.round([grown, before], "stack")
-            except BudgetEnded:
-                break
-            if not together or _gain(launcher, grown) > _gain(launcher, before):
-                together = grown.fixes
+            grown = [*together, *arms[number]]
+            if together:
+                added = [engine.pair(specs.of(grown), specs.of(together)) for _ in range(3)]
+                if left_s() < 0 or _gain([x for x in added if isinstance(x, Pair)]) <= 0:
+                    continue
+            together = grown
         return together
 
+    def _trains_the_same(self, one: Candidate, pairs: list[Pair]) -> bool:
+        """Return False for a candidate that was seen to change training."""
+        steps, facts = self.seen.steps, self._facts(one.fix)
+        untouched = Untouched(
+            baselines=[pair.launches[0] for pair in pairs],
+            warmup_steps=steps.warmup_steps,
+            backwards_per_step=steps.backwards_per_step,
+            low_precision=trains_in_low_precision(self.recording),
+        )
+        trials = [pair.launches[1] for pair in pairs]
+        found = compare_training(trials, untouched, facts.keeps_results, facts.how)
+        return found.classification != "changed" and not found.harmful
+
     def side_by_side(self, several: dict[str, Fixes], seed: int) -> dict[str, Interval | None]:
-        """Fresh rounds of these and the untouched program; speed-ups against it.
+        """Measure fresh pairs of these and the untouched program; speed-ups against it.
 
         Raises:
             Inconclusive: one of them could not be measured.
         """
-        budget = Budget(None)
-        launcher = self.launcher(budget, seed)
-        arms = [Arm(key=name, fixes=fixes) for name, fixes in several.items() if fixes]
-        for _ in range(_SIDE_BY_SIDE if arms else 0):
-            launcher.round(arms, "confirm")
-        for arm in arms:
-            if not arm.alive:
-                raise Inconclusive(f"{label(arm.fixes)}: {arm.failed or arm.refused}")
-        return {arm.key: compare.interval(_differences(launcher, arm)) for arm in arms}
+        engine, specs = Engine(self._launches(), seed=seed), self._specs()
+        found = {}
+        for name, fixes in several.items():
+            pairs = [engine.pair(specs.of(fixes)) for _ in range(_SIDE_BY_SIDE if fixes else 0)]
+            if lost := [pair for pair in pairs if not isinstance(pair, Pair)]:
+                raise Inconclusive(f"{label(fixes)}: {lost[0].reason}")
+            if fixes:
+                found[name] = compare.interval([_difference(pair) for pair in pairs])
+        return found
 
 
-def _arm(key: str, one: Candidate, facts: FixFacts) -> Arm:
-    fixes = [(one.fix, dict(one.settings)), *one.also.items()]
-    return Arm(key=key, fixes=fixes, facts=facts, candidate=one)
+def _difference(pair: Pair) -> float:
+    return Estimator(by="mean").difference(pair) or 0.0
 
 
-def _differences(launcher: Launcher, arm: Arm) -> list[float]:
-    return differences(
-        launcher.rounds, arm.key, lambda timing: compare.seconds_per_sample(timing, "mean")
-    )
-
-
-def _gain(launcher: Launcher, arm: Arm) -> float:
-    found = _differences(launcher, arm)
-    return fmean(found) if found else -math.inf
+def _gain(pairs: list[Pair]) -> float:
+    return fmean(map(_difference, pairs)) if pairs else -math.inf

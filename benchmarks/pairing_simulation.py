@@ -16,6 +16,7 @@ from statistics import fmean
 
 import numpy as np
 
+from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.trials import compare
 from torchdoctor.trials.rounds import BASELINE, Round, Slot, a_a_differences, differences
 from torchdoctor.words import LaunchTiming
@@ -49,9 +50,12 @@ class Machine:
         return Slot(arm=arm, timing=timing, began_s=at, ended_s=at + 1.0, phase="confirm")
 
 
+MEDIAN = Estimator()
+
+
 def seconds(timing: LaunchTiming) -> float | None:
-    """Time per step of a simulated launch."""
-    return compare.seconds_per_sample(timing, "median")
+    """Return the time per step of a simulated launch."""
+    return MEDIAN.seconds(timing)
 
 
 class Idle(Machine):
@@ -106,7 +110,7 @@ def chained(machine: Machine, rounds: int) -> list[float]:
     for _ in range(rounds):
         candidate, closing = machine.launch("candidate"), machine.launch(BASELINE)
         one = Round(phase="confirm", shape="block", slots=[opening, candidate, closing])
-        found += differences([one], "candidate", seconds)
+        found += differences([one], "candidate", MEDIAN)
         opening = closing
     return found
 
@@ -124,11 +128,11 @@ def designs(pairs: int) -> dict[str, tuple[Callable[[Machine], list[float]], flo
     """Name -> (differences of the candidate on a machine, launches paid)."""
 
     def blocks(arms: int) -> Callable[[Machine], list[float]]:
-        return lambda m: differences([block(m, arms) for _ in range(pairs)], "candidate", seconds)
+        return lambda m: differences([block(m, arms) for _ in range(pairs)], "candidate", MEDIAN)
 
     def a_a(m: Machine) -> list[float]:
         rounds = [block(m, 4) for _ in range(pairs)]
-        return [d + SPEEDUP for d in a_a_differences(rounds, seconds)]
+        return [d + SPEEDUP for d in a_a_differences(rounds, MEDIAN)]
 
     return {
         "sequential": (lambda m: sequential(m, pairs), 2 * pairs),
@@ -145,7 +149,7 @@ def designs(pairs: int) -> dict[str, tuple[Callable[[Machine], list[float]], flo
         "block of 1, interpolated": (blocks(1), 3 * pairs),
         "block of 1, chained": (lambda m: chained(m, pairs), 2 * pairs + 1),
         "ABBA": (
-            lambda m: differences([abba(m) for _ in range(pairs // 2)], "candidate", seconds),
+            lambda m: differences([abba(m) for _ in range(pairs // 2)], "candidate", MEDIAN),
             2 * pairs,
         ),
         "A/A of a block of 4": (a_a, 0),
@@ -170,7 +174,7 @@ def false_winners(loaded: float, pairs: int, runs: int, seed: int = 0) -> float:
     rng, hits = np.random.default_rng(seed), 0
     for _ in range(runs):
         machine = Idle(loaded, rng)
-        found = differences([abba(machine) for _ in range(pairs // 2)], "candidate", seconds)
+        found = differences([abba(machine) for _ in range(pairs // 2)], "candidate", MEDIAN)
         hits += compare.verdict(found) == "faster" and fmean(found) > math.log1p(0.01)
     return hits / runs
 

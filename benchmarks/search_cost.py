@@ -3,8 +3,8 @@
     python benchmarks/search_cost.py [--start-up 5] [--width 0.03] [--rounds 8] [--blocks 40]
     python benchmarks/search_cost.py --loader waits [--width 0.1]
 
-In one run, on one program with a start-up of so many seconds: the same fixes by rounds of launches
-(baseline, the fixes in random order, baseline) and by blocks of one launch. For each way the wall
+In one run, on one program with a start-up of so many seconds: the same fixes by pairs of launches
+that follow each other and by blocks of one launch. For each way the wall
 time until every fix's 95 % interval is at most `--width` wide to either side; where one of them
 does not come so far in its rounds, until both are as narrow as that one got. And whether the two
 intervals of each fix overlap. The two ways take turns (`--repeat`), so that a machine that changes
@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,17 +29,15 @@ from typing import Any
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
+from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window, choose_window
-from torchdoctor.pairs.record import Observation, Recorder
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.pair_times import Estimator, switched_differences
+from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.rounds import Round, Seconds, differences
-from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.switched_trials import SwitchedTrials
-from torchdoctor.trials.switching import rounds_of
-from torchdoctor.trials.timed_launch import TimedLaunch
-from torchdoctor.words import Environment, LaunchTiming, Recording
+from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.timed_launch import launches_of
+from torchdoctor.words import Environment, Pair, Recording
 from torchdoctor.words.figures import fix_with_settings
 
 PROGRAM = """
@@ -115,17 +112,20 @@ class Cost:
 class Progress:
     """One way's rounds, and the wall seconds from its start to the end of each.
 
-    fixes: keys of the arms that are compared; time: of a launch or block, per sample.
+    differences: of each fix, one for each round.
     """
 
-    fixes: list[str]
-    time: Seconds
-    rounds: list[Round]
+    differences: dict[str, list[float]]
     seconds: list[float] = field(default_factory=list)
 
+    @property
+    def fixes(self) -> list[str]:
+        """Return the fixes that are compared."""
+        return list(self.differences)
+
     def logs(self, rounds: int, fix: str) -> list[float]:
-        """Differences of a fix in so many rounds."""
-        return differences(self.rounds[:rounds], fix, self.time)
+        """Return differences of a fix in so many rounds."""
+        return self.differences[fix][:rounds]
 
     def width(self, rounds: int) -> float:
         """Half the widest 95 % interval (in logarithms) of any fix after so many rounds."""
@@ -133,11 +133,11 @@ class Progress:
 
     def narrowest(self) -> float:
         """The least that `width` came to."""
-        return min(self.width(n) for n in range(2, len(self.rounds) + 1))
+        return min(self.width(n) for n in range(2, len(self.seconds) + 1))
 
     def cost(self, width: float) -> Cost:
         """What was known as soon as every interval was so narrow, which it must have become."""
-        enough = next(n for n in range(2, len(self.rounds) + 1) if self.width(n) <= width)
+        enough = next(n for n in range(2, len(self.seconds) + 1) if self.width(n) <= width)
         found = {}
         for fix in self.fixes:
             logs = self.logs(enough, fix)
@@ -164,64 +164,59 @@ class Comparison:
         workload = workload_of([str(script)], cwd=str(folder))
         self.width = math.log1p(width)
         fixes = WORKERS if loader else COMPUTING
-        self.arms = [Arm(key=fix_with_settings(*one), fixes=[one]) for one in fixes]
-        self.keys = [arm.key for arm in self.arms]
         # Workers that finish together hand out their batches in bursts, whose median is no figure.
-        self.seconds = _mean_s if loader else _typical_s
-        self.modules = catalogue.fixes()
+        self.how = Estimator(by="mean" if loader else "median")
         self.sandbox = Sandbox.choose("auto", folder, workload)
         self.recorder = Recorder(workload, folder / "run", self.sandbox, 0, None, 600.0)
         self.seen: Observation = self.recorder.observe(None, 4.0, 15.0)
         self.loaders = self.seen.processes[0].loaders
         self.window: Window = choose_window(self.seen.steps, None, self.loaders)
-        self.recording = Recording(workload=workload, environment=Environment())
+        recording = Recording(
+            workload=workload,
+            environment=Environment(),
+            steps=self.seen.steps,
+            processes=self.seen.processes,
+        )
+        specs = ArmSpecs(catalogue.fixes(), recording)
+        self.arms = {fix_with_settings(*fix): specs.of([fix]) for fix in fixes}
 
     def by_launches(self, most_rounds: int, seed: int) -> Progress:
-        """Rounds of fresh launches until all are known well enough."""
-        launch = TimedLaunch(
-            self.recorder, self.seen, self.window, self.modules, _no_limit, self.recording
-        )
-        launcher = Launcher(launch, Budget(None), order=random.Random(seed))
+        """Measure pairs of fresh launches until all are known well enough."""
+        engine = Engine(launches_of(self.recorder, self.seen, self.window), seed=seed)
         began = time.monotonic()
-        done = Progress(self.keys, self.seconds, launcher.rounds)
+        done = Progress({name: [] for name in self.arms})
         for _ in range(most_rounds):
-            launcher.block(self.arms, "confirm")
+            for name, arm in self.arms.items():
+                pair = engine.pair(arm)
+                difference = self.how.difference(pair) if isinstance(pair, Pair) else None
+                assert difference is not None, f"{name}: {pair}"
+                done.differences[name].append(difference)
             done.seconds.append(time.monotonic() - began)
-            if len(done.rounds) > 1 and done.width(len(done.rounds)) <= self.width:
+            if len(done.seconds) > 1 and done.width(len(done.seconds)) <= self.width:
                 break
         return done
 
     def by_blocks(self, rounds: int, seed: int) -> Progress:
-        """One launch of so many rounds."""
-        switching = SwitchedTrials.choose(
-            self.recorder, self.seen, self.window, self.loaders, self.modules, _no_limit
-        )
-        assert switching is not None, "the benchmark's own program can be switched"
-        found = switching([arm.fixes for arm in self.arms], rounds=rounds, seed=seed)
-        assert found.blocks, found.reason
-        every = rounds_of(found, self.keys)
+        """Measure one launch of so many rounds."""
+        launches = launches_of(self.recorder, self.seen, self.window, loaders=self.loaders)
+        engine, arms = Engine(launches, seed=seed), list(self.arms.values())
+        assert all(map(engine.can_switch, arms)), "the benchmark's own program can be switched"
+        switched = engine.switch(arms, rounds)
+        assert switched.blocks, switched.reason
         # From the launch's start to the end of each round: what follows the last block that was
         # needed would not have been run.
-        start_s = found.blocks[-1].ended_s - found.wall_s
-        ended = [one.slots[-1].ended_s - start_s for one in every]
-        return Progress(self.keys, self.seconds, every, ended)
+        start_s = switched.blocks[-1].ended_s - switched.wall_s
+        ended = {block.round: block.ended_s - start_s for block in switched.blocks}
+        logs = {
+            name: switched_differences(switched.blocks, number, self.how)
+            for number, name in enumerate(self.arms, 1)
+        }
+        return Progress(logs, list(ended.values())[: min(map(len, logs.values()))])
 
     def close(self) -> None:
         """Remove what only launches need."""
         self.recorder.close()
         self.sandbox.close()
-
-
-def _no_limit() -> float:
-    return math.inf
-
-
-def _typical_s(timing: LaunchTiming) -> float | None:
-    return compare.seconds_per_sample(timing, "median")
-
-
-def _mean_s(timing: LaunchTiming) -> float | None:
-    return compare.seconds_per_sample(timing, "mean")
 
 
 def _show(name: str, cost: Cost) -> None:
@@ -260,7 +255,7 @@ def main() -> None:
                 for way, cost in row.items():
                     _show(way, cost)
                 pairs = [
-                    (row["launches"].found[fix], row["blocks"].found[fix]) for fix in both.keys
+                    (row["launches"].found[fix], row["blocks"].found[fix]) for fix in both.arms
                 ]
                 agree = [a.low <= b.high and b.low <= a.high for a, b in pairs]
                 ratio = row["launches"].seconds / row["blocks"].seconds

@@ -13,11 +13,14 @@ from typing import IO, Any, cast
 
 import forked_programs
 
+from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Started
 from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.window import Window
+from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.words import Environment, Recording, Workload
+from torchdoctor.words import Environment, LaunchTiming, Recording, Workload
 
 
 class Forking(Sandbox):
@@ -52,6 +55,12 @@ def recorder_of(source: str, folder: Path) -> Recorder:
     )
     sandbox = Forking.choose("none", folder, workload)
     return Recorder(workload, folder / "run", sandbox, 0, None, 300.0)
+
+
+def timed(recorder: Recorder, seen: Observation, window: Window) -> LaunchTiming:
+    """Return what a window of the untouched program measured."""
+    launches = ProgramLaunches(recorder=recorder, pace=Pace.of(seen), window=window)
+    return launches.alone(UNTOUCHED, 120.0)
 
 
 def observe(recorder: Recorder, step_on: str | None = None) -> Observation:

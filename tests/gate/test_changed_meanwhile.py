@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchdoctor.gate.changed_meanwhile import SourcesAtStart
+from torchdoctor.gate.sources import SourcesAtStart
 
 
 def test_a_source_that_is_another_one_at_the_end_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from repository import TRAIN, git
 
 from torchdoctor.gate.decision import state
 from torchdoctor.gate.elsewhere import elsewhere
-from torchdoctor.gate.tolerances import program_folder, tolerances
+from torchdoctor.gate.settings import program_folder, tolerances
 from torchdoctor.gate.versions import Reference
 from torchdoctor.reports import gate as formats
 from torchdoctor.words import Environment, Interval, Workload, WorkloadRecord

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,29 +10,29 @@ import pytest
 from observed_program import SEEN, STEPS
 
 from torchdoctor.facts.other_load import load_of
-from torchdoctor.gate import launches
-from torchdoctor.gate.figures import waiting
-from torchdoctor.gate.launches import PairLauncher, Side
-from torchdoctor.gate.observing import Observed, observe_both
+from torchdoctor.gate.figures import Measured, waiting
+from torchdoctor.gate.gate_run import NEW, GateRun
+from torchdoctor.gate.observing import Observed, Side, launch_doubts, observe_both
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import launch_doubts
+from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
-from torchdoctor.pairs.turn_blocks import choose_turns, why_in_turns
-from torchdoctor.words import Block, LaunchTiming, ProgramFailure, SensorStatistics, TurnsTaken
+from torchdoctor.pairs.block_plan import choose_turns, why_in_turns
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.pair_times import Estimator
+from torchdoctor.words import Block, LaunchTiming, ProgramFailure, SensorStatistics, Workload
 from torchdoctor.words.errors import Inconclusive, ProgramFailed
 
 CRASH = ProgramFailure(exit_code=1, steps=40, output_tail="IndexError: no more data")
 
 
 class Program:
-    """A recorder whose observing launches showed this, the last again and again."""
+    """One version, whose observing launches showed this, the last again and again."""
 
     def __init__(self, *seen: Any) -> None:
         self.seen, self.launches = list(seen), 0
-        self.logs_phases, self.doubts, self.escaped = False, [], []
 
-    def observe(self, *_: object) -> Observation:
+    def observe(self) -> Observation:
         self.launches += 1
         found = self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
         if isinstance(found, BaseException):
@@ -43,7 +42,13 @@ class Program:
 
 def observed(new: Program, old: Program, **tolerances: float) -> Observed:
     settings = GateSettings(tolerances={"step_time": 0.02, **tolerances})
-    return observe_both(new, old, "main", settings, lambda phase, what: None)  # type: ignore[arg-type]
+
+    def observe(*arguments: Any) -> Observation:
+        return (old if arguments[-1].name == "observe-baseline" else new).observe()
+
+    recorder: Any = SimpleNamespace(observe=observe)
+    arms = UNTOUCHED, NEW
+    return observe_both(recorder, arms, "main", settings, lambda phase, what: None)
 
 
 def test_a_new_version_that_crashes_after_its_first_steps_is_no_pass() -> None:
@@ -120,10 +125,9 @@ def test_what_was_seen_to_be_doubtful_is_said_once() -> None:
 
 
 def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
-    new, old = Program(SEEN), Program(SEEN)
-    new.escaped, old.escaped, old.doubts = ["/a"], ["/a", "/b"], ["hung"]
-    sandbox = SimpleNamespace(mode="redirect", doubt="Only writes by Python are redirected.")
-    found = launch_doubts([new, old], sandbox)  # type: ignore[arg-type, list-item]
+    recorder: Any = SimpleNamespace(escaped=["/a", "/b"], doubts=["hung"])
+    sandbox: Any = SimpleNamespace(mode="redirect", doubt="Only writes by Python are redirected.")
+    found = launch_doubts(recorder, sandbox)
     assert found == [
         "hung",
         "2 writes reached your files in spite of the 'redirect' sandbox: /a, /b.",
@@ -150,57 +154,44 @@ def test_where_no_blocks_can_be_the_reason_is_said() -> None:
         ("out-of-memory", "measured", ProgramFailed),
         ("timed-out", "measured", Inconclusive),
         ("measured", "failed", Inconclusive),
-        ("failed", "failed", Inconclusive),
     ],
 )
-def test_a_version_that_fails_three_times(new: str, old: str, error: type[Exception]) -> None:
+def test_a_version_that_fails_three_times(
+    monkeypatch: pytest.MonkeyPatch, new: str, old: str, error: type[Exception]
+) -> None:
     """The working tree's crash behind the observed steps was "not decided", which may pass."""
+    ended = {"new": new, "baseline": old}
 
-    def side(name: str, ended: str) -> Side:
-        timing = LaunchTiming(ended=ended, reason="It crashed.", step_s=[0.1], samples=4.0)
-        recorder = SimpleNamespace(time=lambda *_: timing)
-        return Side(name=name, recorder=recorder, seen=SEEN)  # type: ignore[arg-type]
+    def alone(arm: LaunchSpec, most_s: float) -> LaunchTiming:
+        return LaunchTiming(ended=ended[arm.name], reason="It crashed.", step_s=[0.1], samples=4.0)
 
-    window = Window(warmup_steps=10, measure_steps=30, max_window_s=5.0)
-    sides = side("reference", old), side("new", new)
-    launcher = PairLauncher(sides, window, None, random.Random(0), lambda what: None)
     with pytest.raises(error, match="could not be measured 3 times: It crashed"):
-        for _ in range(3):
-            launcher.measure(0.0)
-    assert launcher.pairs.blocks == []
+        measure(alone=alone)
 
 
 @pytest.mark.parametrize("how", ["crashed", "stood still"])
-def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(how: str) -> None:
     """Side by side, what it had measured until then counted, and the gate passed."""
-    step = LaunchTiming(ended="measured", step_s=[0.1] * 5, samples=20.0, iterations=90)
-    blocks = [Block(arm=0, round=n, began_s=0.0, ended_s=0.0, timing=step) for n in (1, 2)]
-    whole = TurnsTaken(timing=step, blocks=blocks, stopped=True)
-    ended = "failed" if how == "crashed" else "measured"
-    timing = replace(step, ended=ended, reason="IndexError: 7", iterations=60)
-    broken = TurnsTaken(timing=timing, blocks=blocks, late=ended == "measured")
-    taken = [whole, broken]
-    monkeypatch.setattr(launches, "take_turns_by_lot", lambda *_: tuple(taken))
-    sides = [Side(name=name, recorder=None, seen=SEEN) for name in ("reference", "new")]  # type: ignore[arg-type]
-    window = Window(warmup_steps=10, measure_steps=30, max_window_s=5.0)
-    turns = choose_turns(STEPS, window, 2.0, 60.0)
-    launcher = PairLauncher(tuple(sides), window, turns, random.Random(0), lambda what: None)  # type: ignore[arg-type]
-    with pytest.raises(ProgramFailed, match="broke down in 3 launches, where the reference went"):
-        for _ in range(3):
-            launcher.measure(0.0)
-    assert launcher.pairs.blocks == []
-    assert "broke down where that of the reference went on: IndexError" in launcher.doubts[0]
-    # Where memory ended, both at once may be the reason: each by itself tells.
-    taken[1] = replace(broken, timing=replace(timing, ended="out-of-memory"), late=False)
-    launcher.measure(0.0)
-    assert launcher.pairs.blocks == [] and launcher.turns is None
-    launcher.turns = turns
-    # Where the reference had not come as far, it may break down there as well: the blocks count.
-    taken[1] = replace(broken, timing=replace(timing, iterations=90))
-    launcher.measure(0.0)
-    assert len(launcher.pairs.blocks[0]) == 2
+    blocks = [Block(step_s=[0.1] * 5, samples=20.0, round=n) for n in (1, 2)]
+    whole = LaunchTiming(ended="measured", step_s=[0.1], blocks=blocks, iterations=90, stopped=True)
+    broken = replace(whole, iterations=60, reason="IndexError: 7", stopped=how != "crashed")
+    broken = replace(broken, **({"ended": "failed"} if how == "crashed" else {"late": True}))
+    with pytest.raises(ProgramFailed, match="new version could not be measured 3 times"):
+        measure(together=lambda *_: (whole, broken))
+
+
+def measure(**starts: Any) -> None:
+    """Decide a gate on launches that are not made."""
+    turns = None if "alone" in starts else object()
+    launches: Any = SimpleNamespace(
+        turns=turns and SimpleNamespace(pair_s=1.0), launch_s=1.0, shortest_pair_s=1.0, **starts
+    )
+    settings = GateSettings(tolerances={"step_time": 0.02})
+    run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)
+    reference, new = (Side(arm=arm, seen=SEEN) for arm in (UNTOUCHED, NEW))
+    observed = Observed(reference=reference, new=new, waits=[])
+    arguments = Engine(launches, patience=2), launches, observed, Measured(how=Estimator())
+    run._decide(*arguments)
 
 
 def test_a_busy_machine_is_said_and_a_quiet_one_is_not() -> None:

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from torchdoctor.gate.tolerances import tolerances
+from torchdoctor.gate.settings import tolerances
 from torchdoctor.words.errors import UsageError
 
 ROOT = Path(__file__).parent.parent.parent

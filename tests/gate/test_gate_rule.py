@@ -20,10 +20,10 @@ from torchdoctor.gate.decision import (
     is_blind,
     look,
 )
-from torchdoctor.gate.figures import metrics
-from torchdoctor.gate.pairs import Estimator, Pairs, estimator
-from torchdoctor.trials.compare import pair_times, t_quantile
-from torchdoctor.words import Boundary, LaunchTiming, StepStatistics
+from torchdoctor.gate.figures import Measured, estimator, metrics
+from torchdoctor.pairs.pair_times import Estimator
+from torchdoctor.trials.compare import t_quantile
+from torchdoctor.words import Block, Boundary, LaunchTiming, Pair, StepStatistics
 
 # Log units: offset of a launch, random walk between launches, share of launches with a spike.
 MACHINES = {
@@ -168,26 +168,33 @@ def test_memory_grows_only_beyond_every_launch_of_the_reference() -> None:
     assert not grown([], [1.0], 0.1)
 
 
-def launch(step_s: float, steps: int = 4) -> LaunchTiming:
+def block(step_s: float, steps: int = 4) -> Block:
     times = [step_s] * steps
-    return LaunchTiming(ended="measured", step_s=times, samples=2.0 * steps, window_s=sum(times))
+    return Block(step_s=times, samples=2.0 * steps, window_s=sum(times))
+
+
+def pair(blocks: list[tuple[Block, Block]]) -> Pair:
+    launches = [
+        LaunchTiming(ended="measured", step_s=x.step_s, samples=x.samples) for x in blocks[0]
+    ]
+    return Pair(launches=(launches[0], launches[1]), blocks=blocks, side_by_side=True)
 
 
 def test_blocks_that_met_the_load_of_others_are_outvoted() -> None:
-    blocks = [(launch(0.10), launch(0.11)) for _ in range(6)]
-    blocks += [(launch(0.10), launch(0.35)), (launch(0.31), launch(0.11))]
+    blocks = [(block(0.10), block(0.11)) for _ in range(6)]
+    blocks += [(block(0.10), block(0.35)), (block(0.31), block(0.11))]
     how = Estimator()
-    old, new = pair_times(blocks, how.seconds(False), how.trimmed)
-    assert (old, new) == pytest.approx((0.05, 0.055))
-    assert pair_times(blocks, how.seconds(True), how.trimmed)[1] == pytest.approx(0.11)
-    assert pair_times([], how.seconds(True), how.trimmed) is None
-    rare = [(launch(0.1), launch(0.1))] * 7 + [(launch(0.1), launch(0.9))]
-    old, new = pair_times(rare, Estimator(by="mean").seconds(True), 0.0)
+    assert how.times(blocks) == pytest.approx((0.05, 0.055))
+    per_step = replace(how, per_step=True)
+    assert per_step.times(blocks)[1] == pytest.approx(0.11)
+    assert how.times([]) is None
+    by_mean = Estimator(by="mean", trimmed=0.0, per_step=True)
+    rare = [(block(0.1), block(0.1))] * 7 + [(block(0.1), block(0.9))]
     # All time over all samples: a geometric mean would make little of long stalls in few blocks.
-    assert (old, new) == pytest.approx((0.1, (7 * 0.1 + 0.9) / 8))
+    assert by_mean.times(rare) == pytest.approx((0.1, (7 * 0.1 + 0.9) / 8))
     # A block that held a stall was cut short: its two steps are no whole block.
-    cut = [(launch(0.01, 40), launch(0.005, 40))] * 15 + [(launch(1.5, 2), launch(1.5, 2))]
-    old, new = pair_times(cut, Estimator(by="mean").seconds(True), 0.0)
+    cut = [(block(0.01, 40), block(0.005, 40))] * 15 + [(block(1.5, 2), block(1.5, 2))]
+    old, new = by_mean.times(cut)
     assert old / new == pytest.approx((15 * 0.4 + 3) / (15 * 0.2 + 3))
 
 
@@ -215,41 +222,34 @@ EVEN = StepStatistics(
 
 def test_the_ratio_is_the_quotient_of_the_columns() -> None:
     source = random.Random(5)
-    pairs = Pairs()
+    measured = Measured(how=Estimator())
     for _ in range(6):
         blocks = [
-            (launch(0.1 * source.uniform(0.7, 1.3)), launch(0.1 * source.uniform(0.7, 1.3)))
+            (block(0.1 * source.uniform(0.7, 1.3)), block(0.1 * source.uniform(0.7, 1.3)))
             for _ in range(8)
         ]
-        pairs.blocks.append(blocks)
-        pairs.reference.append(blocks[0][0])
-        pairs.new.append(blocks[0][1])
-    for row in metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(EVEN, EVEN)])[:2]:
+        measured.pairs.append(pair(blocks))
+    for row in metrics(measured, {"step_time": 0.02}, "not slower", [(EVEN, EVEN)])[:2]:
         assert row.new / row.reference == pytest.approx(row.ratio.estimate, rel=1e-9)
 
 
 def test_means_see_what_a_few_steps_do() -> None:
     """One step in a hundred saves a checkpoint: medians and middle halves do not see it."""
-    source, pairs = random.Random(3), Pairs()
+    source, measured = random.Random(3), Measured(how=Estimator())
     for _ in range(7):
         blocks = []
-        for block in range(12):
+        for number in range(12):
             old, new = ([0.1 * source.uniform(0.98, 1.02) for _ in range(20)] for _ in range(2))
-            if block % 5 == 0:
+            if number % 5 == 0:
                 new[7] += 1.2
-            blocks.append(
-                tuple(
-                    LaunchTiming(ended="measured", step_s=x, samples=40.0, window_s=sum(x))
-                    for x in (old, new)
-                )
-            )
-        pairs.blocks.append(blocks)
-        pairs.reference.append(blocks[0][0])
-        pairs.new.append(blocks[0][1])
-    mean = pairs.mean_ratio(Estimator())
+            sides = [Block(step_s=x, samples=40.0, window_s=sum(x)) for x in (old, new)]
+            blocks.append((sides[0], sides[1]))
+        measured.pairs.append(pair(blocks))
+    mean = measured.mean_ratio
     assert mean is not None and 1.08 < mean.low < mean.estimate < 1.2
-    row, *_ = metrics(pairs, Estimator(), {"step_time": 0.02}, "not slower", [(EVEN, EVEN)])
+    row, *_ = metrics(measured, {"step_time": 0.02}, "not slower", [(EVEN, EVEN)])
     assert row.ratio.high < 1.01 and row.verdict == "perhaps slower"
-    assert pairs.mean_ratio(Estimator(by="mean", trimmed=0.0)) is None, "it decides itself"
-    even = Pairs(blocks=[[(launch(0.1), launch(0.1))]] * 5)
-    assert even.mean_ratio(Estimator()).high == pytest.approx(1.0)
+    by_mean = replace(measured, how=Estimator(by="mean", trimmed=0.0))
+    assert by_mean.mean_ratio is None, "it decides itself"
+    even = Measured(how=Estimator(), pairs=[pair([(block(0.1), block(0.1))])] * 5)
+    assert even.mean_ratio.high == pytest.approx(1.0)

@@ -7,15 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from observed_program import SEEN
 
-from torchdoctor.gate.decision import FAIL_FINAL, pairs_for, state
-from torchdoctor.gate.gate_run import GateRun
-from torchdoctor.gate.more_time import decides, too_few_pairs
-from torchdoctor.gate.pairs import Estimator
+from torchdoctor.gate.decision import FAIL_FINAL, decides, pairs_for, state, too_few_pairs
+from torchdoctor.gate.figures import Measured
+from torchdoctor.gate.gate_run import NEW, GateRun
+from torchdoctor.gate.observing import Observed, Side
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
+from torchdoctor.launch.launch_spec import UNTOUCHED
+from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.trials.compare import t_quantile
-from torchdoctor.words import Interval, Workload
+from torchdoctor.words import Interval, LaunchTiming, Pair, Workload
 from torchdoctor.words.gate import GateMetric
 
 
@@ -94,23 +97,33 @@ def test_too_few_pairs_say_how_much_time_they_need() -> None:
     assert "about 6 min: give it more (--budget 7m)" in too_few_pairs(0, 50.0, 60.0)
 
 
+DIFFERENCES = [0.3, 0.1, 0.5, 0.0, 0.4, 0.2, 0.3, 0.1]
+
+
 class Clock:
-    """The time of `gate_run`, and a launcher whose pairs take what is said."""
+    """The time of `gate_run`, and an engine whose pairs take what is said."""
+
+    side_by_side, shortest_pair_s = True, 6.0
 
     def __init__(self, pairs_s: list[float]) -> None:
         self.now, self.pairs_s, self.measured = 0.0, list(pairs_s), 0
-        self.pair_s, self.shortest_pair_s = 12.0, 6.0
-        self.pairs, self.sides = self, ()
 
     def monotonic(self) -> float:
         return self.now
 
-    def differences(self, how: object) -> list[float]:
-        return [0.3, 0.1, 0.5, 0.0, 0.4, 0.2, 0.3, 0.1][: self.measured]
+    def expected_s(self, *_: object) -> float:
+        return 12.0
 
-    def measure(self, until_s: float) -> None:
+    def runs_beside(self, *_: object) -> bool:
+        return True
+
+    def pair(self, *_: object, **__: object) -> Pair:
         self.now += self.pairs_s.pop(0) if self.pairs_s else 5.0
+        slower_s = math.exp(DIFFERENCES[self.measured])
         self.measured += 1
+        launches = [LaunchTiming(ended="measured", step_s=[x] * 5) for x in (1.0, slower_s)]
+        blocks = [(launches[0].whole, launches[1].whole)]
+        return Pair(launches=(launches[0], launches[1]), blocks=blocks, side_by_side=True)
 
 
 def decided(
@@ -121,7 +134,10 @@ def decided(
     settings = GateSettings(tolerances={"step_time": 0.02}, budget_s=budget_s)
     run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)
     clock.now = 25.0  # both versions were observed
-    return run._decide(clock, Estimator()), run._why, clock
+    reference, new = (Side(arm=arm, seen=SEEN) for arm in (UNTOUCHED, NEW))
+    observed = Observed(reference=reference, new=new, waits=[])
+    verdict = run._decide(clock, clock, observed, Measured(how=Estimator()))
+    return verdict, run._why, clock
 
 
 def test_one_slow_first_pair_does_not_give_the_time_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from observed_program import SEEN, STEPS
 
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.stored import launched, load_doubts, read_stored, stored_report
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -120,9 +121,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
-    def time(self, *arguments: Any) -> LaunchTiming:
+    def time(self, arm: LaunchSpec, timeout_s: float, **_: Any) -> LaunchTiming:
         self.now += self.launch_s
-        self.timeouts.append(arguments[4])
+        self.timeouts.append(timeout_s)
         return self.endings.pop(0) if self.endings else launch([0.1] * 10)
 
 

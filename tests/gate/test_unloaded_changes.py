@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from torchdoctor.gate.unloaded import unloaded_doubts
+from torchdoctor.gate.sources import unloaded_doubts
 
 PROBE = Path(__file__).parent.parent.parent / "torchdoctor" / "probe" / "measure"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from observed_programs import observe, recorder_of, recording_of
+from observed_programs import observe, recorder_of, recording_of, timed
 from probed import run_probed
 
 from torchdoctor.facts.preparation import preparing_rows
@@ -189,7 +189,7 @@ def test_structure(name: str, tmp_path: Path) -> None:
     assert seen.processes[0].models, "its model was not found"
 
     window = Window(warmup_steps=3, measure_steps=6, max_window_s=60.0)
-    timing = recorder.time("baseline", seen.found.boundary, window, [], 120.0)
+    timing = timed(recorder, seen, window)
     assert timing.ended == "measured", timing.reason
     assert len(timing.step_s) == 6
     # Whether a fix changes training is told by the loss at each backward.
@@ -201,7 +201,7 @@ def test_a_penalty_adds_no_losses_to_those_of_backward_passes(tmp_path: Path) ->
     loop, _ = PROGRAMS["physics-informed"]
     recorder = recorder_of(SETUP + loop, tmp_path)
     window = Window(warmup_steps=3, measure_steps=6, max_window_s=60.0)
-    timing = recorder.time("baseline", observe(recorder).found.boundary, window, [], 120.0)
+    timing = timed(recorder, observe(recorder), window)
     assert len(timing.losses) == 3 + 6 + 1  # of the warm-up, the window, and its first boundary
 
 
@@ -335,7 +335,7 @@ def test_who_says_that_batches_are_steps_is_believed(tmp_path: Path) -> None:
     assert seen.steps.samples_per_step == pytest.approx(4)
     assert seen.steps.evaluation_s == 0
     window = Window(warmup_steps=3, measure_steps=6, max_window_s=60.0)
-    timing = recorder.time("baseline", seen.found.boundary, window, [], 120.0)
+    timing = timed(recorder, seen, window)
     assert timing.ended == "measured", timing.reason
     assert timing.samples == pytest.approx(6 * 4)
 

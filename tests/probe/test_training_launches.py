@@ -10,7 +10,7 @@ import pytest
 from probed import run_probed
 
 from torchdoctor.advice import catalogue
-from torchdoctor.launch.launch_plan import plan_entries
+from torchdoctor.launch.launch_spec import FixFile, plan_entries
 from torchdoctor.pairs.launch_timing import launch_timing
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.training_trials import Advice, run_training_trials
@@ -56,7 +56,7 @@ class Programs:
         (folder / "train.py").write_text(self.program)
         self.started.append("+".join(fix for fix, _ in fixes))
         boundary = Boundary(kind="optimizer")
-        files = [(fix, Path(catalogue.fixes()[fix].file), one) for fix, one in fixes]
+        files = [FixFile(fix, Path(catalogue.fixes()[fix].file), one) for fix, one in fixes]
         ran = run_probed(
             ["train.py"],
             folder,

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.launch.launch import LaunchResult, launch
+from torchdoctor.launch.launch import LaunchResult, Program, launch
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.words import Workload
 
@@ -41,5 +42,8 @@ def launch_script(
         command=[sys.executable, "train.py", *args], cwd=str(folder), script=str(script)
     )
     options.setdefault("timeout_s", 60.0)
-    options.setdefault("folder", folder.parent / "launch")
-    return launch(workload, options.pop("plan", {}), sandbox=sandbox, **options)
+    common = {x: options.pop(x) for x in ("stdin_file", "compile_cache") if x in options}
+    changed = {x: options.pop(x) for x in ("plan", "contents", "variables") if x in options}
+    program = Program(workload=workload, sandbox=sandbox, **common)
+    spec = LaunchSpec(name="test", **changed)
+    return launch(program, spec, options.pop("folder", folder.parent / "launch"), **options)

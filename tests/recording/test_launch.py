@@ -13,7 +13,8 @@ import pytest
 from launching import launch_script
 
 from torchdoctor.launch.escaped_writes import named_by_probe
-from torchdoctor.launch.launch import launch
+from torchdoctor.launch.launch import Program, launch
+from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.running_launch import no_interrupts
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.sensors import Sensors
@@ -292,12 +293,14 @@ def test_a_failing_poll_leaves_no_process(sandbox, project):
 def test_interrupting_the_tool_from_outside(project, tmp_path):
     driver = (
         "import sys\nfrom pathlib import Path\n"
-        "from torchdoctor.launch.launch import launch\n"
+        "from torchdoctor.launch.launch import Program, launch\n"
+        "from torchdoctor.launch.launch_spec import UNTOUCHED\n"
         "from torchdoctor.launch.sandbox import Sandbox\n"
         "from torchdoctor.words import Workload\n"
         f"w = Workload(command=[sys.executable, 'train.py', '{MARK}'], cwd={str(project)!r})\n"
         "with Sandbox.choose() as s:\n"
-        f"    r = launch(w, {{}}, folder=Path({str(tmp_path / 'launch')!r}), sandbox=s)\n"
+        "    program = Program(workload=w, sandbox=s)\n"
+        f"    r = launch(program, UNTOUCHED, Path({str(tmp_path / 'launch')!r}))\n"
         "print(r.ended, s.store.folder.exists())\n"
     )
     (project / "train.py").write_text(STUBBORN)
@@ -405,7 +408,8 @@ def test_a_redirecting_launch_tells_the_probe_where(project, tmp_path):
 def test_a_command_that_cannot_be_started_is_a_usage_error(sandbox, tmp_path):
     workload = Workload(command=["no-such-command-anywhere"], cwd=str(tmp_path))
     with pytest.raises(UsageError, match="no-such-command-anywhere"):
-        launch(workload, {}, folder=tmp_path / "launch", sandbox=sandbox, timeout_s=30)
+        program = Program(workload=workload, sandbox=sandbox)
+        launch(program, UNTOUCHED, tmp_path / "launch", timeout_s=30)
 
 
 def test_pids_inside_are_found_outside_and_sensors_follow_the_program(sandbox, project):

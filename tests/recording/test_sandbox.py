@@ -250,12 +250,14 @@ def test_a_large_file_goes_to_disk_not_to_memory(overlay, project):
 
 
 def test_a_command_that_does_not_exist_is_said_so(overlay, tmp_path):
-    from torchdoctor.launch.launch import launch
+    from torchdoctor.launch.launch import Program, launch
+    from torchdoctor.launch.launch_spec import UNTOUCHED
     from torchdoctor.words import Workload
 
     workload = Workload(command=["./no-such-program"], cwd=str(tmp_path))
     with pytest.raises(UsageError, match="no-such-program"):
-        launch(workload, {}, folder=tmp_path / "launch", sandbox=overlay, timeout_s=20)
+        program = Program(workload=workload, sandbox=overlay)
+        launch(program, UNTOUCHED, tmp_path / "launch", timeout_s=20)
 
 
 def test_without_namespaces_the_probe_has_to_redirect(monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from observed_programs import observe, recorder_of
+from observed_programs import observe, recorder_of, timed
 
 from torchdoctor.observe.window import Window
 
@@ -160,7 +160,7 @@ def test_structure(name: str, tmp_path: Path) -> None:
     assert total == pytest.approx(seen.steps.mean_s)
 
     window = Window(warmup_steps=3, measure_steps=6, max_window_s=60.0)
-    timing = recorder.time("baseline", seen.found.boundary, window, [], 120.0)
+    timing = timed(recorder, seen, window)
     assert timing.ended == "measured", timing.reason
     assert len(timing.step_s) == 6
     assert sum(timing.step_s) == pytest.approx(timing.window_s)

@@ -21,7 +21,6 @@ from torchdoctor.words import (
     LaunchTiming,
     StepStatistics,
     SwitchedLaunch,
-    TurnsTaken,
 )
 
 QUIET = (0.004, 0.002, 0.0)  # offset of a launch, random walk, share of launches with a spike
@@ -194,8 +193,15 @@ class SimulatedSwitching:
         steps = [step_s] * 5
         if self.ahead and (not arm or arms[arm - 1][0][0] not in program.gains):
             steps = [step_s / 4] * 4 + [4 * step_s]
-        timing = LaunchTiming(ended="measured", step_s=steps, samples=160.0, window_s=5 * step_s)
-        return Block(arm=arm, round=number, began_s=began, ended_s=program.now, timing=timing)
+        return Block(
+            arm=arm,
+            round=number,
+            began_s=began,
+            ended_s=program.now,
+            step_s=steps,
+            samples=160.0,
+            window_s=5 * step_s,
+        )
 
     def _takes_away(self, arms: Sequence[Any]) -> bool:
         return any(arm[0][0].startswith("no-") for arm in arms)
@@ -232,7 +238,7 @@ class SimulatedPairs:
         other: list[tuple[str, dict[str, Any]]],
         order: random.Random,
         most_s: float,
-    ) -> tuple[TurnsTaken, TurnsTaken, list[tuple[LaunchTiming, LaunchTiming]]]:
+    ) -> tuple[LaunchTiming, LaunchTiming, list[tuple[Block, Block]]]:
         """Both launched; blocks of a pair share the drift, each launch has its offset."""
         program = self.program
         names = [" + ".join(_label(*fix) for fix in side) for side in (one, other)]
@@ -253,35 +259,30 @@ class SimulatedPairs:
         if fails or not all(timing.ended == "measured" for timing in both):
             ended = [self._without_blocks(timing) for timing in both]
             return ended[0], ended[1], []
-        sides = [[self._block(timing) for _ in range(self.blocks)] for timing in both]
+        sides = [[self._block(timing, n) for n in range(self.blocks)] for timing in both]
         taken = [self._taken(*side) for side in zip((one, other), both, sides, strict=True)]
         return taken[0], taken[1], list(zip(*sides, strict=True))
 
-    def _without_blocks(self, timing: LaunchTiming) -> TurnsTaken:
+    def _without_blocks(self, timing: LaunchTiming) -> LaunchTiming:
         if timing.ended != "measured":
-            return TurnsTaken(timing=timing)
+            return timing
         reason = "The program ended with exit code None"
-        return TurnsTaken(timing=LaunchTiming(ended="failed", reason=reason), stopped=True)
+        return LaunchTiming(ended="failed", reason=reason, stopped=True)
 
-    def _taken(self, fixes: Any, timing: LaunchTiming, blocks: list[LaunchTiming]) -> TurnsTaken:
+    def _taken(self, fixes: Any, timing: LaunchTiming, blocks: list[Block]) -> LaunchTiming:
         """With what became of it after its blocks."""
-        numbered = [
-            Block(arm=0, round=n, began_s=0.0, ended_s=0.0, timing=x) for n, x in enumerate(blocks)
-        ]
         names = [fix for fix, _ in fixes] or [""]
         how = next((self.crashes[fix] for fix in names if fix in self.crashes), None)
         gone = 100 if how is None or self.first else 60
         timing = replace(timing, iterations=gone)
         if how == "failed":
             timing = replace(timing, ended="failed", reason="The program ended with exit code 1")
-        return TurnsTaken(
-            timing=timing, blocks=numbered, stopped=how != "failed", late=how == "late"
-        )
+        return replace(timing, blocks=blocks, stopped=how != "failed", late=how == "late")
 
-    def _block(self, whole: LaunchTiming) -> LaunchTiming:
+    def _block(self, whole: LaunchTiming, number: int) -> Block:
         noise = math.exp(self.program.random.gauss(0.0, 0.01))
         steps = [step * noise for step in whole.step_s]
-        return replace(whole, step_s=steps, window_s=sum(steps), losses=[], fingerprints=[])
+        return Block(round=number, step_s=steps, window_s=sum(steps), samples=whole.samples)
 
 
 def _label(fix: str, settings: dict[str, Any]) -> str:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from made_specs import made_fix
 from simulated_program import NO_LOADER, QUIET, Simulated, SimulatedSwitching, observed, try_all
 
-from torchdoctor.pairs.switch_blocks import Blocks
+from torchdoctor.launch.launch_spec import LaunchSpec
+from torchdoctor.pairs.block_plan import SwitchBlocks
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
-from torchdoctor.trials.switched_trials import SwitchedTrials
-from torchdoctor.words import Block, LaunchTiming, LoaderFacts, SwitchedLaunch
+from torchdoctor.words import (
+    Block,
+    Environment,
+    LoaderFacts,
+    ProcessFacts,
+    Recording,
+    SwitchedLaunch,
+    Workload,
+)
 
 
 def tried(program: Simulated, names: list[str], **more: Any) -> Any:
@@ -53,8 +59,7 @@ def test_what_takes_longer_without_its_cost_is_not_called_hidden() -> None:
 
 
 def block(arm: int) -> Block:
-    timing = LaunchTiming(ended="measured", step_s=[0.1] * 5, window_s=0.5)
-    return Block(arm=arm, round=0, began_s=0.0, ended_s=0.5, timing=timing)
+    return Block(arm=arm, step_s=[0.1] * 5, window_s=0.5, ended_s=0.5)
 
 
 @pytest.mark.parametrize(
@@ -72,46 +77,23 @@ def test_a_launch_that_ran_out_of_time_is_no_ceilings_fault(
     assert bool(arm.refused) is blamed
 
 
-def planned(
-    *fixes: str, workers: int = 0, known: Blocks | None = None, seconds: float | None = None
-) -> Blocks:
-    """The blocks of a launch with these arms, for a program whose loader has workers."""
-    told: list[Blocks] = []
-
-    def switch(_boundary: Any, _warmup: int, blocks: Blocks, _arms: Any, **_more: Any) -> None:
-        told.append(blocks)
-
-    plain = Blocks(block_steps=5, discard_steps=2 * workers, step_s=0.1, setup_s=1.0)
-    trials = SwitchedTrials(
-        SimpleNamespace(switch=switch),  # type: ignore[arg-type]
-        SimpleNamespace(found=SimpleNamespace(boundary=None)),  # type: ignore[arg-type]
-        SimpleNamespace(warmup_steps=3),  # type: ignore[arg-type]
-        known or plain,
-        {"tf32": made_fix("tf32")},
-        lambda: 60.0,
-        LoaderFacts(ident=0, num_workers=workers),
-    )
-    arms: list[Any] = [[(fix, {})] for fix in fixes]
-    if seconds is not None:
-        trials.rounds_within(arms, seconds)
-    trials(arms, rounds=2, seed=0)
-    return told[0]
-
-
 def test_without_the_model_blocks_hold_whole_bursts_of_the_programs_own_workers() -> None:
     """Of a part of a burst the mean is a matter of where the block lies."""
-    blocks = planned("ceiling-model-skipped", "ceiling-loader-batches", workers=4)
-    assert blocks.arm_steps == (8, 5)
-    assert blocks.more_steps == 3, "what lies ready is discarded already"
-    assert planned("ceiling-model-skipped", workers=0).arm_steps == (5,)
 
+    def arms(workers: int) -> list[LaunchSpec]:
+        loader = LoaderFacts(ident=0, batches=9, num_workers=workers)
+        recording = Recording(
+            workload=Workload(command=[], cwd=""),
+            environment=Environment(),
+            steps=observed(),
+            processes=[ProcessFacts(pid=1, loaders=[loader])],
+        )
+        ceilings = ("ceiling-model-skipped", "ceiling-loader-batches")
+        return [ArmSpecs({}, recording).of([(name, {})]) for name in ceilings]
 
-def test_ceilings_leave_whole_epochs_where_their_time_has_no_room_for_them() -> None:
-    """A tenth of the budget: blocks of four seconds meant that hardly any ceiling was tried."""
-    short = Blocks(block_steps=5, discard_steps=2, step_s=0.1, setup_s=1.0)
-    whole = replace(short, block_steps=40, cycle_steps=40, shorter=short)
-    skipped = "ceiling-model-skipped"
-    assert planned(skipped, known=whole, seconds=20.0).block_steps == 5
-    assert planned(skipped, known=whole, seconds=60.0).block_steps == 40
-    assert planned(skipped, known=whole).block_steps == 40
-    assert planned("tf32", known=whole, seconds=20.0).block_steps == 40, "fixes are launched then"
+    blocks = SwitchBlocks(warmup_steps=3, block_steps=5, discard_steps=8, step_s=0.1, setup_s=1.0)
+    assert blocks.arm_steps(arms(4)) == [8, 5]
+    assert blocks.arm_steps(arms(0)) == [5, 5]
+    three_more = blocks.round_s(arms(4)) - blocks.round_s(arms(0))
+    assert three_more == pytest.approx(0.3), "what lies ready is discarded already"
+    assert all(arm.switching and arm.switching.shortens for arm in arms(0))

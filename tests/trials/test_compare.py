@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from torchdoctor.pairs.pair_times import seconds_per_sample
 from torchdoctor.trials import compare
 from torchdoctor.words import Boundary, Interval, LaunchTiming, StepStatistics
 
@@ -18,14 +19,14 @@ def launch(step_s, samples=None, **more):
 
 def test_time_per_sample_by_median_and_by_the_whole_window():
     timing = launch([0.1] * 9 + [1.1], samples=40)
-    assert compare.seconds_per_sample(timing, "median") == pytest.approx(0.1 / 4)
-    assert compare.seconds_per_sample(timing, "mean") == pytest.approx(2.0 / 40)
-    assert compare.seconds_per_sample(timing, "mean", per_step=True) == pytest.approx(0.2)
+    assert seconds_per_sample(timing, "median") == pytest.approx(0.1 / 4)
+    assert seconds_per_sample(timing, "mean") == pytest.approx(2.0 / 40)
+    assert seconds_per_sample(timing, "mean", per_step=True) == pytest.approx(0.2)
 
 
 def test_a_failed_launch_has_no_time():
-    assert compare.seconds_per_sample(LaunchTiming(ended="failed", step_s=[0.1]), "mean") is None
-    assert compare.seconds_per_sample(LaunchTiming(ended="measured"), "mean") is None
+    assert seconds_per_sample(LaunchTiming(ended="failed", step_s=[0.1]), "mean") is None
+    assert seconds_per_sample(LaunchTiming(ended="measured"), "mean") is None
 
 
 def test_two_kinds_of_steps_are_judged_by_the_mean():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchdoctor.trials import compare
+from torchdoctor.pairs.pair_times import Estimator
 from torchdoctor.trials.rounds import BASELINE, Round, Slot, a_a_differences, differences
 from torchdoctor.words import LaunchTiming
 
@@ -14,8 +14,7 @@ simulation = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(simulation)
 
 
-def seconds(timing):
-    return compare.seconds_per_sample(timing, "median")
+seconds = Estimator()
 
 
 def round_of(shape, *slots, flip=False):

@@ -12,9 +12,11 @@ from partial_recordings import recording
 from simulated_program import Simulated, observed
 
 from torchdoctor.advice import catalogue
+from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import Window
+from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.run_trials import run_trials
@@ -163,11 +165,13 @@ def test_a_size_that_does_not_fit_into_memory_ends_its_launch_and_says_so(tmp_pa
     recorder = Recorder(workload, tmp_path / "run", sandbox, 0, None, 300.0)
     window = Window(warmup_steps=2, measure_steps=5, max_window_s=10.0)
     try:
-        boundary = recorder.observe(None, 1.0, 6.0).found.boundary
+        pace = Pace.of(recorder.observe(None, 1.0, 6.0))
+        launches = ProgramLaunches(recorder=recorder, pace=pace, window=window)
         ended = {}
         for size in (16, 256):
-            larger = [("larger-batch", Path(FIX.file), {"batch_size": size})]
-            ended[size] = recorder.time("size", boundary, window, larger, 300.0, 0).ended
+            larger = FixFile("larger-batch", Path(FIX.file), {"batch_size": size})
+            arm = LaunchSpec(name="size", fixes=(larger,))
+            ended[size] = launches.alone(arm, 300.0).ended
     finally:
         recorder.close()
         sandbox.close()

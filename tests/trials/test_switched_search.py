@@ -387,10 +387,9 @@ def test_batches_that_arrive_in_bursts_are_judged_by_the_mean_of_their_blocks() 
             block = super()._block(arm, number, arms, offset)
             if not arm or arms[arm - 1][0][0] != "workers":
                 return block
-            each = block.timing.step_s[0]
+            each = block.step_s[0]
             steps = [each * 0.1, each * 0.1, each * 0.1, each * 3.7] * 2
-            timing = replace(block.timing, step_s=steps, samples=256.0, window_s=sum(steps))
-            return replace(block, timing=timing)
+            return replace(block, step_s=steps, samples=256.0, window_s=sum(steps))
 
     program = Simulated(gains={"workers": 0.9, "amp": 1.3})
     facts = {**SWITCHED, "workers": FixFacts(switches=True)}

@@ -12,14 +12,13 @@ from torchdoctor.advice import catalogue
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.observe.window import Window
+from torchdoctor.pairs.pair_times import Estimator, switched_differences
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.ceilings import abandon
-from torchdoctor.trials.compare import seconds_per_sample
-from torchdoctor.trials.rounds import differences
-from torchdoctor.trials.switched_trials import SwitchedTrials
-from torchdoctor.trials.switching import rounds_of
-from torchdoctor.words import SwitchedLaunch
+from torchdoctor.trials.timed_launch import SwitchedTrials, launches_of
+from torchdoctor.words import Environment, Recording, SwitchedLaunch
 
 pytestmark = pytest.mark.slow
 
@@ -63,10 +62,13 @@ def launched(
     try:
         seen = recorder.observe(None, 2.0, 20.0)
         window = Window(warmup_steps=8, measure_steps=30, max_window_s=5.0)
-        modules = catalogue.fixes()
         loaders = seen.processes[0].loaders
-        trials = SwitchedTrials.choose(recorder, seen, window, loaders, modules, lambda: 240.0)
-        assert trials is not None and (text is not SCRIPT or seen.steps.cycle_steps == 4)
+        recording = Recording(
+            workload=workload, environment=Environment(), steps=seen.steps, processes=seen.processes
+        )
+        launches = launches_of(recorder, seen, window, loaders=loaders)
+        assert launches.blocks is not None and (text is not SCRIPT or seen.steps.cycle_steps == 4)
+        trials = SwitchedTrials(launches, ArmSpecs(catalogue.fixes(), recording), lambda: 240.0)
         return trials(arms, rounds=3, seed=0)
     finally:
         recorder.close()
@@ -83,10 +85,9 @@ def test_blocks_of_a_real_program_show_the_gain(tmp_path: Path) -> None:
         "applied",
     ]
     assert "CUDA" in (found.arms[1][0].reason or "")
-    assert all(len(block.timing.step_s) % 4 == 0 for block in found.blocks), "whole cycles"
-    assert all(block.timing.samples == 16 * len(block.timing.step_s) for block in found.blocks)
-    rounds = rounds_of(found, ["set-to-none", "tf32", "ceiling"])
-    gains = differences(rounds, "set-to-none", lambda t: seconds_per_sample(t, "mean"))
+    assert all(len(block.step_s) % 4 == 0 for block in found.blocks), "whole cycles"
+    assert all(block.samples == 16 * len(block.step_s) for block in found.blocks)
+    gains = switched_differences(found.blocks, 1, Estimator(by="mean"))
     # 26 ms a cycle with zeros, 16 ms without, and what the steps themselves take.
     assert len(gains) >= 3 and math.exp(sum(gains) / len(gains)) > 1.15
 
@@ -134,13 +135,9 @@ def test_numbers_of_workers_are_compared_within_one_launch(tmp_path: Path) -> No
     arms = [[("loader-workers", {"num_workers": n})] for n in numbers]
     found = launched(tmp_path, arms=arms, text=SLOW_SAMPLES)
     assert [one.state for arm in found.arms for one in arm] == ["applied"] * 3, found
-    lengths = {block.arm: len(block.timing.step_s) for block in found.blocks}
+    lengths = {block.arm: len(block.step_s) for block in found.blocks}
     assert lengths[3] % 4 == lengths[2] % 2 == 0, "whole bursts"
-    rounds = rounds_of(found, [f"workers-{n}" for n in numbers])
-    gains = [
-        differences(rounds, f"workers-{n}", lambda t: seconds_per_sample(t, "mean"))
-        for n in numbers
-    ]
+    gains = [switched_differences(found.blocks, arm, Estimator(by="mean")) for arm in (1, 2, 3)]
     assert min(map(len, gains)) >= 2, found.reason
     one, two, four = (math.exp(sum(each) / len(each)) for each in gains)
     assert two > 1.2 and four > two > one

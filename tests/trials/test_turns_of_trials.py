@@ -11,10 +11,12 @@ import pytest
 from simulated_program import observed
 
 from torchdoctor.advice import catalogue
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.observe.window import Window, choose_window
-from torchdoctor.trials.patch_trial import PATCH
-from torchdoctor.trials.timed_launch import TimedLaunch, expected_launch_s, turns_of_trials
+from torchdoctor.pairs.measurement import Pace
+from torchdoctor.trials.arm_specs import PATCH, ArmSpecs
+from torchdoctor.trials.timed_launch import TimedLaunch, launches_of, turns_of_trials
 from torchdoctor.words import (
     AppliedFix,
     Environment,
@@ -36,11 +38,14 @@ def chosen(step_s: float, budget_s: float = 120.0, start_s: float = 4.0, **more:
     known = {"median_s": step_s, "mean_s": step_s, "p10_s": step_s, "p90_s": step_s}
     steps = observed(**{**known, "warmup_steps": 10, **more})
     seen: Any = SimpleNamespace(
-        steps=steps, start_s=start_s, sensors=SensorStatistics(rss_peak_bytes=memory)
+        steps=steps,
+        start_s=start_s,
+        sensors=SensorStatistics(rss_peak_bytes=memory),
+        logs_phases=False,
     )
-    recorder: Any = SimpleNamespace(drops_files=drops, sandbox=SimpleNamespace(mode=mode))
     window: Window = choose_window(steps, budget_s)
-    return turns_of_trials(recorder, seen, window), 2 * expected_launch_s(seen, window)
+    turns = turns_of_trials(seen, window, sandbox=mode, cold=drops)
+    return turns, 2 * Pace.of(seen).launch_s(window)
 
 
 @pytest.mark.parametrize("step_s", [0.002, 0.02, 0.1, 0.2])
@@ -106,32 +111,29 @@ def launched_and_doubted(
         steps=steps,
         processes=[ProcessFacts(pid=1, loaders=[facts])],
     )
-    windows: list[Window] = []
+    warmups: list[int] = []
 
-    def time(name: str, boundary: Any, window: Window, *_: Any) -> LaunchTiming:
-        windows.append(window)
+    def time(arm: LaunchSpec, *_: Any, **__: Any) -> LaunchTiming:
+        warmups.append(arm.plan["warmup_steps"])
         return timing
 
-    seen: Any = SimpleNamespace(
-        steps=steps, start_s=4.0, found=SimpleNamespace(boundary=steps.boundary)
-    )
+    seen: Any = SimpleNamespace(steps=steps, start_s=4.0, logs_phases=False)
     recorder: Any = SimpleNamespace(time=time)
     window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
-    launch = TimedLaunch(recorder, seen, window, catalogue.fixes(), lambda: 100.0, recording)
+    arms = ArmSpecs(catalogue.fixes(), recording)
+    launch = TimedLaunch(launches_of(recorder, seen, window), arms, lambda: 100.0, recording)
     fixes = [("set-to-none", {}), (fix, settings or {"limit_bytes": 1})]
     if patched:
         launch.make_patch(fixes)
         assert launch.patch is not None
     for _ in range(2):
         launch([(PATCH, {})] if patched else fixes)
-    return windows[0].warmup_steps, launch.doubts
+    return warmups[0], launch.doubts
 
 
 def test_load_that_came_after_the_observation_is_a_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer threads were 6.3x faster beside a load that the observed launch had not met."""
     environment = Environment(usable_cpus=2.0)
-    seen: Any = SimpleNamespace()
-    window = Window(warmup_steps=10, measure_steps=50, max_window_s=4.0)
 
     def doubts(observed_cpus: float, tried_cpus: float) -> list[str]:
         sensors = SensorStatistics(other_load_cpus=observed_cpus)
@@ -139,8 +141,8 @@ def test_load_that_came_after_the_observation_is_a_doubt(monkeypatch: pytest.Mon
             workload=Workload(command=[], cwd=""), environment=environment, sensors=sensors
         )
         monkeypatch.setattr(LoadBeside, "cpus", lambda self: tried_cpus)
-        recorder: Any = SimpleNamespace()
-        return TimedLaunch(recorder, seen, window, {}, lambda: 100.0, recording).doubts
+        launches: Any = SimpleNamespace()
+        return TimedLaunch(launches, ArmSpecs({}, recording), lambda: 100.0, recording).doubts
 
     assert doubts(0.1, 0.1) == []
     (said,) = doubts(0.1, 0.9)

@@ -25,14 +25,22 @@ from torchdoctor.machine.environment import environment
 from torchdoctor.observe.observation import Observation, Profiled
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.pairs.block_plan import TurnBlocks
+from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.fix_facts import fix_facts
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.switched_trials import SwitchedTrials, ceiling_trials
-from torchdoctor.trials.timed_launch import TimedLaunch, turns_of_trials
+from torchdoctor.trials.switched_trials import ceiling_trials
+from torchdoctor.trials.timed_launch import (
+    SwitchedTrials,
+    TimedLaunch,
+    launches_of,
+    turns_of_trials,
+)
 from torchdoctor.trials.training_launches import try_advice
 from torchdoctor.words import (
     Diagnosis,
@@ -180,7 +188,6 @@ class _Checkup:
         )
         if not seen.interrupted and too_short(self._recording) is None:
             self._recording = replace(self._recording, storage=self._recorder.storage(seen))
-            self._recorder.drops_files = stays_cold(self._recording)
             self._recording = self._profiled(seen)
         self._share_out()
         self._doubts += share_doubts(self._recording.steps, self._recording.trace)
@@ -218,7 +225,8 @@ class _Checkup:
         longest = max(2 * expected, min(6 * expected + 30, self._left()))
         self._say("profile", "a profiler window of a few steps, in a launch of its own")
         try:
-            profiled = self._recorder.profile(seen.found.boundary, warmup, longest)
+            cold = stays_cold(self._recording)
+            profiled = self._recorder.profile(seen.found.boundary, warmup, longest, cold)
         except ProgramFailed as error:
             self._doubts.append(str(error))
             return None
@@ -261,11 +269,9 @@ class _Checkup:
             )
             return
         window = self._window(seen)
-        launch = TimedLaunch(self._recorder, seen, window, modules, self._left, self._recording)
-        wanted = self._settings
-        turns = turns_of_trials(
-            self._recorder, seen, window, wanted.steps, wanted.side_by_side, self._left()
-        )
+        launches, why_in_turns = self._launches(seen, window)
+        arms = ArmSpecs(modules, self._recording)
+        launch = TimedLaunch(launches, arms, self._left, self._recording)
         self._trials = run_trials(
             launch,
             chosen,
@@ -275,15 +281,13 @@ class _Checkup:
             steps=seen.steps,
             allow_training_changes=self._settings.allow_training_changes,
             low_precision=trains_in_low_precision(self._recording),
-            expected_launch_s=launch.expected_s(turns),
+            expected_launch_s=launches.expected_s,
             warmup_steps=window.warmup_steps,
             seed=self._settings.seed,
             patch=launch.make_patch,
-            switching=SwitchedTrials.choose(
-                self._recorder, seen, window, self._recording.main.loaders, modules, self._left
-            ),
+            switching=SwitchedTrials(launches, arms, self._left) if launches.blocks else None,
             ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
-            both_at_once=launch.both_at_once(turns),
+            both_at_once=launch.both_at_once or why_in_turns,
             growing={
                 ident: functools.partial(fix.next_settings, recording=self._recording)
                 for ident, fix in modules.items()
@@ -293,6 +297,30 @@ class _Checkup:
         self._patch = launch.patch
         self._interrupted = self._trials.interrupted
         self._doubts += [*self._trials.doubts, *launch.doubts]
+
+    def _launches(self, seen: Observation, window: Window) -> tuple[ProgramLaunches, str | None]:
+        """Return how launches of trials are made, and why they follow each other, if they do."""
+        wanted, cold = self._settings, stays_cold(self._recording)
+        turns: TurnBlocks | str | None = None
+        if wanted.side_by_side:
+            turns = turns_of_trials(
+                seen,
+                window,
+                sandbox=self._sandbox.mode,
+                cold=cold,
+                steps=wanted.steps,
+                left_s=self._left(),
+            )
+        why = turns if isinstance(turns, str) else None
+        launches = launches_of(
+            self._recorder,
+            seen,
+            window,
+            turns if isinstance(turns, TurnBlocks) else None,
+            loaders=self._recording.main.loaders,
+            cold=cold,
+        )
+        return launches, why
 
     def _try_training(self, seen: Observation) -> None:
         """Advice on training, where it is wanted: last, with the time that is left."""

@@ -66,8 +66,7 @@ def gate(
 ) -> None:
     """Measure both, apply the rule, exit with its answer."""
     with failures_annotated():
-        from torchdoctor.gate.settings import GateSettings
-        from torchdoctor.gate.tolerances import program_folder, tolerances
+        from torchdoctor.gate.settings import GateSettings, program_folder, tolerances
         from torchdoctor.launch.workload import workload_of
 
         command, later = _options_behind(command)
@@ -109,9 +108,8 @@ def _measured(
     quiet: bool,
 ) -> GateReport:
     """The result; where nothing could be measured, the files say why before the error goes on."""
-    from torchdoctor.gate.gate_run import GateRun
+    from torchdoctor.gate.gate_run import GateRun, undecided
     from torchdoctor.gate.stored import gate_against_report, read_stored
-    from torchdoctor.gate.undecided import undecided
     from torchdoctor.reports.progress import Progress
 
     stored = read_stored(baseline) if baseline is not None else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,30 +12,38 @@ from statistics import fmean
 
 from torchdoctor import __version__
 from torchdoctor.facts.other_load import load_of
-from torchdoctor.gate.changed_meanwhile import SourcesAtStart
-from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, look, state
+from torchdoctor.gate.decision import (
+    FEWEST_PAIRS,
+    blind_spot,
+    decides,
+    look,
+    state,
+    too_few_pairs,
+)
 from torchdoctor.gate.elsewhere import elsewhere
-from torchdoctor.gate.figures import metrics
-from torchdoctor.gate.launches import PairLauncher, Side
-from torchdoctor.gate.more_time import decides, too_few_pairs
-from torchdoctor.gate.observing import Observed, observe_both
-from torchdoctor.gate.pairs import Estimator, estimator
+from torchdoctor.gate.figures import Measured, estimator, metrics
+from torchdoctor.gate.observing import Observed, environment_of, launch_doubts, observe_both
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import environment_of, launch_doubts
-from torchdoctor.gate.unloaded import unloaded_doubts
+from torchdoctor.gate.sources import SourcesAtStart, unloaded_doubts
 from torchdoctor.gate.versions import Reference
-from torchdoctor.launch.run_folder import keep_stdin, new_run_folder, writing
-from torchdoctor.launch.sandbox import Contents, Sandbox
-from torchdoctor.observe.window import Window, choose_window
+from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
+from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
+from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.machine.environment import environment
+from torchdoctor.observe.window import choose_window
+from torchdoctor.pairs.block_plan import TurnBlocks, choose_turns, too_large, why_in_turns
+from torchdoctor.pairs.engine import Engine, Failed
+from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.pairs.turn_blocks import choose_turns, too_large, why_in_turns
 from torchdoctor.trials.compare import p_value
-from torchdoctor.words import Environment, ProgressEvent, Workload, WorkloadRecord
-from torchdoctor.words.errors import Inconclusive
+from torchdoctor.words import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
+from torchdoctor.words.errors import Inconclusive, ProgramFailed, TorchdoctorError
 from torchdoctor.words.gate import GateReport
 
+NEW = LaunchSpec(name="new")  # the working tree; the reference is what it is compared with
 _SHARED = 0.8  # of the time left, among the pairs that are needed
+_FORGIVEN = 2  # failures of one version; a third says that it cannot be measured
 
 
 class GateRun:
@@ -63,7 +70,6 @@ class GateRun:
         self._workload, self._ref, self._settings, self._tell = workload, ref, settings, progress
         self._began = time.monotonic()
         self._created = datetime.now(timezone.utc)
-        self._order = random.Random(settings.seed)
         self._doubts: list[str] = []
         self._why = ""  # it is not decided
         self._spent_s, self._pair_s = 0.0, 0.0  # before the first pair, and by each
@@ -78,58 +84,45 @@ class GateRun:
             mode = "auto" if settings.sandbox else "none"
             sandbox = Sandbox.choose(mode, folder, self._workload)
             closing.callback(sandbox.close)
-            new, old = self._recorders(folder, sandbox, reference)
-            for recorder in (new, old):
-                closing.callback(recorder.close)
-            seen = observe_both(new, old, self._ref, settings, self._say)
-            self._doubts += [*seen.doubts, *self._unloaded(reference, seen.sides)]
-            loaded = [x for one in seen.sides[1].seen.processes for x in one.sources]
+            recorder = Recorder(
+                self._workload,
+                folder,
+                sandbox,
+                settings.seed,
+                keep_stdin(folder),
+                settings.timeout_s,
+            )
+            closing.callback(recorder.close)
+            arms = self._reference_arm(sandbox, reference), NEW
+            observed = observe_both(recorder, arms, self._ref, settings, self._say)
+            both = (observed.reference.seen, observed.new.seen)
+            self._doubts += [*observed.doubts, *_unloaded(reference, observed)]
+            loaded = [x for process in both[1].processes for x in process.sources]
             sources = SourcesAtStart(loaded, reference.root.resolve())
-            launcher = self._launcher(seen.sides)
-            how = estimator([(x.seen.steps, x.seen.sensors.other_load_cpus) for x in seen.sides])
-            verdict, interrupted = "inconclusive", False
-            try:
-                verdict = self._decide(launcher, how)
-            except KeyboardInterrupt:
-                interrupted = True
-                self._why = "It was interrupted: only what was measured until then."
-            except Inconclusive as error:
-                self._why = str(error)
+            launches = self._launches(recorder, observed)
+            measured = Measured(how=estimator([(x.steps, x.sensors.other_load_cpus) for x in both]))
+            verdict, interrupted, engine = self._measured(launches, observed, measured)
             if changed := sources.changed():
                 verdict, self._why = "inconclusive", changed
-            self._doubts += [*launcher.doubts, *launch_doubts((new, old), sandbox)]
-            found = environment_of(self._workload, seen.sides[1].seen, sandbox)
-            if load := load_of([side.seen.sensors for side in seen.sides], found.cpus):
+            self._doubts += [*_failure_doubts(engine), *launch_doubts(recorder, sandbox)]
+            machine = environment_of(self._workload, both[1], sandbox)
+            if load := load_of([seen.sensors for seen in both], machine.cpus):
                 self._doubts.append(
                     f"Other programs kept {load} busy while the versions were observed: on a quiet "
                     "machine the same time would show smaller differences."
                 )
-            report = self._report(seen, launcher, how, verdict, reference.commit)
+            report = self._report(observed, measured, verdict, reference.commit)
+            beside = engine.runs_beside(NEW)
             return replace(
-                report, environment=found, interrupted=interrupted, run_folder=str(folder)
+                report,
+                environment=machine,
+                interrupted=interrupted,
+                run_folder=str(folder),
+                measured="side by side" if beside else "in turns",
             )
 
-    def _recorders(
-        self, folder: Path, sandbox: Sandbox, reference: Reference
-    ) -> tuple[Recorder, Recorder]:
-        """Of the working tree, and of the reference."""
-        stdin = keep_stdin(folder)
-
-        def recorder(name: str, workload: Workload, contents: Contents) -> Recorder:
-            inner = folder / name
-            with writing(folder):
-                inner.mkdir()
-            return Recorder(
-                workload,
-                inner,
-                sandbox,
-                self._settings.seed,
-                stdin,
-                self._settings.timeout_s,
-                contents,
-            )
-
-        new = recorder("new", self._workload, {})
+    def _reference_arm(self, sandbox: Sandbox, reference: Reference) -> LaunchSpec:
+        """Return how the reference is launched."""
         if not reference.differing:
             self._doubts.append(
                 f"No tracked file differs between {self._ref} and the working tree: both sides are "
@@ -141,76 +134,88 @@ class GateRun:
                 "file."
             )
         if sandbox.mode == "overlay":
-            return new, recorder("reference", self._workload, reference.contents())
+            return replace(UNTOUCHED, contents=reference.contents())
         self._doubts.append(
             f"Without the overlay sandbox the reference ran in {reference.folder}, with links to "
             "your untracked files."
         )
         moved = elsewhere(reference)
         self._doubts += moved.doubts
-        old = recorder("reference", moved.workload, {})
-        old.variables = moved.variables
-        return new, old
+        return replace(UNTOUCHED, workload=moved.workload, variables=moved.variables)
 
-    def _unloaded(self, reference: Reference, sides: tuple[Side, Side]) -> list[str]:
-        """Changed files whose change is on neither side."""
-        loaded = [path for x in sides for one in x.seen.processes for path in one.sources]
-        folders = [reference.root.resolve(), reference.folder.resolve()]
-        return unloaded_doubts(folders, reference.differing, loaded)
-
-    def _window(self, sides: tuple[Side, Side]) -> Window:
-        """One window for both: the slower version's steps, and what either's workers hold ready."""
-        slower = max((side.seen.steps for side in sides), key=lambda steps: steps.mean_s)
-        loaders = [loader for side in sides for loader in side.seen.processes[0].loaders]
+    def _launches(self, recorder: Recorder, observed: Observed) -> ProgramLaunches:
+        """Return how both are launched: by the slower version's steps."""
+        both = [observed.reference.seen, observed.new.seen]
+        slower = max((seen.steps for seen in both), key=lambda steps: steps.mean_s)
+        # What either version's workers hold ready is used up within the warm-up.
+        loaders = [loader for seen in both for loader in seen.processes[0].loaders]
         window = choose_window(slower, self._left() / 2, loaders)
-        return window.overruled(self._settings.steps, self._settings.warmup)
-
-    def _launcher(self, sides: tuple[Side, Side]) -> PairLauncher:
-        window, turns, why = self._window(sides), None, None
+        window = window.overruled(self._settings.steps, self._settings.warmup)
+        pace = Pace.of(*both)
+        turns: TurnBlocks | None = None
         if self._settings.side_by_side:
-            slower = max((side.seen.steps for side in sides), key=lambda steps: steps.mean_s)
-            start_s = max(side.seen.start_s for side in sides)
             most_s = self._left() / (FEWEST_PAIRS + 2)
-            turns = choose_turns(slower, window, start_s, most_s, self._settings.steps)
-            if turns is None:
-                why = why_in_turns(slower)
-            else:
-                why = too_large([side.seen for side in sides])
-        if why is not None:
-            turns = None
-            self._doubts.append(
-                f"The launches took turns, because {why}: that sees less in the same time."
-            )
-        return PairLauncher(sides, window, turns, self._order, lambda x: self._say("measure", x))
+            turns = choose_turns(slower, window, pace.start_s, most_s, self._settings.steps)
+            why = why_in_turns(slower) if turns is None else too_large(both)
+            if why is not None:
+                turns = None
+                self._doubts.append(
+                    f"The launches took turns, because {why}: that sees less in the same time."
+                )
+        return ProgramLaunches(recorder=recorder, pace=pace, window=window, turns=turns)
 
-    def _decide(self, launcher: PairLauncher, how: Estimator) -> str:
-        """Pair after pair until the rule has decided or the time is up."""
+    def _measured(
+        self, launches: ProgramLaunches, observed: Observed, measured: Measured
+    ) -> tuple[str, bool, Engine]:
+        """Return the verdict, and whether Ctrl-C ended it."""
+        engine = Engine(launches, seed=self._settings.seed, patience=_FORGIVEN)
+        try:
+            return self._decide(engine, launches, observed, measured), False, engine
+        except KeyboardInterrupt:
+            self._why = "It was interrupted: only what was measured until then."
+            return "inconclusive", True, engine
+        except Inconclusive as error:
+            self._why = str(error)
+            return "inconclusive", False, engine
+
+    def _decide(
+        self, engine: Engine, launches: ProgramLaunches, observed: Observed, measured: Measured
+    ) -> str:
+        """Measure pair after pair until the rule has decided or the time is up."""
         tolerance = self._settings.tolerances["step_time"]
+        arms = observed.new.arm, observed.reference.arm
         took: list[float] = []
         self._spent_s = time.monotonic() - self._began
-        self._pair_s = launcher.pair_s
+        self._pair_s = engine.expected_s(*arms)
         while True:
-            found = launcher.pairs.differences(how)
-            verdict = look(found, tolerance)
+            differences = measured.differences()
+            verdict = look(differences, tolerance)
             if verdict != "more":
                 return verdict
             # Pairs filled their share of the time, and the first started cold: while
             # some are needed, what counts is how short one can be.
-            needed = len(found) < FEWEST_PAIRS
-            short_s = min([*took, launcher.shortest_pair_s]) if needed else min(took[1:] or took)
+            needed = len(differences) < FEWEST_PAIRS
+            shortest_s = launches.shortest_pair_s if engine.side_by_side else self._pair_s
+            short_s = min([*took, shortest_s]) if needed else min(took[1:] or took)
             if short_s > self._left():
                 break
             # The machine may have become slower than it was: still five pairs, of fewer blocks.
             # Blocks that have begun end later than that, so it is not all of their share.
-            share_s = _SHARED * self._left() / max(FEWEST_PAIRS - len(found), 1)
+            share_s = _SHARED * self._left() / max(FEWEST_PAIRS - len(differences), 1)
             begun = time.monotonic()
-            launcher.measure(begun + share_s)
+            how = "side by side" if engine.runs_beside(*arms) else "in turns"
+            self._say("measure", f"both versions {how}, pair {len(measured.pairs) + 1}")
+            outcome = engine.pair(*arms, most_s=share_s)
+            if isinstance(outcome, Failed):
+                raise _given_up(outcome)
+            if isinstance(outcome, Pair):
+                measured.pairs.append(outcome)
             took.append(time.monotonic() - begun)
             self._pair_s = fmean(took)
-        if len(found) < FEWEST_PAIRS:
-            self._why = too_few_pairs(len(found), self._spent_s, self._pair_s)
+        if len(differences) < FEWEST_PAIRS:
+            self._why = too_few_pairs(len(differences), self._spent_s, self._pair_s)
             return "inconclusive"
-        return look(found, tolerance, final=True)
+        return look(differences, tolerance, final=True)
 
     def _left(self) -> float:
         return self._settings.budget_s - (time.monotonic() - self._began)
@@ -226,28 +231,22 @@ class GateRun:
         )
 
     def _report(
-        self,
-        seen: Observed,
-        launcher: PairLauncher,
-        how: Estimator,
-        verdict: str,
-        commit: str,
+        self, observed: Observed, measured: Measured, verdict: str, commit: str
     ) -> GateReport:
-        pairs = launcher.pairs
-        rows = metrics(pairs, how, self._settings.tolerances, verdict, seen.waits)
+        rows = metrics(measured, self._settings.tolerances, verdict, observed.waits)
         if verdict == "not slower" and any(row.verdict == "worse" for row in rows):
             verdict = "slower"
-        name, found = f"{self._ref} ({commit[:10]})", pairs.differences(how)
-        p = p_value(found) if len(found) > 1 else None
+        name, differences = f"{self._ref} ({commit[:10]})", measured.differences()
+        p = p_value(differences) if len(differences) > 1 else None
         tolerance = self._settings.tolerances["step_time"]
         # Where it is the mean step alone that is slower, more pairs would not decide.
         typical = state(verdict, rows[0].ratio, tolerance)
         basis = Basis(
             why=self._why,
             p=p,
-            decides=decides(found, tolerance, typical, self._spent_s, self._pair_s),
-            typical=how.by == "median",
-            mean=pairs.mean_ratio(how),
+            decides=decides(differences, tolerance, typical, self._spent_s, self._pair_s),
+            typical=measured.how.by == "median",
+            mean=measured.mean_ratio,
         )
         return GateReport(
             torchdoctor_version=__version__,
@@ -258,11 +257,67 @@ class GateRun:
             verdict=verdict,
             sentence=sentence(rows, verdict, name, basis),
             metrics=rows,
-            pairs=len(found),
-            per="step" if pairs.per_step else "sample",
+            pairs=len(differences),
+            per="step" if measured.per_step else "sample",
             p_value=p,
             mean_ratio=basis.mean,
-            blind_spot=blind_spot(found),
-            measured="side by side" if launcher.turns is not None else "in turns",
+            blind_spot=blind_spot(differences),
             doubts=list(dict.fromkeys(self._doubts)),
         )
+
+
+def _unloaded(reference: Reference, observed: Observed) -> list[str]:
+    """Return sentences about changed files whose change is on neither side."""
+    processes = [*observed.reference.seen.processes, *observed.new.seen.processes]
+    loaded = [path for process in processes for path in process.sources]
+    folders: list[Path] = [reference.root.resolve(), reference.folder.resolve()]
+    return unloaded_doubts(folders, reference.differing, loaded)
+
+
+def _failure_doubts(engine: Engine) -> list[str]:
+    """Return what became of launches that failed, without ending the gate."""
+    failures = engine.failures
+    doubts = [
+        f"The working tree's program broke down where that of the reference went on: {why}"
+        for why in failures.broke_down[NEW.name]
+    ]
+    if NEW.name in failures.apart:
+        doubts.append(
+            "The two versions could not run side by side, so their launches took turns, which "
+            f"sees less in the same time: {failures.apart[NEW.name]}."
+        )
+    return doubts
+
+
+def _given_up(failed: Failed) -> TorchdoctorError:
+    """Return the error: the working tree's own failures are the user's to see."""
+    name = "new" if failed.name == NEW.name else "reference"
+    message = f"The {name} version could not be measured {_FORGIVEN + 1} times: {failed.reason}"
+    if name == "new" and failed.kind in ("failed", "out-of-memory", "late"):
+        return ProgramFailed(message)
+    return Inconclusive(message)
+
+
+def undecided(
+    workload: Workload, reference: str, why: str, *, interrupted: bool = False, broken: bool = False
+) -> GateReport:
+    """Return a result without figures, so that readers of the files learn the reason.
+
+    Args:
+        workload: what was to be compared.
+        reference: with what.
+        why: it could not be; a sentence.
+        interrupted: by Ctrl-C.
+        broken: it is the working tree's program that cannot be measured.
+    """
+    return GateReport(
+        torchdoctor_version=__version__,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
+        environment=environment(workload.python),
+        reference=reference,
+        verdict="inconclusive",
+        sentence=why,
+        interrupted=interrupted,
+        broken=broken,
+    )

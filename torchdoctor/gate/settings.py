@@ -1,9 +1,19 @@
-"""What the user asked of a gate."""
+"""What the user asked of a gate; accepted growth also by pyproject.toml's `[tool.torchdoctor]`."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from torchdoctor.words import Workload
+from torchdoctor.words.errors import UsageError
+
+_TABLE = "[tool.torchdoctor.tolerance]"
+# Accepted growth by metric; data_loader_share is in shares of the step, not relative.
+DEFAULT_TOLERANCES = {"step_time": 0.02, "samples_per_s": 0.02, "peak_memory": 0.10}
+METRICS = ("step_time", "samples_per_s", "peak_memory", "data_loader_share")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,3 +30,87 @@ class GateSettings:
     seed: int = 0
     sandbox: bool = True
     side_by_side: bool = True
+
+
+def program_folder(workload: Workload) -> str:
+    """Where the program lies: its script's folder, else the one it starts in."""
+    return str(Path(workload.script).parent) if workload.script else workload.cwd
+
+
+def tolerances(folder: str, given: str | None) -> dict[str, float]:
+    """Accepted growth by metric, as shares.
+
+    Args:
+        folder: the nearest pyproject.toml from here upwards is read.
+        given: "step_time=5%,peak_memory=10%" of the command line.
+
+    Raises:
+        UsageError: an unknown metric, or a value that is no share.
+    """
+    found, said = {**DEFAULT_TOLERANCES, **_stored(Path(folder))}, set()
+    for part in filter(None, (x.strip() for x in (given or "").split(","))):
+        name, equal, value = part.partition("=")
+        if not equal:
+            raise UsageError(f"--tolerance takes METRIC=SHARE, e.g. step_time=5%, not '{part}'.")
+        metric = _known(name.strip(), "--tolerance")
+        if metric in said:
+            raise UsageError(f"--tolerance names {metric} twice: keep one of them.")
+        said.add(metric)
+        found[metric] = _share(value.strip(), part)
+    found["samples_per_s"] = found["step_time"]
+    return found
+
+
+def _stored(folder: Path) -> dict[str, float]:
+    for path in (folder / "pyproject.toml", *(p / "pyproject.toml" for p in folder.parents)):
+        if not path.is_file():
+            continue
+        table: Any = _toml(path)
+        for name in ("tool", "torchdoctor"):
+            table = table.get(name, {})
+            if not isinstance(table, dict):
+                raise UsageError(f"{path}: {_TABLE} cannot be read: '{name}' is no table.")
+        unknown = sorted(set(table) - {"tolerance"})
+        if unknown:
+            raise UsageError(f"{path}: [tool.torchdoctor] has no '{unknown[0]}', only 'tolerance'.")
+        values = table.get("tolerance", {})
+        if not isinstance(values, dict):
+            raise UsageError(f'{path}: {_TABLE} must be a table such as step_time = "5%".')
+        return {_known(name, f"{path}: {_TABLE}"): _share(v, name) for name, v in values.items()}
+    return {}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from error
+
+
+def _known(name: str, where: str) -> str:
+    if name not in METRICS:
+        raise UsageError(f"{where} knows no metric '{name}': choose {', '.join(METRICS)}.")
+    if name == "samples_per_s":
+        raise UsageError(
+            f"{where}: samples_per_s is the step time, inverted, and judged by its tolerance: set "
+            "step_time."
+        )
+    return name
+
+
+def _share(value: Any, of: str) -> float:
+    """0.05 of "5%", "0.05" or 0.05."""
+    text = str(value).strip()
+    percents = text.endswith("%")
+    try:
+        share = float(text[:-1]) / 100 if percents else float(text)
+    except ValueError:
+        share = -1.0
+    # 5 is as likely 5 % as 500 %.
+    if not 0.0 <= share <= 10.0 or (share >= 1.0 and not percents) or isinstance(value, bool):
+        raise UsageError(f"'{value}' of {of} is no tolerance: write it like 5% or 0.05.")
+    return share

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,18 +14,18 @@ from torchdoctor import __version__
 from torchdoctor.facts.other_load import load_of
 from torchdoctor.gate.decision import against_stored, state
 from torchdoctor.gate.figures import memory, peaks, rate, waiting
-from torchdoctor.gate.observing import look_at_new
-from torchdoctor.gate.pairs import is_per_step
+from torchdoctor.gate.observing import environment_of, launch_doubts, observe_new
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
-from torchdoctor.gate.surroundings import environment_of, launch_doubts
+from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import choose_window
+from torchdoctor.pairs.measurement import Pace, ProgramLaunches
+from torchdoctor.pairs.pair_times import is_per_step, seconds_per_sample, usable
 from torchdoctor.pairs.record import Recorder
-from torchdoctor.trials.compare import has_two_modes, seconds_per_sample, usable
-from torchdoctor.trials.timed_launch import expected_launch_s
+from torchdoctor.trials.compare import has_two_modes
 from torchdoctor.words import (
     Environment,
     LaunchTiming,
@@ -85,18 +86,18 @@ def gate_against_report(
             workload, folder, sandbox, settings.seed, keep_stdin(folder), settings.timeout_s
         )
         say("observe", "the program")
-        seen = [look_at_new(recorder, settings)]
+        seen = [observe_new(recorder, UNTOUCHED, settings)]
         found = environment_of(workload, seen[0], sandbox)
         if reason := not_comparable(workload, found, seen[0].steps, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
         if settings.tolerances.get("data_loader_share") is not None:
             # The first launch reads from a cold disk.
             say("observe", "the program again: the wait for data")
-            seen.append(look_at_new(recorder, settings))
+            seen.append(observe_new(recorder, UNTOUCHED, settings))
         ends_s = began + settings.budget_s
         timings = launched(recorder, seen[0], settings, ends_s, say)
         recorder.close()
-        doubts = [*seen[0].doubts, *launch_doubts([recorder], sandbox)]
+        doubts = [*seen[0].doubts, *launch_doubts(recorder, sandbox)]
     doubts += load_doubts(stored, [one.sensors for one in seen], found.cpus)
     report = stored_report(stored, name, settings, seen, timings)
     return replace(
@@ -133,15 +134,14 @@ def launched(
     window = choose_window(seen.steps, settings.budget_s / 2, loaders)
     window = window.overruled(settings.steps, settings.warmup)
     timings: list[LaunchTiming] = []
-    timeout_s = 4 * expected_launch_s(seen, window) + 120.0
+    launches = ProgramLaunches(recorder=recorder, pace=Pace.of(seen), window=window)
     longest_s, measured = 0.0, 0
     for number in range(LAUNCHES):
         begun = time.monotonic()
         if measured >= FEWEST_STORED and begun + longest_s > ends_s:
             break
         say("measure", f"launch {number + 1} of {LAUNCHES}")
-        boundary, trainers = seen.found.boundary, seen.steps.trainers
-        timings.append(recorder.time("new", boundary, window, [], timeout_s, 0, trainers))
+        timings.append(launches.alone(UNTOUCHED, math.inf))
         if timings[-1].ended == "interrupted":
             raise KeyboardInterrupt
         longest_s = max(longest_s, time.monotonic() - begun)

@@ -11,14 +11,14 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchdoctor.launch import escaped_writes, shared_memory
 from torchdoctor.launch.channel import WindowDone
 from torchdoctor.launch.launch_environment import child_environment, named_places
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.running_launch import (
     STOP_GRACE_S,
     Poll,
@@ -28,7 +28,7 @@ from torchdoctor.launch.running_launch import (
     no_interrupts,
     until_end,
 )
-from torchdoctor.launch.sandbox import Contents, Sandbox
+from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.launch.started import Started
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine import processes
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LaunchResult",
     "Poll",
+    "Program",
     "RunningLaunch",
-    "Variables",
     "child_environment",
     "launch",
     "workload_of",
@@ -50,7 +50,21 @@ __all__ = [
 
 TAIL_BYTES = 16_384
 
-Variables = Mapping[str, str | None]  # None: taken away
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """What all launches of a run have in common.
+
+    stdin_file: what the program reads on its standard input; None: nothing.
+    compile_cache: folder that keeps what torch.compile makes, for the launches after this one;
+        None: thrown away with the rest.
+    """
+
+    workload: Workload
+    sandbox: Sandbox
+    seed: int = 0
+    stdin_file: Path | None = None
+    compile_cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,77 +91,68 @@ class LaunchResult:
 
 
 def launch(
-    workload: Workload,
-    plan: dict[str, Any],
-    *,
+    program: Program,
+    spec: LaunchSpec,
     folder: Path,
-    sandbox: Sandbox,
+    *,
     timeout_s: float | None = None,
     poll: Poll | None = None,
-    variables: Variables | None = None,
-    stdin_file: Path | None = None,
     sensors: Sensors | None = None,
-    compile_cache: Path | None = None,
-    contents: Contents | None = None,
 ) -> LaunchResult:
     """Start the command, watch it, end it, throw away what it wrote.
 
     Args:
-        plan: for the probe; "channel" and "redirect" are filled in here.
+        program: the command and where it runs.
+        spec: what this launch differs by; "channel" and "redirect" of its plan are filled in here.
         folder: made if need be; gets plan.json, output.txt and channel/.
         timeout_s: seconds until it is ended; None: no limit.
         poll: called about every 80 ms; True ends the launch. Default: until the probe in every
             training process is done.
-        variables: of the environment, for this launch alone; None takes one away.
-        stdin_file: what the program reads on its standard input; None: nothing.
         sensors: started with the program and stopped before it is ended.
-        compile_cache: folder that keeps what torch.compile makes, for the launches after this one;
-            None: thrown away with the rest.
-        contents: of files, that the program sees instead of the real ones; needs an overlay.
 
     Raises:
         UsageError: the command cannot be executed.
         TorchdoctorError: the sandbox could not be set up.
         OSError: the launch's folder cannot be written.
     """
+    sandbox, cache = program.sandbox, program.compile_cache
     channel = folder / "channel"
     channel.mkdir(parents=True, exist_ok=True)
     scratch = sandbox.new_scratch()
-    plan = plan | {"channel": str(channel.absolute()), "redirect": None}
+    plan = spec.plan_content(program.seed) | {"channel": str(channel.absolute()), "redirect": None}
     if sandbox.mode == "redirect":
-        kept = [str(compile_cache.absolute())] if compile_cache else []
+        kept = [str(cache.absolute())] if cache else []
         plan["redirect"] = {"scratch": str(scratch / "redirect"), "exempt": kept}
         (scratch / "redirect").mkdir()
     plan_file = (folder / "plan.json").absolute()
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
-    environment = child_environment(
-        plan_file, sandbox, folder, scratch, compile_cache, plan.get("seed")
-    )
-    changed = variables or {}
-    environment |= {name: value for name, value in changed.items() if value is not None}
-    environment = {k: v for k, v in environment.items() if changed.get(k, v) is not None}
+    environment = child_environment(plan_file, sandbox, folder, scratch, cache, plan["seed"])
+    for name, value in spec.variables.items():
+        if value is None:
+            environment.pop(name, None)
+        else:
+            environment[name] = value
     watch = _Watch(
-        workload=workload,
+        program=program,
+        spec=spec,
+        workload=spec.workload or program.workload,
         sandbox=sandbox,
         folder=folder,
         scratch=scratch,
-        kept=[path.absolute() for path in (channel, compile_cache) if path is not None],
+        kept=[path.absolute() for path in (channel, cache) if path is not None],
         channel=channel,
         environment=environment,
-        timeout_s=timeout_s,
-        poll=poll or WindowDone(),
-        stdin_file=stdin_file,
-        sensors=sensors,
-        contents=contents or {},
     )
     with processes.adopting_orphans(), processes.burying_orphans():
-        return watch.run()
+        return watch.run(timeout_s, poll or WindowDone(), sensors)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Watch:
     """One launch from start to clean-up; fields as in `launch`."""
 
+    program: Program
+    spec: LaunchSpec
     workload: Workload
     sandbox: Sandbox
     folder: Path
@@ -155,13 +160,8 @@ class _Watch:
     kept: list[Path]
     channel: Path
     environment: dict[str, str]
-    timeout_s: float | None
-    poll: Poll
-    stdin_file: Path | None
-    sensors: Sensors | None
-    contents: Contents
 
-    def run(self) -> LaunchResult:
+    def run(self, timeout_s: float | None, poll: Poll, sensors: Sensors | None) -> LaunchResult:
         before = self._outside()
         oom_before = _oom_kills()
         output_file = self.folder / "output.txt"
@@ -175,12 +175,12 @@ class _Watch:
         )
         ended = "interrupted"
         try:
-            ended = until_end(running, tree, self.timeout_s, self.poll, self.sensors)
+            ended = until_end(running, tree, timeout_s, poll, sensors)
         except KeyboardInterrupt:
             pass
         finally:
             with no_interrupts():
-                columns = _stopped(self.sensors, self.folder)
+                columns = _stopped(sensors, self.folder)
                 wall_s = running.elapsed_s
                 # What a program prints while it is being ended is not its own story.
                 said_bytes = output_file.stat().st_size
@@ -208,7 +208,8 @@ class _Watch:
     def _start(self, output_file: Path) -> Started:
         with contextlib.ExitStack() as files:
             output = files.enter_context(output_file.open("wb"))
-            stdin = files.enter_context(self.stdin_file.open("rb")) if self.stdin_file else None
+            given = self.program.stdin_file
+            stdin = files.enter_context(given.open("rb")) if given else None
             return self.sandbox.start(
                 self.workload.command,
                 cwd=self.workload.cwd,
@@ -218,7 +219,7 @@ class _Watch:
                 stdin=stdin or subprocess.DEVNULL,
                 output=output,
                 interest=named_places(self.workload),
-                contents=self.contents,
+                contents=self.spec.contents,
             )
 
     def _outside(self) -> tuple[escaped_writes.Snapshot, set[str]] | None:

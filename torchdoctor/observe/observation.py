@@ -174,6 +174,7 @@ class Observation:
     doubts: list[str] = field(default_factory=list)
     failure: ProgramFailure | None = None  # of the program by itself, after enough steps
     interrupted: bool = False  # by Ctrl-C; what was seen until then counts
+    logs_phases: bool = False  # samples of training and evaluation are not told apart otherwise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,28 +1,57 @@
-"""The channel folder of a timed launch -> `LaunchTiming`: one sample of a trial."""
+"""The channel folder of a timed launch -> `LaunchTiming`: its window or blocks, and what else it
+left behind."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from torchdoctor.launch.launch import LaunchResult
+from torchdoctor.launch.launch_ending import with_ending
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.observe.events import Events, read_channel, read_losses
 from torchdoctor.observe.steps import count_samples
 from torchdoctor.probe import step_log
-from torchdoctor.words import Boundary, LaunchTiming, ProcessFacts
+from torchdoctor.words import Block, Boundary, LaunchTiming, ProcessFacts
+
+Rows = NDArray[np.int64]
 
 
-def launch_timing(channel: Path, boundary: Boundary) -> LaunchTiming:
-    """Read the measured window of every training process of one launch.
+def read_launch(
+    result: LaunchResult, spec: LaunchSpec, peak_memory_bytes: int | None = None
+) -> LaunchTiming:
+    """Return what a launch measured, and how it ended.
+
+    Args:
+        result: how the launch ended, and where its channel is.
+        spec: what it was; its boundary is known.
+        peak_memory_bytes: of the process tree.
+    """
+    assert spec.boundary is not None
+    turns = spec.plan.get("turns")
+    warmup_steps = (turns or spec.plan).get("warmup_steps", 0)
+    timing = launch_timing(result.channel, spec.boundary, warmup_steps)
+    if turns and timing.blocks and _went_well(result):
+        timing = replace(timing, ended="measured")  # no mark ends its last block
+    timing = replace(timing, stopped=turns is not None and result.ended == "stopped")
+    return with_ending(timing, result, peak_memory_bytes)
+
+
+def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> LaunchTiming:
+    """Return the measured window or blocks of a launch.
 
     Times are those of the main trainer; samples of all trainers add up, as rates.
 
     Args:
         channel: the launch's channel folder.
         boundary: what separated iterations.
+        warmup_steps: iterations before the first block.
 
     Returns:
         `ended` is "measured" where the main trainer's window is whole, "program-ended" where it
@@ -30,53 +59,87 @@ def launch_timing(channel: Path, boundary: Boundary) -> LaunchTiming:
         started the launch knows it.
     """
     events, facts, _ = read_channel(channel)
+    if any(len(log.at(step_log.BLOCK_BEGIN)) for log in events.values()):
+        return _in_blocks(channel, boundary, warmup_steps)
     windows = _windows(events)
     if not windows:
-        return without_window(facts)
+        return LaunchTiming(ended="failed", fixes=_fixes_of(facts))
     main = _main(windows, events, facts)
     log, rows = events[main], windows[main]
-    steps = np.diff(log.t_ns[rows]) / 1e9
-    window_s = float(steps.sum())
-    whole = bool(len(log.at(step_log.WINDOW_END)))
-    fact = facts.get(main, ProcessFacts(pid=main))
+    steps = _step_times(log, rows)
     # The synchronisation at its end belongs to the window; `rows` holds the boundary after it.
     rates = [_rate(events[pid], windows[pid], boundary) for pid in windows]
-    samples = None if None in rates else sum(r for r in rates if r is not None) * window_s
+    window_s = sum(steps)
     begun = log.t_ns[log.at(step_log.WINDOW_BEGIN)[0]] - log.t_ns[0]
     return LaunchTiming(
-        ended="measured" if whole else "program-ended",
-        step_s=[float(x) for x in steps],
-        samples=samples,
+        ended="measured" if len(log.at(step_log.WINDOW_END)) else "program-ended",
+        step_s=steps,
+        samples=_total([None if rate is None else rate * window_s for rate in rates]),
         window_s=window_s,
-        setup_s=setup_s(fact, float(begun) / 1e9),
-        **beside_its_times(channel, main, fact, boundary),
+        **_beside_its_times(channel, facts.get(main, ProcessFacts(pid=main)), boundary, begun),
     )
 
 
-def beside_its_times(
-    channel: Path, pid: int, fact: ProcessFacts, boundary: Boundary
-) -> dict[str, Any]:
-    """Fields of `LaunchTiming`: the training process's losses, samples, memory and fixes."""
-    gpu = fact.peak_gpu_memory_bytes
-    return {
-        "losses": _losses(channel, pid),
-        "fingerprints": _fingerprints(fact, boundary),
-        "peak_memory_bytes": gpu if gpu is not None else fact.peak_memory_bytes,
-        "gpu_memory": gpu is not None,
-        "fixes": list(fact.fixes),
-        "seeded_by_program": fact.seeded_by_program,
-    }
+def _in_blocks(channel: Path, boundary: Boundary, warmup_steps: int) -> LaunchTiming:
+    events, facts, _ = read_channel(channel)
+    pids = [pid for pid, log in events.items() if len(log.at(step_log.BLOCK_BEGIN))]
+    pid = min(pids, key=lambda pid: (events[pid].t_ns[0], pid))
+    log = events[pid]
+    blocks = _measured_blocks(log, boundary)
+    if not blocks:
+        return LaunchTiming(ended="failed", fixes=_fixes_of(facts))
+    marks = log.t_ns[log.at(step_log.BOUNDARY)]
+    # Without the last iteration of the warm-up, which ends after standing still.
+    begun = int(marks[: max(warmup_steps, 1)][-1] - marks[0])
+    return LaunchTiming(
+        ended="measured" if len(log.at(step_log.WINDOW_END)) else "failed",
+        step_s=[step for block in blocks for step in block.step_s],
+        samples=_total([block.samples for block in blocks]),
+        window_s=sum(block.window_s for block in blocks),
+        blocks=blocks,
+        iterations=len(marks),
+        **_beside_its_times(channel, facts.get(pid, ProcessFacts(pid=pid)), boundary, begun),
+    )
 
 
-def without_window(facts: Mapping[int, ProcessFacts]) -> LaunchTiming:
-    """Of a launch that measured nothing: what became of its fixes."""
-    trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
-    pid = min(trained, default=None)
-    return LaunchTiming(ended="failed", fixes=[] if pid is None else list(facts[pid].fixes))
+def _measured_blocks(log: Events, boundary: Boundary) -> list[Block]:
+    """Return whole blocks in order, without those that were cut off or hold no iteration."""
+    begins, ends = log.at(step_log.BLOCK_BEGIN), log.at(step_log.BLOCK_END)
+    marks = log.at(step_log.BOUNDARY)
+    blocks = []
+    for begin, end in zip(begins, ends, strict=False):  # the last one may be cut off
+        rows = marks[(marks > begin) & (marks < end)]
+        if len(rows) < 2:
+            continue
+        steps = _step_times(log, rows)
+        blocks.append(
+            Block(
+                arm=int(log.ident[begin]),
+                round=int(log.value[begin]),
+                began_s=float(log.t_ns[rows[0]]) / 1e9,
+                ended_s=float(log.t_ns[rows[-1]]) / 1e9,
+                step_s=steps,
+                samples=_samples(log, rows, boundary),
+                window_s=sum(steps),
+            )
+        )
+    return blocks
 
 
-def measured_edges(channel: Path) -> np.ndarray:
-    """Times (ns) of the boundaries in the main trainer's measured window; empty: none.
+def last_switched_on(channel: Path) -> int | None:
+    """Return the number of the arm that was on when a launch ended, 0 for none.
+
+    None: it ended before its first block.
+    """
+    for log in read_channel(channel)[0].values():
+        if len(log.at(step_log.BLOCK_BEGIN)):
+            switched = log.at(step_log.SWITCH)
+            return int(log.ident[switched[-1]]) if len(switched) else 0
+    return None
+
+
+def measured_edges(channel: Path) -> Rows:
+    """Return times (ns) of the boundaries in the main trainer's measured window; empty: none.
 
     Returns:
         int64 of shape (steps + 1,).
@@ -89,37 +152,77 @@ def measured_edges(channel: Path) -> np.ndarray:
     return events[main].t_ns[windows[main]]
 
 
-def _windows(events: Mapping[int, Events]) -> dict[int, np.ndarray]:
-    return {pid: window for pid, log in events.items() if (window := _window(log)) is not None}
+def _went_well(result: LaunchResult) -> bool:
+    """Return True for a launch that was ended from outside, or by itself without an error."""
+    ended_well = result.ended == "exited" and not result.exit_code
+    return not result.oom_killed and (ended_well or result.ended == "stopped")
+
+
+def _fixes_of(facts: Mapping[int, ProcessFacts]) -> list[Any]:
+    """Return what became of the fixes in a launch that measured nothing."""
+    trained = [pid for pid, fact in facts.items() if fact.fixes and not fact.is_loader_worker]
+    return list(facts[min(trained)].fixes) if trained else []
+
+
+def _beside_its_times(
+    channel: Path, fact: ProcessFacts, boundary: Boundary, warmup_ns: int
+) -> dict[str, Any]:
+    """Return fields of `LaunchTiming`: the training process's losses, samples, memory, fixes."""
+    gpu = fact.peak_gpu_memory_bytes
+    return {
+        "losses": _losses(channel, fact.pid),
+        "fingerprints": _fingerprints(fact, boundary),
+        "peak_memory_bytes": gpu if gpu is not None else fact.peak_memory_bytes,
+        "gpu_memory": gpu is not None,
+        "fixes": list(fact.fixes),
+        "seeded_by_program": fact.seeded_by_program,
+        "setup_s": (fact.first_step_s or 0.0) + warmup_ns / 1e9,
+    }
+
+
+def _windows(events: Mapping[int, Events]) -> dict[int, Rows]:
+    """Return the boundaries of each process's measured window that holds a whole iteration."""
+    windows = {}
+    for pid, log in events.items():
+        begin, rows = log.at(step_log.WINDOW_BEGIN), log.at(step_log.BOUNDARY)
+        if len(begin) and len(rows := rows[rows > begin[0]]) > 1:
+            windows[pid] = rows
+    return windows
 
 
 def _main(
-    windows: Mapping[int, np.ndarray],
-    events: Mapping[int, Events],
-    facts: Mapping[int, ProcessFacts],
+    windows: Mapping[int, Rows], events: Mapping[int, Events], facts: Mapping[int, ProcessFacts]
 ) -> int:
-    return min(windows, key=lambda pid: (_rank(facts, pid), events[pid].t_ns[0], pid))
+    """Return the pid of rank 0, or of the process that began first."""
+
+    def key(pid: int) -> tuple[float, int, int]:
+        rank = facts[pid].rank if pid in facts else None
+        return (math.inf if rank is None else rank, int(events[pid].t_ns[0]), pid)
+
+    return min(windows, key=key)
 
 
-def _window(log: Events) -> np.ndarray | None:
-    """Rows of the boundaries of the measured window; None where it holds no whole iteration."""
-    begin = log.at(step_log.WINDOW_BEGIN)
-    if not len(begin):
-        return None
-    rows = log.at(step_log.BOUNDARY)
-    rows = rows[rows > begin[0]]
-    return rows if len(rows) > 1 else None
+def _step_times(log: Events, rows: Rows) -> list[float]:
+    return [float(step) for step in np.diff(log.t_ns[rows]) / 1e9]
 
 
-def _rate(log: Events, rows: np.ndarray, boundary: Boundary) -> float | None:
+def _samples(log: Events, rows: Rows, boundary: Boundary) -> float | None:
     loader = boundary.ident if boundary.kind == "loader" else None
-    samples = count_samples(log, int(rows[0]), int(rows[-1]), loader)
+    return count_samples(log, int(rows[0]), int(rows[-1]), loader)
+
+
+def _rate(log: Events, rows: Rows, boundary: Boundary) -> float | None:
+    samples = _samples(log, rows, boundary)
     seconds = float(log.t_ns[rows[-1]] - log.t_ns[rows[0]]) / 1e9
     return None if samples is None or seconds <= 0 else samples / seconds
 
 
+def _total(parts: list[float | None]) -> float | None:
+    return None if None in parts else sum(part for part in parts if part is not None)
+
+
 def _losses(channel: Path, pid: int) -> list[float | None]:
-    """+inf marks a backward without a scalar loss; NaN stays, it says that training broke."""
+    """Return losses; +inf marks a backward without a scalar loss, NaN that training broke."""
     values = read_losses(channel / f"losses-{pid}.bin")
     return [None if math.isinf(x) and x > 0 else float(x) for x in values]
 
@@ -129,13 +232,3 @@ def _fingerprints(fact: ProcessFacts, boundary: Boundary) -> list[str]:
         if boundary.kind == "loader" and loader.ident == boundary.ident:
             return list(loader.sample_fingerprints)
     return next((list(x.sample_fingerprints) for x in fact.loaders if x.sample_fingerprints), [])
-
-
-def setup_s(fact: ProcessFacts, to_window_s: float) -> float:
-    """Process start to the window, as far as known: start-up and compilation are in it."""
-    return (fact.first_step_s or 0.0) + to_window_s
-
-
-def _rank(facts: Mapping[int, ProcessFacts], pid: int) -> int:
-    rank = facts[pid].rank if pid in facts else None
-    return rank if rank is not None else 1 << 30

@@ -1,7 +1,6 @@
-"""Launches of one workload: observe it, profile it, time it.
+"""Launches of one program: the `Recorder` starts it and turns what it leaves into records.
 
-A `Recorder` owns the run folder's `launches/` and turns each launch into records. It decides
-nothing about fixes; a trial hands it the fixes to switch on.
+It decides nothing about fixes: a `LaunchSpec` says what is switched on.
 """
 
 from __future__ import annotations
@@ -10,16 +9,13 @@ import itertools
 import math
 import re
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from torchdoctor.launch.launch import LaunchResult, Poll, Variables, launch
-from torchdoctor.launch.launch_ending import with_ending
-from torchdoctor.launch.launch_plan import Fix, launch_plan, plan_entries
+from torchdoctor.launch.launch import LaunchResult, Poll, Program, launch
+from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
-from torchdoctor.launch.sandbox import Contents, Sandbox
+from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import storage_facts, waits_for_input
@@ -37,23 +33,12 @@ from torchdoctor.observe.observation import (
 )
 from torchdoctor.observe.step_finding import NoSteps, StepsFound, find_boundary
 from torchdoctor.observe.steps import step_statistics, window_ns
-from torchdoctor.observe.window import Window
-from torchdoctor.pairs.launch_timing import launch_timing
-from torchdoctor.pairs.switch_blocks import Blocks
-from torchdoctor.pairs.switch_timing import switched_launch
-from torchdoctor.pairs.turn_blocks import TurnBlocks
-from torchdoctor.pairs.turn_timing import turns_taken
-from torchdoctor.words import (
-    Boundary,
-    LaunchTiming,
-    StorageFacts,
-    SwitchedLaunch,
-    TurnsTaken,
-    Workload,
-)
+from torchdoctor.pairs.launch_timing import last_switched_on, read_launch
+from torchdoctor.words import Boundary, LaunchTiming, StorageFacts, SwitchedLaunch, Workload
 from torchdoctor.words.errors import NoStepFound
 
 _PROFILED_STEPS = 4
+_OBSERVED = LaunchSpec(name="observe")
 
 
 class Recorder:
@@ -66,7 +51,6 @@ class Recorder:
         seed: given to a program that sets none.
         stdin_file: replayed to each launch; None: no input.
         timeout_s: longest wait for the first training steps.
-        contents: of files, that every launch sees instead of the real ones (another version).
     """
 
     def __init__(
@@ -77,33 +61,36 @@ class Recorder:
         seed: int,
         stdin_file: Path | None,
         timeout_s: float,
-        contents: Contents | None = None,
     ) -> None:
-        self.workload = workload
-        self.contents = dict(contents or {})
-        self.folder = folder
-        self.sandbox = sandbox
-        self.seed = seed
-        self.stdin_file = stdin_file
-        self.timeout_s = timeout_s
+        self.workload, self.folder, self.sandbox = workload, folder, sandbox
+        self.seed, self.timeout_s = seed, timeout_s
         self.escaped: list[str] = []
         self.doubts: list[str] = []
-        # Of timed launches, where samples of training and evaluation are not told apart without.
-        self.logs_phases = False
-        self.variables: dict[str, str] = {}  # of every launch's environment
-        self.drops_files = False  # that training reads, from the page cache before each launch
         self._launches = itertools.count(1)  # two may begin at the same moment
         self._observed: Path | None = None
+        compile_cache = folder / "compile-cache"
         with writing(folder):
-            self._compile_cache = folder / "compile-cache"
-            self._compile_cache.mkdir(parents=True, exist_ok=True)
+            compile_cache.mkdir(parents=True, exist_ok=True)
+        self._program = Program(
+            workload=workload,
+            sandbox=sandbox,
+            seed=seed,
+            stdin_file=stdin_file,
+            compile_cache=compile_cache,
+        )
 
     def close(self) -> None:
         """Remove what only further launches would have needed."""
-        shutil.rmtree(self._compile_cache, ignore_errors=True)
+        if self._program.compile_cache is not None:
+            shutil.rmtree(self._program.compile_cache, ignore_errors=True)
 
     def observe(
-        self, step_on: str | None, enough_s: float, most_s: float, budget_s: float = math.inf
+        self,
+        step_on: str | None,
+        enough_s: float,
+        most_s: float,
+        budget_s: float = math.inf,
+        spec: LaunchSpec = _OBSERVED,
     ) -> Observation:
         """Run the untouched program until its training steps are known well enough.
 
@@ -112,32 +99,33 @@ class Recorder:
             enough_s: time of training that is worth watching.
             most_s: time after the first steps at which it ends in any case.
             budget_s: what is left for everything: no longer is waited for the first steps.
+            spec: another version of the program; the untouched one otherwise.
 
         Raises:
             ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
         """
-        folder = self._new_folder("observe")
-        told = step_on == "loader"  # by the user: batches are steps
-        plan = self._plan(
-            folder, "observe", sample_stacks=True, watch_files=True, batches_learn=told
-        )
+        plan = {
+            "purpose": "observe",
+            "sample_stacks": True,
+            "watch_files": True,
+            "batches_learn": step_on == "loader",  # the user says that batches are steps
+        }
         wait_s = min(self.timeout_s, budget_s)
         watch = ObservationWatch(step_on, enough_s, most_s, wait_s)
         sensors = Sensors()
-        result = self._launch(plan, folder, wait_s + most_s, watch, sensors)
+        result = self._launch(replace(spec, plan=plan), wait_s + most_s, watch, sensors)
         if watch.gave_up:
             result = replace(result, ended="timed-out")
         columns = sensors.stop()
-        self._observed = folder / "channel"
-        events, facts, doubts = read_channel(self._observed)
+        self._observed = result.channel
+        events, facts, doubts = read_channel(result.channel)
         found = find_boundary(events, facts, step_on)
         interrupted = result.ended == "interrupted"
         if interrupted and isinstance(found, NoSteps):
             raise KeyboardInterrupt
-        check_usable(result, events, found, self.workload)
+        check_usable(result, events, found, spec.workload or self.workload)
         assert isinstance(found, StepsFound)
         trainers = [events[pid] for pid in found.trainers]
-        self.logs_phases = any(evaluates_training_loader(log) for log in trainers)
         try:
             steps = step_statistics(trainers, found, program_ended=result.ended == "exited")
         except ValueError:
@@ -158,10 +146,11 @@ class Recorder:
             doubts=doubts,
             failure=own_failure(result, steps.total_steps_seen),
             interrupted=interrupted,
+            logs_phases=any(evaluates_training_loader(log) for log in trainers),
         )
 
     def storage(self, seen: Observation) -> StorageFacts | None:
-        """Where the files lie that the observed loop waited for; None: it waits for none.
+        """Return where the files lie that the observed loop waited for; None: it waits for none.
 
         Reads some of them again: up to some seconds.
         """
@@ -169,134 +158,71 @@ class Recorder:
             return None
         return storage_facts(self._observed, self.folder)
 
-    def profile(self, boundary: Boundary, warmup_steps: int, timeout_s: float) -> Profiled:
-        """A profiler window in a launch that is never timed; then hooks on copies, moves, waits.
+    def profile(
+        self, boundary: Boundary, warmup_steps: int, timeout_s: float, cold: bool = False
+    ) -> Profiled:
+        """Record a profiler window in a launch that is never timed; then copies, moves, waits.
+
+        `cold`: as in `time`.
 
         Raises:
             ProgramFailed: where no trace came of it.
         """
-        folder = self._new_folder("profile")
         window = {"wait": 1, "warmup": 1, "active": _PROFILED_STEPS}
-        plan = self._plan(
-            folder,
-            "profile",
-            boundary=boundary,
-            warmup_steps=warmup_steps,
-            measure_steps=10**9,
-            profile={**window, "with_stack": False, "record_shapes": True, "analyse": True},
-        )
-        result = self._launch(plan, folder, timeout_s)
+        plan = {
+            "purpose": "profile",
+            "warmup_steps": warmup_steps,
+            "measure_steps": 10**9,
+            "profile": {**window, "with_stack": False, "record_shapes": True, "analyse": True},
+        }
+        spec = LaunchSpec(name="profile", boundary=boundary, plan=plan)
+        result = self._launch(spec, timeout_s, cold=cold)
         if result.ended == "interrupted":
             raise KeyboardInterrupt
         return profiled_window(result)
 
     def time(
-        self,
-        name: str,
-        boundary: Boundary,
-        window: Window,
-        fixes: Sequence[Fix],
-        timeout_s: float,
-        seed_offset: int = 0,
-        trainers: int = 1,
-        contents: Contents | None = None,
-        variables: Variables | None = None,
+        self, spec: LaunchSpec, timeout_s: float, poll: Poll | None = None, cold: bool = False
     ) -> LaunchTiming:
-        """One timed launch with these fixes: one sample of a trial. A failure is a value.
-
-        `contents`: of the program's own files in place of theirs (a patch under trial).
-        `variables`: of the environment, that fixes set or (None) take away.
-        """
-        folder = self._new_folder(name)
-        plan = self._plan(
-            folder,
-            "time",
-            boundary=boundary,
-            phases=self.logs_phases,
-            warmup_steps=window.warmup_steps,
-            measure_steps=window.measure_steps,
-            max_window_s=window.max_window_s,
-            # Freezing one of several independent trainers would give the others its cores.
-            after="continue" if trainers > 1 else "freeze",
-            fixes=plan_entries(fixes),
-            seed_offset=seed_offset,
-            fingerprint_batches=min(window.warmup_steps, 10),
-        )
-        sensors = Sensors(interval_s=0.5)
-        result = self._launch(plan, folder, timeout_s, None, sensors, contents, variables)
-        timing = launch_timing(folder / "channel", boundary)
-        return with_ending(timing, result, sensors.stop().peak_memory_bytes())
-
-    def switch(
-        self,
-        boundary: Boundary,
-        warmup_steps: int,
-        blocks: Blocks,
-        arms: Sequence[Sequence[Fix]],
-        *,
-        rounds: int,
-        most_s: float,
-        seed: int,
-        settle_s: Sequence[float] = (),
-    ) -> SwitchedLaunch:
-        """One launch in which these arms and the untouched program take turns.
+        """Measure one launch: its window, or its blocks beside another launch.
 
         Args:
-            boundary: what separates iterations.
-            warmup_steps: iterations before the first block.
-            blocks: how long they are.
-            arms: fixes that are switched together.
-            rounds: each arm once, the untouched program twice.
-            most_s: wall time of the whole launch.
-            seed: of the order within rounds.
-            settle_s: by arm, how long at least is discarded after it was switched on, and off.
-        """
-        folder = self._new_folder("switch")
-        plan = self._plan(
-            folder,
-            "time",
-            boundary=boundary,
-            warmup_steps=warmup_steps,
-            switch={
-                "arms": [plan_entries(arm) for arm in arms],
-                "rounds": rounds,
-                **blocks.plan,
-                "most_s": max(most_s - blocks.setup_s - blocks.round_s(len(arms)), 0.0),
-                "seed": seed,
-                "settle_s": list(settle_s),
-            },
-        )
-        result = self._launch(plan, folder, most_s)
-        return switched_launch(folder / "channel", boundary, result, [len(arm) for arm in arms])
+            spec: what is launched; its plan says what is measured.
+            timeout_s: seconds until it is ended.
+            poll: called while it runs, in a thread where it takes turns; True ends the launch.
+            cold: the files that training reads are dropped from the page cache before.
 
-    def take_turns(
-        self,
-        name: str,
-        boundary: Boundary,
-        turns: TurnBlocks,
-        timeout_s: float,
-        poll: Poll,
-        fixes: Sequence[Fix] = (),
-        contents: Contents | None = None,
-        variables: Variables | None = None,
-    ) -> TurnsTaken:
-        """One launch that stands still between its blocks: one of two in `turns.take_turns`.
-
-        `fixes`, `contents`, `variables`: as in `time`. Called in a thread for each of the two.
+        Returns:
+            What it measured; a failure of the program is a value.
         """
-        folder = self._new_folder(name)
-        plan = self._plan(
-            folder,
-            "time",
-            boundary=boundary,
-            turns=turns.plan,
-            phases=self.logs_phases,
-            fixes=plan_entries(fixes),
-            fingerprint_batches=min(turns.warmup_steps, 10),
-        )
         sensors = Sensors(interval_s=0.5)
-        result = self._launch(plan, folder, timeout_s, poll, sensors, contents, variables)
-        return turns_taken(result, boundary, turns.warmup_steps, sensors.stop().peak_memory_bytes())
+        result = self._launch(spec, timeout_s, poll, sensors, cold)
+        return read_launch(result, spec, sensors.stop().peak_memory_bytes())
+
+    def switch(self, spec: LaunchSpec, sizes: list[int], timeout_s: float) -> SwitchedLaunch:
+        """Measure the blocks of one launch in which arms and the untouched program take turns.
+
+        Args:
+            spec: its plan lists the arms.
+            sizes: the number of fixes in each arm.
+            timeout_s: wall time of the whole launch.
+
+        Returns:
+            `ended` is "measured" where all rounds were run. Else whole blocks still count.
+        """
+        result = self._launch(spec, timeout_s)
+        timing = read_launch(result, spec)
+        # The probe lists the fixes of all arms one after another.
+        fixes = iter(timing.fixes)
+        failed = timing.ended not in ("measured", "interrupted") and result.exit_code != 0
+        return SwitchedLaunch(
+            ended=timing.ended,
+            reason=timing.reason,
+            blocks=timing.blocks,
+            arms=[list(itertools.islice(fixes, size)) for size in sizes],
+            wall_s=result.wall_s,
+            failed_in=last_switched_on(result.channel) if failed else None,
+        )
 
     def _new_folder(self, name: str) -> Path:
         named = f"{next(self._launches):03d}-{re.sub(r'[^A-Za-z0-9_.=-]+', '-', name)[:60]}"
@@ -305,35 +231,22 @@ class Recorder:
             (folder / "channel").mkdir(parents=True)
         return folder
 
-    def _plan(self, folder: Path, purpose: str, **more: Any) -> dict[str, Any]:
-        more.setdefault("files_read", str((self.folder / "files-read.txt").absolute()))
-        return launch_plan(folder / "channel", purpose, seed=self.seed, **more)
-
     def _launch(
         self,
-        plan: dict[str, Any],
-        folder: Path,
+        spec: LaunchSpec,
         timeout_s: float,
         poll: Poll | None = None,
         sensors: Sensors | None = None,
-        contents: Contents | None = None,
-        variables: Variables | None = None,
+        cold: bool = False,
     ) -> LaunchResult:
-        if self.drops_files:
+        if cold:
             drop(self.folder / "files-read.txt")
+        folder = self._new_folder(spec.name)
+        read = str((self.folder / "files-read.txt").absolute())
+        spec = replace(spec, plan={"files_read": read, **spec.plan})
         with writing(self.folder):
             result = launch(
-                self.workload,
-                plan,
-                folder=folder,
-                sandbox=self.sandbox,
-                timeout_s=timeout_s,
-                poll=poll,
-                stdin_file=self.stdin_file,
-                sensors=sensors,
-                compile_cache=self._compile_cache,
-                contents={**self.contents, **(contents or {})},
-                variables={**self.variables, **(variables or {})},
+                self._program, spec, folder, timeout_s=timeout_s, poll=poll, sensors=sensors
             )
         shutil.rmtree(folder / "channel" / "staged", ignore_errors=True)  # by fast-storage
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]

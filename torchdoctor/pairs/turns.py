@@ -20,14 +20,14 @@ import psutil
 
 from torchdoctor.launch.running_launch import Poll, RunningLaunch, no_interrupts
 from torchdoctor.machine import processes
-from torchdoctor.pairs.turn_blocks import TurnBlocks
-from torchdoctor.words import LaunchTiming, TurnsTaken
+from torchdoctor.pairs.block_plan import TurnBlocks
+from torchdoctor.words import Block, LaunchTiming
 
 _LOOK_S = 0.004
 _BLOCKED_FACTOR, _BLOCKED_S = 20.0, 30.0  # a turn that takes this long comes no more
 
 
-Start = Callable[[Poll], TurnsTaken]
+Start = Callable[[Poll], LaunchTiming]
 
 
 class _Player:
@@ -36,9 +36,9 @@ class _Player:
     def __init__(self, start: Start, over: threading.Event) -> None:
         self._start, self._over = start, over
         self.running: RunningLaunch | None = None
-        self.result: TurnsTaken | None = None
+        self.result: LaunchTiming | None = None
         self.error: BaseException | None = None
-        self.turns = 0  # that it was given
+        self.turns = 0  # given to it so far
         self.thread = threading.Thread(target=self._run, name="turns", daemon=True)
 
     def _run(self) -> None:
@@ -52,17 +52,17 @@ class _Player:
         return self._over.is_set()
 
     def waits(self) -> bool:
-        """Whether it stands at the boundary before its next turn."""
+        """Return True if it stands at the boundary before its next turn."""
         if self.running is None:
             return False
         try:
-            said = json.loads((self.running.channel / "turn.json").read_bytes())
+            message = json.loads((self.running.channel / "turn.json").read_bytes())
         except (OSError, ValueError):
             return False
-        return bool(said["turn"] == self.turns)
+        return bool(message["turn"] == self.turns)
 
     def go(self) -> None:
-        """The next turn."""
+        """Give it the next turn."""
         assert self.running is not None
         self.signal(signal.SIGCONT)
         (self.running.channel / f"go-{self.turns}").touch()
@@ -88,34 +88,34 @@ class _Player:
 
 
 def abba(blocks: int, chance: random.Random) -> list[int]:
-    """Whose turn it is, 0 or 1: `blocks` turns of each, in fours of ABBA or BAAB by lot."""
+    """Return whose turn it is, 0 or 1: `blocks` turns of each, in ABBA or BAAB order by lot."""
     order: list[int] = []
     for _ in range(blocks // 2):
         order += chance.choice([[0, 1, 1, 0], [1, 0, 0, 1]])
     return order
 
 
-def neighbours(one: TurnsTaken, other: TurnsTaken) -> list[tuple[LaunchTiming, LaunchTiming]]:
-    """Turn n of one with turn n of the other: in ABBA order they follow each other."""
-    theirs = {block.round: block.timing for block in other.blocks}
-    return [(x.timing, theirs[x.round]) for x in one.blocks if x.round in theirs]
+def neighbours(first: LaunchTiming, second: LaunchTiming) -> list[tuple[Block, Block]]:
+    """Pair turn n of one launch with turn n of the other: in ABBA order they follow each other."""
+    by_turn = {block.round: block for block in second.blocks}
+    return [(block, by_turn[block.round]) for block in first.blocks if block.round in by_turn]
 
 
 def take_turns_by_lot(
     starts: tuple[Start, Start], turns: TurnBlocks, chance: random.Random, until_s: float
-) -> tuple[TurnsTaken, TurnsTaken]:
-    """`take_turns` in blocks of `turns`, who begins and in which order by lot; as `starts` are."""
+) -> tuple[LaunchTiming, LaunchTiming]:
+    """Take turns in blocks of `turns`, the order by lot; return what each of `starts` measured."""
     # The first to warm up waits longer for its first block, so that goes by lot too.
     places = [0, 1]
     chance.shuffle(places)
     shuffled = starts[places[0]], starts[places[1]]
-    taken = take_turns(shuffled, abba(turns.blocks, chance), turns.most_turn_s, until_s)
-    return taken[places[0]], taken[places[1]]  # swapping twice is nothing
+    timings = take_turns(shuffled, abba(turns.blocks, chance), turns.most_turn_s, until_s)
+    return timings[places[0]], timings[places[1]]  # swapping twice is nothing
 
 
 def take_turns(
     starts: tuple[Start, Start], order: Sequence[int], turn_s: float, until_s: float
-) -> tuple[TurnsTaken, TurnsTaken]:
+) -> tuple[LaunchTiming, LaunchTiming]:
     """Run two launches side by side.
 
     Args:
@@ -125,7 +125,7 @@ def take_turns(
         until_s: `time.monotonic()` after which no further four turns begin, once four were.
 
     Returns:
-        What each measured; one whose turn did not end is `late`.
+        What each measured; a launch whose turn did not end is `late`.
 
     Raises:
         KeyboardInterrupt: after both have ended.
@@ -155,15 +155,15 @@ def take_turns(
     return _stood_still(first), replace(second, late=True)
 
 
-def _stood_still(one: TurnsTaken) -> TurnsTaken:
-    """The other one's turn took so long that this one's time was up too."""
-    return replace(one, stopped=True) if one.timing.ended == "timed-out" else one
+def _stood_still(timing: LaunchTiming) -> LaunchTiming:
+    """Mark a launch as stopped where the other's turn took so long that its time was up too."""
+    return replace(timing, stopped=True) if timing.ended == "timed-out" else timing
 
 
 def _play(
     players: tuple[_Player, _Player], order: Sequence[int], turn_s: float, until_s: float
 ) -> int | None:
-    """All turns, as far as they go; returns whose turn it was that did not end."""
+    """Play all turns, as far as they go; return whose turn it was that did not end."""
     held: set[int] = set()
     while len(held) < 2:
         for number, player in enumerate(players):
@@ -187,8 +187,8 @@ def _play(
             if time.monotonic() > given_up:
                 return side
             ended = [x.result for x in players if not x.thread.is_alive()]
-            if ended:  # the time of who stood still may be up too
-                return side if any(x and x.timing.ended == "timed-out" for x in ended) else None
+            if ended:  # the time of the player that stood still may be up too
+                return side if any(x and x.ended == "timed-out" for x in ended) else None
             time.sleep(_LOOK_S)
         player.hold()
     return None

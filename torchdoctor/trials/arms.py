@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchdoctor.trials.compare import usable
+from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.numerics import RISKS
 from torchdoctor.trials.rounds import Slot
@@ -59,6 +59,16 @@ class Arm:
     def timings(self) -> list[LaunchTiming]:
         """Its launches that can be used."""
         return [slot.timing for slot in self.slots if usable(slot.timing)]
+
+    @property
+    def ids(self) -> list[str]:
+        """Return the ids of its fixes."""
+        return [fix for fix, _ in self.fixes]
+
+    @property
+    def usable_before(self) -> int:
+        """Return how many of its launches could be used."""
+        return len(self.timings)
 
     def with_settings(self, key: str, settings: dict[str, Any]) -> Arm:
         """A candidate that was never launched: this one, its first fix with other settings."""

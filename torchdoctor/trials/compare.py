@@ -7,83 +7,18 @@ within one pair: above 0 is faster. Launches are samples, steps are not: a launc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 
+from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.claims import claim_interval
 from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 from torchdoctor.words.report import TWO_MODES
 
-MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch that can be used
 SMALLEST_DELTA = 0.02  # differences below this are "the same" even on a quiet machine
 LARGEST_DELTA = 0.05  # on a machine noisier than this, "unclear" is the honest word
 CONFIDENCE = 0.95
-# Share of a pair's blocks that is left out at either end, where medians of steps decide.
-TRIMMED = 0.25
 _POWER = 0.8  # how often a true difference of the size that is `visible` is then seen
-
-
-def usable(timing: LaunchTiming) -> bool:
-    """Whether the launch measured at least one step."""
-    return timing.ended in MEASURED and bool(timing.step_s) and sum(timing.step_s) > 0
-
-
-def seconds_per_sample(timing: LaunchTiming, by: str, per_step: bool = False) -> float | None:
-    """Time per sample of one launch, in seconds; per step where batches have no size.
-
-    Args:
-        timing: the launch.
-        by: "mean" (the whole window over its samples) or "median" (the median step).
-        per_step: leave the samples out, because another launch of the run does not know them.
-    """
-    if not usable(timing):
-        return None
-    steps = len(timing.step_s)
-    samples_per_step = 1.0
-    if timing.samples and not per_step:
-        samples_per_step = timing.samples / steps
-    if by == "median":
-        return median(timing.step_s) / samples_per_step
-    window_s = timing.window_s if timing.window_s > 0 else sum(timing.step_s)
-    return window_s / steps / samples_per_step
-
-
-def pair_times(
-    blocks: Sequence[tuple[LaunchTiming, LaunchTiming]],
-    seconds: Callable[[LaunchTiming], float | None],
-    trimmed: float,
-) -> tuple[float, float] | None:
-    """One time of each side from the blocks of a pair of launches.
-
-    Args:
-        blocks: neighbours in time, the same side first.
-        seconds: of a block, None where it has none.
-        trimmed: share of the blocks that is left out at either end of their differences: they
-            met somebody else's load.
-
-    Returns:
-        Geometric means over those that are left; None where nothing was measured. Where none is
-        left out they are arithmetic, the time of all blocks over all samples: where a few blocks
-        hold the stalls of many, a geometric mean prefers the side whose blocks differ more.
-    """
-    known = [
-        (one_s, other_s, first, second)
-        for first, second in blocks
-        if (one_s := seconds(first)) and (other_s := seconds(second))
-    ]
-    if not known:
-        return None
-    if not trimmed:
-        # By their steps: a block that held a stall was cut short.
-        steps = [(len(first.step_s), len(second.step_s)) for _, _, first, second in known]
-        one_s = sum(x[0] * n for x, (n, _) in zip(known, steps, strict=True))
-        other_s = sum(x[1] * n for x, (_, n) in zip(known, steps, strict=True))
-        return one_s / sum(n for n, _ in steps), other_s / sum(n for _, n in steps)
-    logs = [(math.log(one_s), math.log(other_s)) for one_s, other_s, _, _ in known]
-    logs.sort(key=lambda pair: pair[1] - pair[0])
-    cut = int(trimmed * len(logs))
-    kept = logs[cut : len(logs) - cut]
-    return math.exp(fmean(x[0] for x in kept)), math.exp(fmean(x[1] for x in kept))
 
 
 def has_two_modes(timings: Sequence[LaunchTiming]) -> bool:

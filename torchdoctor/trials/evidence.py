@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from torchdoctor.pairs.pair_times import TRIMMED, Estimator
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
-from torchdoctor.trials.rounds import BASELINE, Round, Seconds, a_a_differences, differences
+from torchdoctor.trials.rounds import BASELINE, Round, a_a_differences, differences
 from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 
 BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
@@ -93,10 +94,11 @@ class Evidence:
         """ "mean" or "median", from the baseline, once for all."""
         return compare.decided_by(self.baselines, self._steps)
 
-    def seconds(self, by: str, arm: Arm | None = None) -> Seconds:
-        """Time per sample of a launch, the same way for both sides of a pair."""
+    def estimator(self, by: str, arm: Arm | None = None) -> Estimator:
+        """Return what makes one time of blocks, the same way for both sides of a pair."""
         per_step = self.per_step or (arm is not None and not _has_samples(arm))
-        return lambda timing: compare.seconds_per_sample(timing, by, per_step)
+        # Where means decide all blocks count: the long steps may lie in a few of them.
+        return Estimator(by=by, trimmed=TRIMMED if by == "median" else 0.0, per_step=per_step)
 
     def noise(self, by: str | None = None) -> list[float]:
         """Differences of the A/A candidate over all rounds of launches; of blocks where none."""
@@ -104,7 +106,7 @@ class Evidence:
         # Pairs side by side see far less noise than launches one after the other.
         beside = [one for one in launched if one.shape == "turns"]
         for rounds in (beside, launched, self._launcher.switched):
-            found = a_a_differences(rounds, self.seconds(by), trimmed=_trimmed(by))
+            found = a_a_differences(rounds, self.estimator(by))
             if len(found) > 1:
                 return found
         return found
@@ -140,9 +142,8 @@ class Evidence:
         return differences(
             self._rounds(phase),
             arm.key,
-            self.seconds(by, arm),
+            self.estimator(by, arm),
             ranking=ranking,
-            trimmed=_trimmed(by),
         )
 
     def ranked(self, arm: Arm, phase: str) -> tuple[list[float], list[float]]:
@@ -218,11 +219,6 @@ class Evidence:
     def _rounds(self, phase: str) -> list[Round]:
         log = [*self._launcher.rounds, *self._launcher.switched]
         return [one for one in log if one.phase == phase]
-
-
-def _trimmed(by: str) -> float:
-    """Where means decide all blocks count: the long steps may lie in a few of them."""
-    return compare.TRIMMED if by == "median" else 0.0
 
 
 def _other(by: str) -> str:

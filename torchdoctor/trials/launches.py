@@ -10,20 +10,20 @@ from statistics import median
 from typing import Protocol
 
 from torchdoctor.facts.counts import counted
+from torchdoctor.pairs.failures import failure, refusal
+from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.arms import Arm, Fixes, label
-from torchdoctor.trials.compare import usable
-from torchdoctor.trials.failed_launches import failure, refusal
 from torchdoctor.trials.launch_costs import LaunchCosts
-from torchdoctor.trials.rounds import BASELINE, Round, Slot
+from torchdoctor.trials.rounds import BASELINE, Round, Slot, as_launch
 from torchdoctor.trials.schedule import FEWEST_BESIDE, FEWEST_PAIRS, Budget, BudgetEnded
-from torchdoctor.words import LaunchTiming, ProgressEvent, SwitchedLaunch, TurnsTaken
+from torchdoctor.words import Block, LaunchTiming, ProgressEvent, SwitchedLaunch
 from torchdoctor.words.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
 
 _MOST_CRASHES = 3  # of a fix, where the other program had not come as far: perhaps it crashes too
 _FEWEST_ALONE = 2  # fixes that fail beside another launch and not alone: nothing can run twice
 _LONGER = 2.0  # times the usual share: then it is the fix that takes so long
 
-BlockPairs = Sequence[tuple[LaunchTiming, LaunchTiming]]
+BlockPairs = Sequence[tuple[Block, Block]]
 
 
 class Launch(Protocol):
@@ -285,9 +285,9 @@ class Launcher:
                     f"({timing.reason or timing.ended})."
                 )
             return
-        if reason := refusal(arm, timing):
+        if reason := refusal(arm.ids, timing):
             arm.refused = reason
-        elif broken := failure(arm, timing):
+        elif broken := failure(timing, arm.usable_before):
             arm.failed = broken
 
     def tell(self, phase: str, message: str) -> None:
@@ -326,7 +326,7 @@ class BothAtOnce(Protocol):
 
     def __call__(
         self, one: Fixes, other: Fixes, order: random.Random, most_s: float
-    ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
+    ) -> tuple[LaunchTiming, LaunchTiming, BlockPairs]:
         """What each measured, and its blocks in pairs; a failure of the program is a value.
 
         Args:
@@ -410,16 +410,16 @@ class SideBySide:
             arm=other.key, timing=one.counted, began_s=began_s, ended_s=split_s, phase=phase
         )
         its = Slot(arm=arm.key, timing=two.counted, began_s=split_s, ended_s=ended_s, phase=phase)
-        if "interrupted" in (one.timing.ended, two.timing.ended):
+        if "interrupted" in (one.ended, two.ended):
             raise Interrupted("Interrupted.")
         if not other.fixes:
             self._went = max(self._went, one.went)
-            if one.timing.ended == "failed" and not one.stopped and one.blocks:
+            if one.ended == "failed" and not one.stopped and one.blocks:
                 self._own_end = min(self._own_end, one.went)
         if self._has_failed(arm, two, one) or self._has_failed(other, one, two):
             return 0
         if not blocks:
-            ended = next((x.timing.reason for x in (two, one) if not x.stopped), None)
+            ended = next((x.reason for x in (two, one) if not x.stopped), None)
             self._set_apart(arm, ended or "its first block of steps did not end")
             return 0
         self._worked = True
@@ -427,7 +427,10 @@ class SideBySide:
         launcher.keep(arm, its)
         found = launcher.begin(phase, "turns", other.key)
         for first, second in blocks:
-            found.slots += [replace(mine, timing=first), replace(its, timing=second)]
+            found.slots += [
+                replace(mine, timing=as_launch(first)),
+                replace(its, timing=as_launch(second)),
+            ]
         launcher.did("pair", phase)
         launcher.did("launch", phase)
         launcher.did("launch", phase)
@@ -436,7 +439,7 @@ class SideBySide:
 
     def _both(
         self, launcher: Launcher, other: Arm, arm: Arm
-    ) -> tuple[TurnsTaken, TurnsTaken, BlockPairs]:
+    ) -> tuple[LaunchTiming, LaunchTiming, BlockPairs]:
         try:
             return self._start(other.fixes, arm.fixes, launcher.order, launcher.budget.left())
         except Interrupted:
@@ -444,23 +447,22 @@ class SideBySide:
         except TorchdoctorError as error:
             raise Stopped(f"Trials stopped: {error}") from error
 
-    def _has_failed(self, arm: Arm, taken: TurnsTaken, beside: TurnsTaken) -> bool:
+    def _has_failed(self, arm: Arm, timing: LaunchTiming, beside: LaunchTiming) -> bool:
         """Whether a fix refused or failed, or the launch is to be repeated.
 
         What fails before its first block is repeated alone: a fixed port, no memory for both. What
         fails later than the other program came is repeated as it was: that may fail there as well.
         """
-        timing = taken.timing
-        if reason := refusal(arm, timing):
+        if reason := refusal(arm.ids, timing):
             arm.refused = reason
             return True
-        broken = failure(arm, timing)
-        if not arm.fixes or (broken is None and not taken.late):
+        broken = failure(timing, arm.usable_before)
+        if not arm.fixes or (broken is None and not timing.late):
             return False
         others_went = max(self._went, beside.went)
-        never_began = not taken.blocks and not taken.stopped
-        if taken.late and (never_began or taken.broke_down(others_went)):
-            what = "A block of its steps" if taken.blocks else "Its warm-up"
+        never_began = not timing.blocks and not timing.stopped
+        if timing.late and (never_began or (timing.blocks and others_went > timing.went)):
+            what = "A block of its steps" if timing.blocks else "Its warm-up"
             self._hung.append(arm)
             # Once, after pairs that ran, it may be the machine: who hangs will do so again.
             if not arm.timings or self._hung.count(arm) > 1:
@@ -468,15 +470,16 @@ class SideBySide:
             else:
                 arm.remarks.append(f"{what.lower()} did not end once; that pair is not counted")
             return True
-        if taken.blocks and timing.ended == "failed":
-            if taken.went >= self._own_end:
+        if timing.blocks and timing.ended == "failed":
+            if timing.went >= self._own_end:
                 return False  # so does the untouched program
             self._crashes.append(arm)
-            if taken.broke_down(others_went) or self._crashes.count(arm) >= _MOST_CRASHES:
+            went_on = not timing.stopped and others_went > timing.went
+            if went_on or self._crashes.count(arm) >= _MOST_CRASHES:
                 arm.failed = broken
             return True
         could_not = any(one.state == "failed" for one in timing.fixes)
-        if not could_not and (taken.stopped or taken.late):
+        if not could_not and (timing.stopped or timing.late):
             return False  # it was ended because the other one failed
         self._set_apart(arm, timing.reason or "no block of steps was measured")
         return True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from torchdoctor.pairs.pair_times import seconds_per_sample
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, label
 from torchdoctor.trials.bounds import beyond_belief, bound_of, doubt
@@ -269,7 +270,7 @@ def results(
 ) -> TrialResults:
     """Everything, as records. `ended` says why the trials ended early, as in `reason`."""
     by, noise, doubts = evidence.decided_by(), judgement.noise_floor, list(doubts)
-    seconds = evidence.seconds(by)
+    seconds = evidence.estimator(by).seconds
     doubts += _doubts_of(judgement)
     rows, tried = [], any(one.differences for one in judgement.measured)
     for one in judgement.measured:
@@ -313,7 +314,7 @@ def _break_even(
     one: Measured, setup_s: float | None, untouched: Sequence[LaunchTiming]
 ) -> int | None:
     """Steps of the untouched program's size after which the one-time cost is won back."""
-    step_s = _median(compare.seconds_per_sample(t, "mean", per_step=True) for t in untouched)
+    step_s = _median(seconds_per_sample(t, "mean", per_step=True) for t in untouched)
     if setup_s is None or step_s is None or one.gain <= 0:
         return None
     return math.ceil(setup_s / (step_s * -math.expm1(-one.gain)))

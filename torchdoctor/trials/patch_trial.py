@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torchdoctor.facts.counts import counted
 from torchdoctor.trials import compare
+from torchdoctor.trials.arm_specs import PATCH
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Launcher, Plan
@@ -16,8 +17,6 @@ from torchdoctor.words import Interval, PatchTrial
 _MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
 _FEWEST_PAIRS = 2  # have an interval; what they repeat is confirmed already
 _RESERVED_OF = 2  # times the reserve must be left, or there is none
-
-PATCH = "patch"  # what a launch is asked for in place of a fix
 
 
 def reserve_s(baseline_s: float, left_s: float) -> float:

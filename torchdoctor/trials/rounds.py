@@ -13,17 +13,17 @@ Three shapes, chosen by simulation (docs/decisions/pairing.md):
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torchdoctor.trials.compare import TRIMMED, pair_times
-from torchdoctor.words import LaunchTiming
+from torchdoctor.launch.launch_spec import BASELINE
+from torchdoctor.pairs.pair_times import Estimator, interpolated, log_s
+from torchdoctor.words import Block, LaunchTiming
 
-BASELINE = "baseline"
 # Variance of candidate minus interpolated baseline (1.5) over baseline minus baseline (2).
 _A_A_SCALE = math.sqrt(1.5 / 2.0)
 
-Seconds = Callable[[LaunchTiming], float | None]
+__all__ = ["BASELINE", "Round", "Slot", "a_a_differences", "differences"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,13 @@ class Slot:
     def middle_s(self) -> float:
         """When the launch was half over."""
         return (self.began_s + self.ended_s) / 2
+
+
+def as_launch(block: Block) -> LaunchTiming:
+    """Return a block as a launch that measured it alone."""
+    return LaunchTiming(
+        ended="measured", step_s=block.step_s, samples=block.samples, window_s=block.window_s
+    )
 
 
 @dataclass(kw_only=True)
@@ -60,46 +67,42 @@ class Round:
 def differences(
     rounds: Sequence[Round],
     arm: str,
-    seconds: Seconds,
+    how: Estimator,
     *,
     ranking: bool = False,
-    trimmed: float = TRIMMED,
 ) -> list[float]:
     """Log baseline (or `Round.against`) minus log candidate for every pair of `arm`, in order.
 
     Args:
         rounds: complete or cut short; a pair that lacks a side is left out.
         arm: key of the candidate.
-        seconds: time per sample of a launch, None where it has none.
+        how: makes one time of a launch, or of the blocks of a pair.
         ranking: compare all candidates of a block with the faster of its baselines. A load from
             outside only ever slows a launch down: where it hit one baseline, interpolating would
             rank whoever ran beside that one first. Not for intervals: it is biased.
-        trimmed: of launches side by side, as in `compare.pair_times`.
     """
     found: list[float] = []
     for one in rounds:
         if one.shape == "abba":
-            found += _abba_pairs(one, arm, seconds)
+            found += _abba_pairs(one, arm, how)
         elif one.shape == "turns":
-            found += _turns(one, arm, seconds, trimmed)
+            found += _turns(one, arm, how)
         else:
-            found += _in_block(one, arm, seconds, ranking)
+            found += _in_block(one, arm, how, ranking)
     return found
 
 
-def a_a_differences(
-    rounds: Sequence[Round], seconds: Seconds, *, trimmed: float = TRIMMED
-) -> list[float]:
+def a_a_differences(rounds: Sequence[Round], how: Estimator) -> list[float]:
     """The same for the A/A candidate: baseline against baseline, one for each whole round."""
     found: list[float] = []
     for one in rounds:
         if one.shape == "turns":
-            found += [-x if one.flip else x for x in _turns(one, BASELINE, seconds, trimmed)]
+            found += [-x if one.flip else x for x in _turns(one, BASELINE, how)]
             continue
         logs = [
             log
             for slot in one.slots
-            if slot.arm == BASELINE and (log := _log(slot, seconds)) is not None
+            if slot.arm == BASELINE and (log := _log(slot, how)) is not None
         ]
         if len(logs) < 2:
             continue
@@ -108,48 +111,44 @@ def a_a_differences(
     return found
 
 
-def _log(slot: Slot, seconds: Seconds) -> float | None:
-    value = seconds(slot.timing)
-    return math.log(value) if value else None
+def _log(slot: Slot, how: Estimator) -> float | None:
+    return log_s(slot.timing, how)
 
 
-def _in_block(one: Round, arm: str, seconds: Seconds, ranking: bool) -> list[float]:
+def _in_block(one: Round, arm: str, how: Estimator, ranking: bool) -> list[float]:
     baselines = [
         (slot.middle_s, log)
         for slot in one.slots
-        if slot.arm == BASELINE and (log := _log(slot, seconds)) is not None
+        if slot.arm == BASELINE and (log := _log(slot, how)) is not None
     ]
     found: list[float] = []
     for slot in one.slots:
-        log = _log(slot, seconds) if slot.arm == arm else None
+        log = _log(slot, how) if slot.arm == arm else None
         if log is None or not baselines:
             continue
-        (begin, first), (end, last) = baselines[0], baselines[-1]
         if ranking:
-            found.append(min(first, last) - log)
+            found.append(min(baselines[0][1], baselines[-1][1]) - log)
             continue
-        # One baseline only (the round was cut short): compare with that one.
-        weight = (slot.middle_s - begin) / (end - begin) if end > begin else 0.5
-        found.append(first * (1.0 - weight) + last * weight - log)
+        found.append(interpolated(baselines, slot.middle_s) - log)
     return found
 
 
-def _turns(one: Round, arm: str, seconds: Seconds, trimmed: float) -> list[float]:
+def _turns(one: Round, arm: str, how: Estimator) -> list[float]:
     """Slots lie in pairs: a block of `against`, a block of the arm."""
     if (one.against, arm) != (one.slots[0].arm, one.slots[1].arm):
         return []
-    blocks = [(x.timing, y.timing) for x, y in zip(one.slots[0::2], one.slots[1::2], strict=True)]
-    times = pair_times(blocks, seconds, trimmed)
+    slots = zip(one.slots[0::2], one.slots[1::2], strict=True)
+    times = how.times([(x.timing.whole, y.timing.whole) for x, y in slots])
     return [] if times is None else [math.log(times[0] / times[1])]
 
 
-def _abba_pairs(one: Round, arm: str, seconds: Seconds) -> list[float]:
+def _abba_pairs(one: Round, arm: str, how: Estimator) -> list[float]:
     found: list[float] = []
     for left, right in zip(one.slots[0::2], one.slots[1::2], strict=False):
         if {left.arm, right.arm} != {one.against, arm}:
             continue
         baseline, candidate = (left, right) if left.arm == one.against else (right, left)
-        b, c = _log(baseline, seconds), _log(candidate, seconds)
+        b, c = _log(baseline, how), _log(candidate, how)
         if b is not None and c is not None:
             found.append(b - c)
     return found

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from torchdoctor.pairs.pair_times import seconds_per_sample, usable
 from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.compare import seconds_per_sample, usable
 from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.rounds import Round
 

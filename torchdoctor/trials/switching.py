@@ -14,7 +14,7 @@ from typing import Protocol
 from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.rounds import BASELINE, Round, Slot
+from torchdoctor.trials.rounds import BASELINE, Round, Slot, as_launch
 from torchdoctor.trials.schedule import DECISIVE, FEWEST_PAIRS
 from torchdoctor.words import AppliedFix, SwitchedLaunch
 
@@ -152,7 +152,7 @@ def rounds_of(found: SwitchedLaunch, keys: Sequence[str]) -> list[Round]:
         key = BASELINE if block.arm == 0 else keys[block.arm - 1]
         slot = Slot(
             arm=key,
-            timing=block.timing,
+            timing=as_launch(block),
             began_s=block.began_s,
             ended_s=block.ended_s,
             phase=PHASE,

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
+from torchdoctor.trials.arm_specs import ArmSpecs
 from torchdoctor.trials.schedule import Budget
-from torchdoctor.trials.timed_launch import TimedLaunch
+from torchdoctor.trials.timed_launch import TimedLaunch, launches_of
 from torchdoctor.trials.training_trials import (
     TrainingResults,
     advised,
@@ -42,7 +43,12 @@ def try_advice(
     iterations = window.warmup_steps + window.measure_steps
     stepping = sum(one.steps > 0 for one in recording.main.optimizers)
     return run_training_trials(
-        TimedLaunch(recorder, seen, window, dict(modules), left, recording, kind="training-"),
+        TimedLaunch(
+            launches_of(recorder, seen, window),
+            ArmSpecs(modules, recording, kind="training-"),
+            left,
+            recording,
+        ),
         advice,
         budget=Budget(left()),
         steps=iterations,

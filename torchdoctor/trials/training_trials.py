@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchdoctor.observe.window import Window
+from torchdoctor.pairs.failures import failure, refusal
+from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.compare import usable
-from torchdoctor.trials.failed_launches import failure, refusal
 from torchdoctor.trials.launches import Launch, Launcher, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
@@ -192,11 +192,11 @@ class _Run:
             return
         for offset in range(RANGE_LAUNCHES):
             timing = self._launcher.run(arm, PHASE, offset).timing
-            arm.refused = refusal(arm, timing)
+            arm.refused = refusal(arm.ids, timing)
             # A program that gives up at the NaN that the test leads to has shown where it is.
             tested = RateLosses.of(timing, arm.fixes[0][1])
             shows = tested is not None and not isinstance(range_test(tested), str)
-            arm.failed = None if shows else failure(arm, timing)
+            arm.failed = None if shows else failure(timing, arm.usable_before)
             if not arm.alive:
                 self._note_cut(arm, timing)
                 return
@@ -226,8 +226,8 @@ class _Run:
                     self._pairs[arm.key].append((without, found[arm.key]))
 
     def _judge(self, arm: Arm, timing: LaunchTiming) -> None:
-        arm.refused = refusal(arm, timing)
-        arm.failed = failure(arm, timing)
+        arm.refused = refusal(arm.ids, timing)
+        arm.failed = failure(timing, arm.usable_before)
         if arm.alive:
             self._timings[arm.key].append(timing)
         else:

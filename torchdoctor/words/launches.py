@@ -1,4 +1,4 @@
-"""What launches that were timed showed: samples of a trial."""
+"""The currency of measurement: blocks of steps, the launches they belong to, and pairs of these."""
 
 from __future__ import annotations
 
@@ -17,18 +17,39 @@ class ProgramFailure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchTiming:
-    """One timed launch: one sample of a trial. Lists are per iteration of the measured window.
+class Block:
+    """Iterations of one launch with one arm switched on, between two waits for the device.
 
-    `ended`: "measured" (the window is whole), "program-ended" (fewer steps than asked for, still
+    arm: in a launch that switches fixes, 0 for the untouched program, else 1 for the first arm.
+    round: the number of the turn or of the round within the launch.
+    began_s, ended_s: on the system's monotonic clock.
+    """
+
+    step_s: list[float]
+    window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
+    samples: float | None = None  # of all these iterations; None: batches have no size
+    arm: int = 0
+    round: int = 0
+    began_s: float = 0.0
+    ended_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchTiming:
+    """One timed launch: one sample of a trial. Lists are per iteration of what was measured.
+
+    `ended`: "measured" (all that was asked for), "program-ended" (fewer steps than asked for, still
     usable), "failed", "timed-out", "out-of-memory", "interrupted".
+    `stopped`: it was ended from outside, so that how it ended says nothing about it.
+    `late`: it had its turn beside another launch, and the turn did not end.
     """
 
     ended: str
     reason: str | None = None  # one sentence where `ended` says that it failed
     step_s: list[float] = field(default_factory=list)
-    samples: float | None = None  # in the whole window; None: batches have no size
+    samples: float | None = None  # of all measured steps; None: batches have no size
     window_s: float = 0.0  # sum of step_s, ended by a device synchronisation
+    blocks: list[Block] = field(default_factory=list)  # where it was measured in blocks, in order
     losses: list[float | None] = field(default_factory=list)  # at every backward since the start
     fingerprints: list[str] = field(default_factory=list)  # per sample of the first batches
     peak_memory_bytes: int | None = None  # process tree; GPU peak where it trained on one
@@ -39,53 +60,45 @@ class LaunchTiming:
     seeded_by_program: bool = False
     # Since the start, those that were not measured too; None: the warm-up's and the window's.
     iterations: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Block:
-    """Iterations of a switching launch with one arm on; what followed the switch is discarded."""
-
-    arm: int  # 0: the untouched program, else 1 for the first arm
-    round: int
-    began_s: float  # on the launch's own clock
-    ended_s: float
-    timing: LaunchTiming  # of these iterations; without losses, memory or fixes
-
-
-@dataclass(frozen=True, kw_only=True)
-class TurnsTaken:
-    """One of two launches side by side. `blocks`: in order; `round` numbers the turns from 1.
-
-    stopped: it was ended from outside, so that how it ended says nothing about it.
-    late: it had the turn, which did not end.
-    """
-
-    timing: LaunchTiming
-    blocks: list[Block] = field(default_factory=list)
     stopped: bool = False
     late: bool = False
 
     @property
     def counted(self) -> LaunchTiming:
         """Return its blocks as a measured launch, whatever became of the program after them."""
-        if not self.blocks or self.timing.ended == "interrupted":
-            return self.timing
-        return replace(self.timing, ended="measured", reason=None)
+        if not self.blocks or self.ended == "interrupted":
+            return self
+        return replace(self, ended="measured", reason=None)
 
     @property
     def went(self) -> int:
         """Return the iterations since the start."""
-        return self.timing.iterations or 0
+        return self.iterations or 0
 
-    def broke_down(self, others_went: int) -> bool:
-        """Return True if it failed or stood still after its first block while another went on."""
-        broken = self.late or (not self.stopped and self.timing.ended == "failed")
-        return bool(self.blocks) and broken and others_went > self.went
+    @property
+    def whole(self) -> Block:
+        """Return all measured steps as a single block."""
+        return Block(step_s=self.step_s, window_s=self.window_s, samples=self.samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One launch of each of two arms, compared: one sample. Fields hold (against, arm).
+
+    launches: of both arms.
+    blocks: of both, neighbours in time; one each where the launches followed each other.
+    seconds: wall time that each arm's launch is charged with.
+    """
+
+    launches: tuple[LaunchTiming, LaunchTiming]
+    blocks: list[tuple[Block, Block]]
+    side_by_side: bool
+    seconds: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchedLaunch:
-    """One launch in which fixes were switched on and off. `ended`, `reason` as in LaunchTiming."""
+    """One launch in which arms were switched on and off. `ended`, `reason` as in LaunchTiming."""
 
     ended: str
     reason: str | None = None

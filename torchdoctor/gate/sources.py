@@ -1,7 +1,8 @@
-"""Changed files that the program did not load: their change is on neither side."""
+"""The program's source files: which of them changed while a gate measured, or were not loaded."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
@@ -11,6 +12,38 @@ from torchdoctor.facts.counts import counted
 _PROSE = (".md", ".rst", ".txt", ".ipynb", ".gitignore")
 _INSTALLED = {"site-packages", "dist-packages"}
 _NAMED = 3
+
+
+class SourcesAtStart:
+    """What the working tree's program had loaded, as it stood then.
+
+    Args:
+        sources: paths of files (`ProcessFacts.sources`).
+        root: of the repository; what lies elsewhere is nobody's working tree.
+    """
+
+    def __init__(self, sources: Iterable[str], root: Path) -> None:
+        below = {Path(x) for x in sources if Path(x).is_relative_to(root)}
+        self._root = root
+        self._seen = {path: _digest(path) for path in below}
+
+    def changed(self) -> str | None:
+        """A sentence where one of them is another one by now; None: they are as they were."""
+        found = sorted(path for path, then in self._seen.items() if _digest(path) != then)
+        if not found:
+            return None
+        more = f" and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
+        return (
+            f"{found[0].relative_to(self._root)}{more} changed while the gate measured: its pairs "
+            "are of several programs. Measure again."
+        )
+
+
+def _digest(path: Path) -> bytes | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return None
 
 
 def unloaded_doubts(

@@ -1,0 +1,109 @@
+"""`LaunchSpec`: all that one launch differs by from another, and the plan file made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchdoctor.launch.sandbox import Contents
+from torchdoctor.words import Boundary, Workload
+
+BASELINE = "baseline"
+Variables = Mapping[str, str | None]  # None: taken away
+
+
+class FixFile(NamedTuple):
+    """One fix as the probe is told of it."""
+
+    id: str
+    file: Path
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switching:
+    """How an arm is switched on and off within one launch.
+
+    settle_s: how long at least is discarded after it was switched on, and off.
+    workers: of a second loader that the arm brings with it.
+    ahead: batches that each of these workers prepares ahead.
+    shortens: it gets little time, so that blocks need not hold whole cycles.
+    """
+
+    settle_s: float = 0.0
+    workers: int = 0
+    ahead: int = 0
+    shortens: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSpec:
+    """One launch, or an arm of a comparison: a program and what is changed in it.
+
+    name: tells arms apart, and names the launch's folder; `BASELINE` for the untouched program.
+    fixes: applied at run time by the probe.
+    contents: of files, that the program sees instead of the real ones; needs an overlay.
+    variables: of the environment, for this launch alone; None takes one away.
+    workload: in place of the program's own command; None: that one.
+    boundary: what separates iterations; None: not known yet, or as in the other launches.
+    plan: what the probe is told to measure; keys that differ from what is usual.
+    setup_s: one-time cost to expect before it was ever launched (compiling).
+    settled_after: iterations after which its fixes work as they go on working.
+    switching: how it is switched within one launch; None: it cannot be.
+    """
+
+    name: str
+    fixes: tuple[FixFile, ...] = ()
+    contents: Contents = field(default_factory=dict)
+    variables: Variables = field(default_factory=dict)
+    workload: Workload | None = None
+    boundary: Boundary | None = None
+    seed_offset: int = 0
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    setup_s: float = 0.0
+    settled_after: int = 0
+    switching: Switching | None = None
+
+    @property
+    def is_baseline(self) -> bool:
+        """Return True for the untouched program."""
+        return self.name == BASELINE
+
+    def plan_content(self, seed: int) -> dict[str, Any]:
+        """Return the content of the plan file; `seed` is given to a program that sets none."""
+        plan: dict[str, Any] = {
+            "purpose": "time",
+            "boundary": None,
+            "fixes": plan_entries(self.fixes),
+            "seed": seed,
+            "seed_offset": self.seed_offset,
+            "phases": True,
+            "profile": None,
+            "sample_stacks": False,
+            "stack_interval_s": 0.005,
+            "fingerprint_batches": 0,
+            "after": "freeze",
+            "max_window_s": None,
+            "redirect": None,
+            "watch_files": False,
+            "batches_learn": False,
+            "files_read": None,
+        }
+        if self.boundary is not None:
+            plan["boundary"] = {
+                "kind": self.boundary.kind,
+                "ident": self.boundary.ident,
+                "every": self.boundary.every,
+                "learned_by": self.boundary.learned_by,
+            }
+        return {**plan, **self.plan}
+
+
+UNTOUCHED = LaunchSpec(name=BASELINE)
+
+
+def plan_entries(fixes: tuple[FixFile, ...]) -> list[dict[str, Any]]:
+    """Return fixes as the plan file names them."""
+    return [{"id": fix.id, "file": str(fix.file), "settings": fix.settings} for fix in fixes]

@@ -1,0 +1,323 @@
+"""How long the blocks of a launch are, how many there are, and what they cost: the one planner.
+
+Two kinds of launches are measured in blocks: two side by side that take turns (`TurnBlocks`), and
+one that switches between arms (`SwitchBlocks`). Blocks hold whole cycles where these fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+
+from torchdoctor.launch.launch_spec import LaunchSpec, Switching, plan_entries
+from torchdoctor.machine import nvml
+from torchdoctor.machine.usable_cpus import memory_limit_bytes
+from torchdoctor.observe.observation import Observation
+from torchdoctor.observe.window import Window, prefetched
+from torchdoctor.words import LoaderFacts, StepStatistics
+
+BLOCK_S = 0.4  # of a block, at least
+FEWEST_STEPS = 5  # of a block
+DISCARDED_S = 0.1  # after a switch or a wait, at least
+FEWEST_DISCARDED = 2
+MOST_BLOCK_S = 5.0
+FEWEST_BLOCKS, MOST_BLOCKS = 6, 16  # of each version in one pair of launches
+_SLOW = 4.0  # times as long as the untouched program: a block is cut short, its arm given up
+_MUCH_LONGER = 2  # times as many steps: worth doing without whole cycles
+_HANDOVER_S = 0.03
+_MEMORY_TO_SPARE = 1.1
+_MANY_ROUNDS = 1000
+
+
+def _block_steps(steps: StepStatistics, fewest: int) -> int | None:
+    """Return iterations of a block: whole cycles where they fit.
+
+    None: steps come in two kinds whose cycle is too long, so that the long step would be in one
+    block of many, or in none.
+    """
+    step_s, cycle = max(steps.mean_s, 1e-6), steps.cycle_steps or 1
+    cycles = math.ceil(fewest / cycle) * cycle
+    if cycles * step_s <= max(MOST_BLOCK_S, FEWEST_STEPS * step_s):
+        return cycles
+    return None if steps.two_modes else fewest
+
+
+def _discarded(step_s: float) -> int:
+    return max(FEWEST_DISCARDED, math.ceil(DISCARDED_S / step_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnBlocks:
+    """Iterations of a turn, and how many turns each version gets; `pair_s`: of both together."""
+
+    warmup_steps: int
+    block_steps: int
+    discard_steps: int
+    blocks: int
+    step_s: float
+    pair_s: float
+
+    @property
+    def turn_s(self) -> float:
+        """Return seconds of one turn of one version, with what is handed over."""
+        return (self.block_steps + self.discard_steps) * self.step_s + _HANDOVER_S
+
+    @property
+    def most_turn_s(self) -> float:
+        """Return what a turn may take where starting is charged to the turns."""
+        return self.pair_s / (2 * self.blocks)
+
+    @property
+    def measured_steps(self) -> int:
+        """Return the iterations of one version after its warm-up."""
+        return self.blocks * (self.block_steps + self.discard_steps)
+
+    def shortened(self, blocks: int) -> TurnBlocks:
+        """Return at most so many of each side: what a pair saves goes into other pairs."""
+        fewer = max(self.blocks - blocks, 0)
+        return replace(
+            self, blocks=self.blocks - fewer, pair_s=self.pair_s - 2 * fewer * self.turn_s
+        )
+
+    def warmed_up(self, steps: int) -> TurnBlocks:
+        """Return the same with so long a warm-up, where that at most doubles what a pair takes."""
+        more_s = 2 * max(steps - self.warmup_steps, 0) * self.step_s
+        if not 0 < more_s <= self.pair_s:
+            return self
+        return replace(self, warmup_steps=steps, pair_s=self.pair_s + more_s)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """Return what the probe is told: see `probe/fixkit/turns.py`."""
+        return {
+            "turns": {
+                "warmup_steps": self.warmup_steps,
+                "block_steps": self.block_steps,
+                "discard_steps": self.discard_steps,
+                "block_most_s": _SLOW * self.block_steps * self.step_s,
+            },
+            "fingerprint_batches": min(self.warmup_steps, 10),
+        }
+
+
+def choose_turns(
+    slower: StepStatistics, window: Window, start_s: float, most_s: float, steps: int | None = None
+) -> TurnBlocks | None:
+    """Choose 6 to 16 blocks of each version: twice the time that starting them takes.
+
+    Args:
+        slower: the observed steps of the slower version.
+        window: of a timed launch: its warm-up is discarded here too.
+        start_s: from a launch's start to its first iteration.
+        most_s: what one pair of launches may take.
+        steps: measured iterations of each version, where the user says so.
+
+    Returns:
+        None where several processes train, where the program ends too soon, and where steps come
+        in two kinds whose cycle is too long for a block.
+    """
+    if slower.trainers > 1:
+        return None
+    step_s = max(slower.mean_s, 1e-6)
+    fewest = max(FEWEST_STEPS, math.ceil(BLOCK_S / step_s))
+    if steps is not None:
+        fewest = min(fewest, max(steps // 2, 1))
+    size = _block_steps(slower, fewest)
+    if size is None:
+        return None
+    discard = _discarded(step_s)
+    block_s = (size + discard) * step_s + _HANDOVER_S
+    # Both start at the same time, on the same cores; each warms up alone.
+    setup_s = 1.5 * start_s + 2 * window.warmup_steps * step_s
+    blocks = min(max(setup_s / block_s, FEWEST_BLOCKS), MOST_BLOCKS)
+    blocks = min(blocks, max((most_s - setup_s) / (2 * block_s), 2))
+    if steps is not None:
+        blocks = max(math.ceil(steps / size), 2)
+    if slower.program_ended:
+        left = slower.total_steps_seen - window.warmup_steps - 1
+        blocks = min(blocks, left // (size + discard))
+    even = int(blocks) // 2 * 2  # whole ABBAs
+    if even < 2:
+        return None
+    return TurnBlocks(
+        warmup_steps=window.warmup_steps,
+        block_steps=size,
+        discard_steps=discard,
+        blocks=even,
+        step_s=step_s,
+        pair_s=setup_s + 2 * even * block_s,
+    )
+
+
+def why_in_turns(slower: StepStatistics) -> str:
+    """Return why `choose_turns` gives no blocks, as half a sentence."""
+    if slower.trainers > 1:
+        return "several processes train, whose collectives would have to stop at the same iteration"
+    if slower.program_ended:
+        return "the program ends too soon for blocks of steps"
+    return "its steps come in two kinds, and the cycle of the long ones is too long for a block"
+
+
+def too_large(
+    observations: Sequence[Observation],
+    to_spare: float = _MEMORY_TO_SPARE,
+    gpu_to_spare: float = _MEMORY_TO_SPARE,
+) -> str | None:
+    """Return why both versions cannot be in memory at the same time; None: they can.
+
+    Args:
+        observations: of each version.
+        to_spare: times as much as both used must be free.
+        gpu_to_spare: the same of the GPU's memory, where a launch that finds none just fails.
+    """
+    sensors = [observation.sensors for observation in observations]
+    # What processes share counts once: forked workers seem to hold all that their parent holds.
+    host = sum(x.memory_peak_bytes or x.rss_peak_bytes or 0 for x in sensors)
+    free, limit = psutil.virtual_memory().available, memory_limit_bytes()
+    if to_spare * host > (free if limit is None else min(free, limit)):
+        return "this machine has no memory for both at the same time"
+    with nvml.session() as gpus:
+        # The observed peak is of the whole device, so what others use is counted twice.
+        device = sum(x.gpu_memory_peak_bytes or 0 for x in sensors)
+        for gpu in gpus.describe() if gpus is not None and device else []:
+            if gpu.memory_bytes and gpu_to_spare * device > gpu.memory_bytes:
+                return "the GPU has no memory for both at the same time"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchBlocks:
+    """Iterations of a block, and of what is discarded before it, where one launch switches arms.
+
+    Times are what the untouched program takes, in seconds.
+    """
+
+    warmup_steps: int
+    block_steps: int
+    discard_steps: int
+    step_s: float
+    setup_s: float  # until the first block can begin
+    steps_left: int | None = None  # after the warm-up, where the program ends by itself
+    cycle_steps: int = 1
+    batches_per_step: float = 1.0
+    shorter: SwitchBlocks | None = None  # without whole cycles, for arms that get little time
+
+    def of(self, arms: Sequence[LaunchSpec]) -> SwitchBlocks:
+        """Return the blocks that these arms take turns in."""
+        if self.shorter is not None and any(_switching(arm).shortens for arm in arms):
+            return self.shorter
+        return self
+
+    def rounds_within(self, arms: Sequence[LaunchSpec], seconds: float) -> int:
+        """Return how many whole rounds of these arms a launch of so many seconds has room for."""
+        rounds: float = _MANY_ROUNDS
+        if not math.isinf(seconds):
+            rounds = (seconds - self.setup_s) / self.round_s(arms)
+        if self.steps_left is not None:
+            rounds = min(rounds, self.steps_left / self._round_steps(arms))
+        return max(int(rounds), 0)
+
+    def round_s(self, arms: Sequence[LaunchSpec]) -> float:
+        """Return seconds of a round: each arm once and the untouched program twice.
+
+        One arm alone runs twice as well.
+        """
+        return self._round_steps(arms) * self.step_s
+
+    def launch_s(self, arms: Sequence[LaunchSpec], rounds: int) -> float:
+        """Return seconds of the whole launch."""
+        return self.setup_s + rounds * self.round_s(arms)
+
+    def plan(
+        self, arms: Sequence[LaunchSpec], rounds: int, most_s: float, seed: int
+    ) -> dict[str, Any]:
+        """Return what the probe is told: see `probe/fixkit/switching.py`."""
+        return {
+            "warmup_steps": self.warmup_steps,
+            "switch": {
+                "arms": [plan_entries(arm.fixes) for arm in arms],
+                "rounds": rounds,
+                "block_steps": self.block_steps,
+                "arm_steps": self.arm_steps(arms),
+                "discard_steps": self.discard_steps,
+                "block_most_s": _SLOW * self.block_steps * self.step_s,
+                "most_s": max(most_s - self.setup_s - self.round_s(arms), 0.0),
+                "seed": seed,
+                "settle_s": [_switching(arm).settle_s for arm in arms],
+            },
+        }
+
+    def arm_steps(self, arms: Sequence[LaunchSpec]) -> list[int]:
+        """Return the iterations of each arm's blocks."""
+        return [self._steps_with(_switching(arm).workers) for arm in arms]
+
+    def _round_steps(self, arms: Sequence[LaunchSpec]) -> int:
+        more = sum(self.arm_steps(arms)) - self.block_steps * len(arms)
+        for switching in map(_switching, arms):  # what lies ready is used up before a block
+            batches = switching.workers * switching.ahead
+            stock = math.ceil(batches / max(self.batches_per_step, 1.0))
+            more += max(stock - self.discard_steps, 0)
+        each = self.block_steps + self.discard_steps
+        return 4 * each + 2 * more if len(arms) == 1 else (len(arms) + 2) * each + more
+
+    def _steps_with(self, workers: int) -> int:
+        """Return iterations of a block in which so many workers make the batches.
+
+        Those that are alike finish together, and their batches come in bursts: of a part of a
+        burst the mean would be a matter of chance.
+        """
+        if workers < 2:
+            return self.block_steps
+        unit = math.lcm(self.cycle_steps, workers)
+        if unit > max(4 * self.block_steps, 2 * workers):
+            unit = self.cycle_steps
+        return math.ceil(max(self.block_steps, 2 * workers) / unit) * unit
+
+
+def _switching(arm: LaunchSpec) -> Switching:
+    return arm.switching or Switching()
+
+
+def choose_switch_blocks(
+    observed: StepStatistics, window: Window, start_s: float, loaders: Sequence[LoaderFacts] = ()
+) -> SwitchBlocks | None:
+    """Choose blocks of whole cycles, where the program lets itself be compared in blocks.
+
+    Args:
+        observed: the observation's statistics.
+        window: of timed launches: its warm-up is this launch's too.
+        start_s: from a launch's start to the first iteration.
+        loaders: the main process's loaders; what their workers have prefetched while one arm was
+            on must be used up before another one is measured.
+
+    Returns:
+        None where several processes train (they would have to switch at the same iteration), where
+        a backward separates iterations (the switch would fall between a forward and its backward),
+        where steps come in two kinds whose cycle is not known or too long for a block.
+    """
+    if observed.trainers > 1 or observed.boundary.kind == "backward":
+        return None
+    step_s = max(observed.mean_s, 1e-6)
+    fewest = max(FEWEST_STEPS, math.ceil(BLOCK_S / step_s))
+    steps = _block_steps(observed, fewest)
+    if steps is None or (observed.two_modes and observed.cycle_steps is None):
+        return None
+    cycle = observed.cycle_steps or 1
+    left = observed.total_steps_seen - window.warmup_steps
+    blocks = SwitchBlocks(
+        warmup_steps=window.warmup_steps,
+        block_steps=steps,
+        discard_steps=max(_discarded(step_s), prefetched(observed, loaders)),
+        step_s=step_s,
+        setup_s=start_s + window.warmup_steps * step_s,
+        steps_left=max(left, 0) if observed.program_ended else None,
+        cycle_steps=cycle if steps % cycle == 0 else 1,
+        batches_per_step=observed.batches_per_step,
+    )
+    if observed.two_modes or steps < _MUCH_LONGER * fewest:
+        return blocks
+    return replace(blocks, shorter=replace(blocks, block_steps=fewest, cycle_steps=1))

@@ -1,0 +1,155 @@
+"""Blocks and pairs -> times, and differences of their logarithms. Pure.
+
+A pair is one sample: of launches that follow each other it holds one block of each, of launches
+side by side many. Blocks that met somebody else's load are outvoted. A difference is the natural
+logarithm of the time of `against` minus that of the arm: above 0 the arm is faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from torchdoctor.words import Block, LaunchTiming, Pair
+
+MEASURED = ("measured", "program-ended")  # `LaunchTiming.ended` of a launch that can be used
+TRIMMED = 0.25  # share of a pair's blocks left out at either end, where medians of steps decide
+
+
+def usable(timing: LaunchTiming) -> bool:
+    """Return True if the launch measured at least one step."""
+    return timing.ended in MEASURED and bool(timing.step_s) and sum(timing.step_s) > 0
+
+
+def is_per_step(launches: Iterable[LaunchTiming]) -> bool:
+    """Return True if batches of a measured launch have no size, so that time per step decides."""
+    return any(usable(timing) and not timing.samples for timing in launches)
+
+
+def seconds_per_sample(
+    steps: LaunchTiming | Block, by: str, per_step: bool = False
+) -> float | None:
+    """Return the time per sample of a launch or block; per step where batches have no size.
+
+    Args:
+        steps: the launch, of which a failed one has no time, or the block.
+        by: "mean" (the whole time over its samples) or "median" (the median step).
+        per_step: leave the samples out, because another launch of the run does not know them.
+    """
+    if isinstance(steps, LaunchTiming) and not usable(steps):
+        return None
+    if not sum(steps.step_s) > 0:
+        return None
+    count = len(steps.step_s)
+    samples_per_step = steps.samples / count if steps.samples and not per_step else 1.0
+    if by == "median":
+        return median(steps.step_s) / samples_per_step
+    window_s = steps.window_s if steps.window_s > 0 else sum(steps.step_s)
+    return window_s / count / samples_per_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimator:
+    """How blocks become one time.
+
+    by: "median" (the median step of a block) or "mean" (its whole time).
+    trimmed: share of the block pairs that is left out at either end of their differences.
+    per_step: leave the samples out.
+    """
+
+    by: str = "median"
+    trimmed: float = TRIMMED
+    per_step: bool = False
+
+    def seconds(self, steps: LaunchTiming | Block) -> float | None:
+        """Return the time per sample of a launch or a block."""
+        return seconds_per_sample(steps, self.by, self.per_step)
+
+    def times(self, blocks: Sequence[tuple[Block, Block]]) -> tuple[float, float] | None:
+        """Return one time of each side from the blocks of a pair, neighbours in time together.
+
+        Returns:
+            Geometric means over those that are left; None where nothing was measured. Where none
+            is left out they are arithmetic, the time of all blocks over all samples: where a few
+            blocks hold the stalls of many, a geometric mean prefers the side whose blocks differ
+            more.
+        """
+        known = [
+            (first_s, second_s, len(first.step_s), len(second.step_s))
+            for first, second in blocks
+            if (first_s := self.seconds(first)) and (second_s := self.seconds(second))
+        ]
+        if not known:
+            return None
+        if not self.trimmed:
+            # Weighted by their steps: a block that held a stall was cut short.
+            first_s = sum(x[0] * x[2] for x in known) / sum(x[2] for x in known)
+            second_s = sum(x[1] * x[3] for x in known) / sum(x[3] for x in known)
+            return first_s, second_s
+        logs = sorted(
+            ((math.log(x[0]), math.log(x[1])) for x in known), key=lambda pair: pair[1] - pair[0]
+        )
+        cut = int(self.trimmed * len(logs))
+        kept = logs[cut : len(logs) - cut]
+        return math.exp(fmean(x[0] for x in kept)), math.exp(fmean(x[1] for x in kept))
+
+    def difference(self, pair: Pair) -> float | None:
+        """Return log time of `against` - log time of the arm: above 0 the arm is faster."""
+        times = self.times(pair.blocks)
+        return math.log(times[0] / times[1]) if times is not None else None
+
+
+def switched_differences(blocks: Sequence[Block], arm: int, how: Estimator) -> list[float]:
+    """Return the differences of an arm within one launch that switches, one for each block of it.
+
+    The arm is compared with the two untouched blocks of its round, interpolated at its own time,
+    so that a steady drift cancels; where it took turns with them alone (ABBA), with its neighbour.
+
+    Args:
+        blocks: of the launch, in the order they ran; `Block.arm` 0 is the untouched program.
+        arm: the number of the arm.
+        how: makes one time of a block.
+    """
+    rounds: dict[int, list[Block]] = {}
+    for block in blocks:
+        if block.arm in (0, arm):
+            rounds.setdefault(block.round, []).append(block)
+    differences: list[float] = []
+    for in_round in rounds.values():
+        order = [block.arm for block in in_round]
+        if order in ([0, arm, arm, 0], [arm, 0, 0, arm]):
+            for neighbours in (in_round[:2], in_round[2:]):
+                logs = {block.arm: log_s(block, how) for block in neighbours}
+                if (untouched := logs[0]) is not None and (own := logs[arm]) is not None:
+                    differences.append(untouched - own)
+            continue
+        known = [(x.arm, _middle_s(x), log) for x in in_round if (log := log_s(x, how)) is not None]
+        untouched_logs = [(at, log) for number, at, log in known if number == 0]
+        for number, at, log in known:
+            if number == arm and untouched_logs:
+                differences.append(interpolated(untouched_logs, at) - log)
+    return differences
+
+
+def interpolated(untouched: Sequence[tuple[float, float]], at: float) -> float:
+    """Return the log time that the untouched program had at some time, by its first and last.
+
+    Args:
+        untouched: (time, log time per sample) in order; one alone where a round was cut short.
+        at: the time asked for.
+    """
+    (begin, first), (end, last) = untouched[0], untouched[-1]
+    weight = (at - begin) / (end - begin) if end > begin else 0.5
+    return first * (1.0 - weight) + last * weight
+
+
+def log_s(steps: LaunchTiming | Block, how: Estimator) -> float | None:
+    """Return the logarithm of the time per sample; None where there is none."""
+    value = how.seconds(steps)
+    return math.log(value) if value else None
+
+
+def _middle_s(block: Block) -> float:
+    return (block.began_s + block.ended_s) / 2

@@ -1,0 +1,155 @@
+"""Fixes and settings -> the `LaunchSpec` that launches them, by what the fix files declare."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchdoctor.advice import catalogue
+from torchdoctor.advice.source_patch import SourcePatch, source_patch
+from torchdoctor.facts.lookup import no_second_loader, training_loaders
+from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec, Switching
+from torchdoctor.observe.window import prepared_ahead
+from torchdoctor.words import LaunchTiming, LoaderFacts, Recording
+from torchdoctor.words.figures import fix_with_settings
+from torchdoctor.words.specs import FixSpec, SwitchSpec
+
+PATCH = "patch"
+CEILING = "ceiling-"
+_DRAINED = 2.0  # times the stock, as it is filled while it is used
+
+Fixes = Sequence[tuple[str, dict[str, Any]]]
+
+
+class ArmSpecs:
+    """Makes the arms of a run's trials.
+
+    Args:
+        fixes: by id.
+        recording: what was observed.
+        kind: begins the names of launches that are not of the trials of speed.
+    """
+
+    def __init__(self, fixes: Mapping[str, FixSpec], recording: Recording, kind: str = "") -> None:
+        ceilings = catalogue.ceilings().items()
+        self._fixes = dict(fixes)
+        self._specs: dict[str, SwitchSpec] = {
+            **fixes,
+            **{CEILING + x: spec for x, spec in ceilings},
+        }
+        self._recording, self._kind = recording, kind
+        self._loaders = training_loaders(recording)
+
+    def of(self, fixes: Fixes) -> LaunchSpec:
+        """Return the arm with these fixes switched on; of none, the untouched program."""
+        variables: dict[str, str | None] = {}
+        for fix, settings in fixes:
+            if fix in self._fixes:
+                variables |= self._fixes[fix].environment(settings)
+        return LaunchSpec(
+            # The engine tells arms apart by their names, so settings are part of them.
+            name=self._kind + ("+".join(fix_with_settings(*fix) for fix in fixes) or BASELINE),
+            fixes=tuple(
+                FixFile(fix, Path(self._specs[fix].file), settings) for fix, settings in fixes
+            ),
+            variables=variables,
+            setup_s=sum(self._fixes[fix].setup_s for fix, _ in fixes if fix in self._fixes),
+            settled_after=self._settled_after(fixes),
+            switching=self._switching(fixes),
+        )
+
+    def patched(self, patch: SourcePatch, fixes: Fixes) -> LaunchSpec:
+        """Return the program with the patch, which makes these fixes permanent."""
+        permanent = [fix for fix in fixes if fix[0] in patch.fixes]
+        return LaunchSpec(
+            name=PATCH, contents=patch.contents(), settled_after=self._settled_after(permanent)
+        )
+
+    def patch(self, fixes: Fixes) -> tuple[SourcePatch | None, str | None]:
+        """Return the patch that makes these fixes permanent, and why it cannot be launched."""
+        patch = source_patch(fixes, self._recording, self._fixes)
+        if patch is None:
+            return None, "no edit of the source can be made with certainty"
+        if self._recording.environment.sandbox != "overlay":
+            return patch, "the patched source can be run in the overlay sandbox alone"
+        return patch, None
+
+    def unsettled(self, fixes: Fixes, warmup_steps: int, timing: LaunchTiming) -> list[str]:
+        """Return sentences about fixes of which a warm-up was too short to show how they work."""
+        missing = {fix.fix for fix in timing.fixes if fix.state in ("refused", "failed")}
+        sentences = []
+        for fix in fixes:
+            if fix[0] in missing:
+                continue
+            if self._filled_after([fix]) > warmup_steps:
+                sentences.append(
+                    f"{fix[0]} was measured while it still filled, as its first epoch does not fit "
+                    "into the warm-up of a trial: later epochs may gain more."
+                )
+            if self._drained_after([fix]) > warmup_steps:
+                sentences.append(
+                    f"{fix[0]} was measured with batches in stock, which its workers had made "
+                    "ready before and which the warm-up of a trial was too short for: a long "
+                    "training may gain less."
+                )
+        return sentences
+
+    def _settled_after(self, fixes: Fixes) -> int:
+        """Return iterations after which these fixes work as they go on working.
+
+        What they keep for later epochs is complete, and the batches that new workers have made
+        ready meanwhile are used up.
+        """
+        return max(self._filled_after(fixes), self._drained_after(fixes))
+
+    def _filled_after(self, fixes: Fixes) -> int:
+        """Return iterations of an epoch, where a fix keeps what it makes in it for later ones."""
+        keeps = any(self._fixes[x].fills_in_first_epoch for x, _ in fixes if x in self._fixes)
+        loader = self._loaders[0] if self._loaders else None
+        if not keeps or loader is None or not loader.dataset_length or not loader.batch_size:
+            return 0
+        return self._iterations(math.ceil(loader.dataset_length / loader.batch_size))
+
+    def _drained_after(self, fixes: Fixes) -> int:
+        """Return iterations until what new workers made ready at the start is used up."""
+        changed = [
+            settings for _, settings in fixes if {"num_workers", "prefetch_factor"} & set(settings)
+        ]
+        if not self._loaders:
+            return 0
+        stocks = [math.prod(prepared_ahead(settings, self._loaders[0])) for settings in changed]
+        return self._iterations(int(_DRAINED * max(stocks, default=0)))
+
+    def _iterations(self, batches: int) -> int:
+        steps = self._recording.steps
+        return math.ceil(batches / max(steps.batches_per_step if steps else 1.0, 1.0))
+
+    def _switching(self, fixes: Fixes) -> Switching | None:
+        """Return how these are switched within one launch; None: they cannot be.
+
+        Workers are those of an arm's second loader. Without the model the program's own workers set
+        the pace, and their batches come in bursts.
+        """
+        specs = [self._specs[fix] for fix, _ in fixes]
+        if not all(map(self._switches, specs)):
+            return None
+        loader = self._loaders[0] if self._loaders else LoaderFacts(ident=0)
+        settle_s = max((spec.settles_s for spec in specs), default=0.0)
+        workers, ahead = 0, 0
+        for spec, (_, settings) in zip(specs, fixes, strict=True):
+            if spec.by_own_loader:
+                workers, ahead = prepared_ahead({}, loader)
+            elif spec.by_second_loader:
+                workers, ahead = prepared_ahead(settings, loader)
+        is_ceiling = any(fix.startswith(CEILING) for fix, _ in fixes)
+        return Switching(settle_s=settle_s, workers=workers, ahead=ahead, shortens=is_ceiling)
+
+    def _switches(self, spec: SwitchSpec) -> bool:
+        """Return True if a fix can be switched on and off in this program as it runs."""
+        if not isinstance(spec, FixSpec):
+            return True
+        if spec.when != "between steps":
+            return False
+        return not spec.by_second_loader or no_second_loader(self._recording) is None
