@@ -48,27 +48,29 @@ def weigh(*tried: TriedCeiling) -> tuple[Diagnosis, list[str]]:
 def test_a_gain_confirms_the_bottleneck() -> None:
     found, doubts = weigh(gave(LOADER, 1.7, 1.9, "gain"))
     assert found.bottleneck == "data_loader" and found.detail == "worker-count"
-    assert found.sentence.endswith("without its data loader, 1.80x [1.70, 1.90] at most.")
+    assert found.sentence.endswith(
+        "Without its data loader the program was 1.80x (1.70-1.90) as fast."
+    )
     assert doubts == []
 
 
 def test_of_an_interval_that_bounds_nothing_its_lower_end_is_said() -> None:
     """A step of 69 ms without its 67 ms was "1209.27x [1.77, 824670.13] at most"."""
     found, _ = weigh(gave(LOADER, 1.77, 824670.0, "gain"))
-    assert found.sentence.endswith(f"Tried: without {LOADER.removes}, more than 1.77x.")
+    assert found.sentence.endswith("the program was more than 1.77x as fast.")
 
 
 def test_a_hidden_bottleneck_gives_way_to_what_gains() -> None:
     found, doubts = weigh(gave(LOADER, 0.99, 1.01, "hidden"), gave(MODEL, 1.8, 2.2, "gain"))
     assert (found.bottleneck, found.detail) == ("gpu", "compute")
-    assert "it is hidden. What limits it is forward and backward" in found.sentence
-    assert len(doubts) == 1 and "disagree about its data loader: 45% of the step" in doubts[0]
+    assert "hides this cost. The limit is forward and backward" in found.sentence
+    assert len(doubts) == 1 and "gives its data loader 45% of a step" in doubts[0]
 
 
 def test_a_hidden_bottleneck_stays_where_nothing_else_gains_and_is_called_hidden() -> None:
     found, _ = weigh(gave(LOADER, 0.99, 1.01, "hidden"), gave(MODEL, 0.9, 1.3, "unclear"))
     assert found.bottleneck == "data_loader"
-    assert found.sentence.endswith("it is hidden, and not the bottleneck.")
+    assert found.sentence.endswith("so it is not the bottleneck.")
 
 
 def test_what_is_not_decided_or_only_a_part_changes_nothing() -> None:
@@ -80,13 +82,13 @@ def test_what_is_not_decided_or_only_a_part_changes_nothing() -> None:
 def test_a_share_that_explains_less_than_was_gained_is_said() -> None:
     small = replace(LOADER, share=0.05)
     _, doubts = weigh(gave(small, 1.6, 1.7, "gain"))
-    assert len(doubts) == 1 and "more than its share explains" in doubts[0]
+    assert len(doubts) == 1 and "The share explains less than that" in doubts[0]
 
 
 def test_a_tiny_gain_gives_way_to_one_that_is_many_times_as_large() -> None:
     found, _ = weigh(gave(LOADER, 1.005, 1.015, "gain"), gave(MODEL, 3.0, 3.4, "gain"))
     assert found.bottleneck == "gpu"
-    assert "1.01x [1.00, 1.01] at most. What limits it is forward and backward" in found.sentence
+    assert "1.01x (1.00-1.01) as fast. The limit is forward and backward" in found.sentence
     both, _ = weigh(gave(LOADER, 1.5, 1.6, "gain"), gave(MODEL, 1.7, 2.2, "gain"))
     assert both.bottleneck == "data_loader", "both matter, and the tree's order decides"
     close, _ = weigh(gave(LOADER, 1.005, 1.3, "gain"), gave(MODEL, 1.2, 1.6, "gain"))
@@ -97,7 +99,7 @@ def test_a_low_share_that_gives_nothing_dethrones_nobody() -> None:
     low = replace(LOADER, share=0.15)
     found, _ = weigh(gave(low, 0.99, 1.01, "nothing"), gave(MODEL, 1.8, 2.2, "gain"))
     assert found.bottleneck == "data_loader" and "hidden" not in found.sentence
-    assert found.sentence.endswith("a step takes as long (1.00x [0.99, 1.01]).")
+    assert found.sentence.endswith("a step takes as long (1.00x (0.99-1.01)).")
 
 
 def test_what_took_longer_without_it_says_nothing() -> None:

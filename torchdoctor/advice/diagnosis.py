@@ -36,10 +36,10 @@ def too_short(recording: Recording) -> str | None:
     steps = recording.steps
     if steps is None or not steps.program_ended or steps.total_steps_seen >= _FEWEST_STEPS:
         return None
-    seen = steps.total_steps_seen
+    number = steps.total_steps_seen
     return (
-        f"The program ended after {seen} whole step{'s' * (seen != 1)}, too few to tell what slows "
-        "it: let it train for 30 or more (its own option for steps or epochs, or more data)."
+        f"The program ended after {number} whole step{'s' * (number != 1)}, too few to tell what "
+        "slows it: let it train for 30 or more (its own option for steps or epochs, or more data)."
     )
 
 

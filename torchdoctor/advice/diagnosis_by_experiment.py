@@ -22,62 +22,62 @@ def by_experiment(
     checks: Mapping[str, CheckSpec],
     on_gpu: bool,
 ) -> tuple[Diagnosis, list[str]]:
-    """The diagnosis as the ceilings confirm or refute it.
+    """Return the diagnosis as the ceilings confirm or refute it, and doubts about shares.
 
     A bottleneck whose cost is hidden gives way to the branch whose ceiling gives most, and so does
-    one that gives little where another gives far more; where none gives anything, it stays, and the
-    sentence says that it is hidden.
+    one that gives little where another gives far more. If none gives anything, it stays, and the
+    sentence says that its cost is hidden.
 
     Args:
         diagnosis: by shares.
-        tried: what was taken away.
+        tried: costs that were taken away.
         checks: by id.
-        on_gpu: whether the model trains on a GPU.
-
-    Returns:
-        The diagnosis, and a sentence for each share that the experiment disagrees with.
+        on_gpu: True if the model trains on a GPU.
     """
-    doubts = [said for one in tried if (said := _disagreement(one)) is not None]
-    whole = [x for x in tried if x.whole and x.decided]
-    branches = {x.ceiling: _branch(x, diagnosis, checks) for x in whole}
-    own = next((x for x in whole if branches[x.ceiling] == diagnosis.bottleneck), None)
+    doubts = [doubt for trial in tried if (doubt := _disagreement(trial)) is not None]
+    whole = [trial for trial in tried if trial.whole and trial.decided]
+    branches = {trial.ceiling: _branch(trial, diagnosis, checks) for trial in whole}
+    by_branch = {branches[trial.ceiling]: trial for trial in reversed(whole)}
+    own = by_branch.get(diagnosis.bottleneck)
     if own is None or own.speedup is None:
         return diagnosis, doubts
-    others = [
-        x for x in whole if x.verdict == "gain" and branches[x.ceiling] != diagnosis.bottleneck
+    gains = [
+        t for t in whole if t.verdict == "gain" and branches[t.ceiling] != diagnosis.bottleneck
     ]
-    best = max(others, key=_least, default=None)
+    best = max(gains, key=_least, default=None)
+    measured = f"Without {own.removes} the program was {_faster(own.speedup)}."
     if own.verdict == "gain":
-        found = f"Tried: without {own.removes}, {_at_most(own.speedup)}."
-        if best is None or not _gives_far_more(best, own):
-            return replace(diagnosis, sentence=f"{diagnosis.sentence} {found}"), doubts
+        if best is not None and not _gives_far_more(best, own):
+            best = None
     else:
-        found = f"Tried: without {own.removes} a step takes as long ({_figures(own.speedup)})"
-        if own.verdict == "nothing":  # it was not expected to give much
-            return replace(diagnosis, sentence=f"{diagnosis.sentence} {found}."), doubts
-        if best is None:
-            said = f"{found}: it is hidden, and not the bottleneck."
-            return replace(diagnosis, sentence=f"{diagnosis.sentence} {said}"), doubts
-        found = f"{found}: it is hidden."
-    assert best is not None and best.speedup is not None
+        measured = f"Without {own.removes} a step takes as long ({_figures(own.speedup)})."
+        if own.verdict == "nothing":
+            best = None  # little was expected of it
+        elif best is None:
+            measured += " Other work hides this cost, so it is not the bottleneck."
+        else:
+            measured += " Other work hides this cost."
+    sentence = f"{diagnosis.sentence} {measured}"
+    if best is None or best.speedup is None:
+        return replace(diagnosis, sentence=sentence), doubts
     bottleneck = branches[best.ceiling]
-    sentence = (
-        f"{diagnosis.sentence} {found} What limits it is {best.removes}: without that, "
-        f"{_at_most(best.speedup)}."
+    sentence += (
+        f" The limit is {best.removes}: without that, the program was {_faster(best.speedup)}."
     )
     detail = detail_of(bottleneck, diagnosis.findings, checks, on_gpu)
     return replace(diagnosis, bottleneck=bottleneck, detail=detail, sentence=sentence), doubts
 
 
-def _branch(one: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, CheckSpec]) -> str:
-    """Of the tree; without forward and backward the host's work for a GPU is gone as well.
+def _branch(trial: TriedCeiling, diagnosis: Diagnosis, checks: Mapping[str, CheckSpec]) -> str:
+    """Return the branch of the tree that a trial took the cost of.
 
-    So where the path says that the GPU idles and the host does not, that is what limits it.
+    Without forward and backward the host's work for a GPU is gone as well: if the path says that
+    the GPU idles and the host is busy, the host is the limit.
     """
     answers = {asked.question: asked.answer for asked in diagnosis.path}
     questions = {check.branch: check.question for check in checks.values() if check.question}
     gpu, cpu = (answers.get(questions[branch].text) for branch in ("gpu", "cpu"))
-    return "cpu" if one.branch == "gpu" and (gpu, cpu) == ("no", "yes") else one.branch
+    return "cpu" if trial.branch == "gpu" and (gpu, cpu) == ("no", "yes") else trial.branch
 
 
 def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:
@@ -86,30 +86,32 @@ def _gives_far_more(best: TriedCeiling, own: TriedCeiling) -> bool:
     return best.speedup.low > own.speedup.high and saved > _FAR_MORE * own_saved
 
 
-def _least(one: TriedCeiling) -> float:
-    return one.speedup.low if one.speedup is not None else 0.0
+def _least(trial: TriedCeiling) -> float:
+    return trial.speedup.low if trial.speedup is not None else 0.0
 
 
-def _disagreement(one: TriedCeiling) -> str | None:
-    """A sentence where a share and what it gives differ by more than the interval explains."""
-    if one.speedup is None or one.share is None or not one.decided or one.speedup.low <= 0:
+def _disagreement(trial: TriedCeiling) -> str | None:
+    """Return a sentence if share and gain differ by more than the interval explains."""
+    if trial.speedup is None or trial.share is None or not trial.decided or trial.speedup.low <= 0:
         return None
-    low, high = (1.0 - 1.0 / bound for bound in (one.speedup.low, one.speedup.high))
-    if low - _APART <= one.share <= high + _APART:
+    low, high = (1.0 - 1.0 / bound for bound in (trial.speedup.low, trial.speedup.high))
+    if low - _APART <= trial.share <= high + _APART:
         return None
-    why = "more than its share explains" if one.share < low else "the rest of its share is hidden"
+    why = "Other work hides the rest of that share."
+    if trial.share < low:
+        why = "The share explains less than that: one of the two measurements was disturbed."
     return (
-        f"Shares and experiment disagree about {one.removes}: {one.share:.0%} of the step, and "
-        f"{_figures(one.speedup)} without it: {why}."
+        f"The profile gives {trial.removes} {trial.share:.0%} of a step. Without that, "
+        f"the program was {_faster(trial.speedup)}. {why}"
     )
 
 
-def _at_most(found: Interval) -> str:
-    return f"{_figures(found)} at most" if says_something(found) else _figures(found)
+def _faster(speedup: Interval) -> str:
+    return f"{_figures(speedup)} as fast"
 
 
-def _figures(found: Interval) -> str:
-    """What was measured; of an interval of hundreds of times what it leaves for certain."""
-    if not says_something(found) and found.low > 1:
-        return f"more than {found.low:.2f}x"
-    return f"{found.estimate:.2f}x [{found.low:.2f}, {found.high:.2f}]"
+def _figures(speedup: Interval) -> str:
+    """Return a speed-up with its interval; of a useless interval only what is certain."""
+    if not says_something(speedup) and speedup.low > 1:
+        return f"more than {speedup.low:.2f}x"
+    return f"{speedup.estimate:.2f}x ({speedup.low:.2f}-{speedup.high:.2f})"

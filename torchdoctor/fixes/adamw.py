@@ -85,12 +85,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """The optimizer to make."""
-    one = _decaying(recording)
-    rate = "" if one.lr is None else f"lr={one.lr:g}, "
+    optimizer = _decaying(recording)
+    rate = "" if optimizer.lr is None else f"lr={optimizer.lr:g}, "
     return (
         "# in place of Adam, with its other arguments; weight_decay is what it is now: tune it\n"
         "optimizer = torch.optim.AdamW(model.parameters(), "
-        f"{rate}weight_decay={one.weight_decay:g})"
+        f"{rate}weight_decay={optimizer.weight_decay:g})"
     )
 
 

@@ -83,8 +83,8 @@ def _cuda_configuration(recording: Recording) -> str:
 def installed() -> list[str]:
     """Paths of the allocators that this machine has, the one to try first at the head."""
     paths = [Path(folder, name) for name in _LIBRARIES for folder in _FOLDERS]
-    found = {path.name: str(path) for path in reversed(paths) if path.exists()}
-    return [found[name] for name in _LIBRARIES if name in found][:2]
+    by_name = {path.name: str(path) for path in reversed(paths) if path.exists()}
+    return [by_name[name] for name in _LIBRARIES if name in by_name][:2]
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:

@@ -104,8 +104,8 @@ class _Tables:
         # The very file: a link may have moved to another of the same size and the same instant.
         very = (status.st_dev, status.st_ino)
         state = (*very, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        what = (function, os.path.abspath(path), state, repr(args), repr(sorted(kwargs.items())))
-        text = repr((what, _options(self._pandas)))
+        read = (function, os.path.abspath(path), state, repr(args), repr(sorted(kwargs.items())))
+        text = repr((read, _options(self._pandas)))
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
     def copy(self, key: str) -> Any:
@@ -147,13 +147,13 @@ class _Tables:
 def _options(pandas: Any) -> list[str]:
     """Options that change what a reader returns."""
     names = ("future.infer_string", "mode.string_storage", "mode.copy_on_write")
-    found = []
+    options = []
     for name in names:
         try:
-            found.append(f"{name}={pandas.get_option(name)}")
+            options.append(f"{name}={pandas.get_option(name)}")
         except Exception:
             continue  # not in this version
-    return found
+    return options
 
 
 def _equal(copy: Any, table: Any, pandas: Any) -> bool:
@@ -212,12 +212,12 @@ def _reader(tables: _Tables, name: str, pandas: Any, program: Any) -> Any:
             if key is None:
                 return old(*args, **kwargs)
             try:
-                found = tables.copy(key)
+                copy = tables.copy(key)
             except Exception:
-                found = None  # the copy is gone or damaged
-            if found is not None:
+                copy = None  # the copy is gone or damaged
+            if copy is not None:
                 program.applied(function=name)
-                return found
+                return copy
             table = old(*args, **kwargs)
             # Whether the file changed while it was parsed shows in its name.
             unchanged = key == _key(tables, name, args, kwargs)

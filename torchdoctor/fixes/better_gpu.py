@@ -64,7 +64,7 @@ def _better(recording: Recording) -> list[tuple[str, float, float]]:
     here, share = _sheet(recording), recording.shares.gpu or 0.0
     if here is None:
         return []
-    found = []
+    faster = []
     for sheet in SHEETS:
         arithmetic = (sheet.peak("float16") or 0.0) / (here.peak("float16") or 1.0)
         ratios = sorted((sheet.bandwidth / here.bandwidth, arithmetic))
@@ -72,8 +72,8 @@ def _better(recording: Recording) -> list[tuple[str, float, float]]:
             continue
         low, high = (1.0 / (1.0 - share + share / ratio) for ratio in ratios)
         if high > 1.05:
-            found.append((sheet.name, low, high))
-    return sorted(found, key=lambda one: one[1])
+            faster.append((sheet.name, low, high))
+    return sorted(faster, key=lambda row: row[1])
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

@@ -216,14 +216,14 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     for model in models:
         name, count = model.cls.rpartition(".")[2], model.conv_bias_before_norm
         where = model.location
-        found = convolutions_before_norm(where.file, where.line, count) if where else []
+        numbers = convolutions_before_norm(where.file, where.line, count) if where else []
         lines += [
             f"{place(recording, Location(file=where.file, line=line), '')}  "
             "nn.Conv2d(..., bias=False)  # a batch normalization follows"
-            for line in found
+            for line in numbers
             if where is not None
         ]
-        if not found:
+        if not numbers:
             lines.append(
                 f"{place(recording, where, name)}  {name}: nn.Conv2d(..., bias=False) for the "
                 f"{count} convolutions right before a batch normalization"

@@ -68,7 +68,7 @@ def refuses(recording: Recording) -> str | None:
     if wait is not None and wait < LEAST_WAIT:
         return f"The step waits for data only {100 * wait:.1f} % of its time."
     if storage is None or not (storage.remote or _mount(recording)):
-        if storage is not None and any(one.kind in _REMOTE_KINDS for one in storage.mounts):
+        if storage is not None and any(mount.kind in _REMOTE_KINDS for mount in storage.mounts):
             return why_not_slow(recording)
         return (
             "No file was seen being read in the training loop from an object store (through "
@@ -92,12 +92,12 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     storage = recording.storage
     if storage is None:
         return []
-    found: list[dict[str, Any]] = []
+    layers: list[dict[str, Any]] = []
     if storage.remote and storage.alluxio_workers and "alluxiofs" in storage.available:
-        found.append({"layer": "alluxio", "worker_hosts": storage.alluxio_workers})
+        layers.append({"layer": "alluxio", "worker_hosts": storage.alluxio_workers})
     mount = _mount(recording)
-    found.append({"layer": "simplecache", **({"mount": mount} if mount else {})})
-    return found
+    layers.append({"layer": "simplecache", **({"mount": mount} if mount else {})})
+    return layers
 
 
 class _Layers:
@@ -239,7 +239,7 @@ def _opened(recording: Recording) -> RemoteReads | None:
     """The protocol that is opened most."""
     storage = recording.storage
     remote = storage.remote if storage is not None else []
-    return max(remote, key=lambda one: one.opens, default=None)
+    return max(remote, key=lambda reads: reads.opens, default=None)
 
 
 def location(recording: Recording) -> Location | None:

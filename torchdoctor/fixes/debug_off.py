@@ -64,15 +64,15 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def _left_on(recording: Recording) -> list[str]:
     flags = recording.main.flags
-    found = []
+    left_on = []
     if flags.anomaly_enabled:
-        found.append("anomaly")
+        left_on.append("anomaly")
     if flags.gradcheck_calls:
-        found.append("gradcheck")
+        left_on.append("gradcheck")
     if flags.profiler_on:
-        found.append("profiler")
+        left_on.append("profiler")
     names = _VARIABLES if recording.has_gpu else _VARIABLES[1:]
-    return found + [n for n in names if flags.environment.get(n, "") not in _HARMLESS]
+    return left_on + [n for n in names if flags.environment.get(n, "") not in _HARMLESS]
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:

@@ -105,8 +105,10 @@ def refuses(recording: Recording) -> str | None:
 
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which a sample from memory does not."""
-    said = changes_itself(recording)
-    return None if said is None else f"{said}: a sample that comes from a cache would not do it."
+    changes = changes_itself(recording)
+    return (
+        None if changes is None else f"{changes}: a sample that comes from a cache would not do it."
+    )
 
 
 def by_hand(recording: Recording) -> bool:
@@ -114,7 +116,7 @@ def by_hand(recording: Recording) -> bool:
     loaders = training_loaders(recording)
     if not loaders or loaders[0].iterable:
         return False
-    length, passes = loaders[0].dataset_length, sum(one.iterators for one in loaders)
+    length, passes = loaders[0].dataset_length, sum(loader.iterators for loader in loaders)
     return passes < 2 and (length is None or loaders[0].samples <= length)
 
 
@@ -133,8 +135,8 @@ def _needed_bytes(loader: LoaderFacts) -> float | None:
 
 
 def _limit_bytes(recording: Recording) -> int | None:
-    seen = recording.environment
-    known = [x for x in (seen.memory_bytes, seen.container.memory_bytes) if x is not None]
+    machine = recording.environment
+    known = [x for x in (machine.memory_bytes, machine.container.memory_bytes) if x is not None]
     return int(_MOST_OF_MEMORY * min(known)) if known else None
 
 

@@ -55,12 +55,12 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Hand averages with a constant decay to the function that takes all tensors together."""
-    swa_utils, seen = torch.optim.swa_utils, set()
+    swa_utils, averaged = torch.optim.swa_utils, set()
 
     def choose(model: Any) -> None:
-        if id(model) in seen:
+        if id(model) in averaged:
             return
-        seen.add(id(model))
+        averaged.add(id(model))
         if model.avg_fn is None or getattr(model, "multi_avg_fn", None) is not None:
             return
         decay = _decay(torch, model.avg_fn)
@@ -82,15 +82,15 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 def _decay(torch: Any, average: Any) -> float | None:
     """The decay d of an average d * averaged + (1 - d) * current; None: it is another function."""
-    found = []
+    decays = []
     for count in (1, 1000):
         for averaged, current in _NUMBERS:
             pair = [torch.tensor([x], dtype=torch.float64) for x in (averaged, current)]
             with torch.no_grad():
                 mean = float(average(*pair, torch.tensor(count)))
-            found.append((mean - current) / (averaged - current))
-    decay = round(found[0], 9)
-    alike = all(abs(x - decay) <= _AGREES for x in found)
+            decays.append((mean - current) / (averaged - current))
+    decay = round(decays[0], 9)
+    alike = all(abs(x - decay) <= _AGREES for x in decays)
     return decay if alike and 0.0 <= decay <= 1.0 else None
 
 

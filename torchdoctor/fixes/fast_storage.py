@@ -100,7 +100,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     if not slow or storage is None:
         return []
     mount = slow[0][0]
-    found = []
+    places = []
     for local in storage.places:
         limit = int(_MOST_OF_FREE * local.free_bytes)
         memory = recording.environment.container.memory_bytes
@@ -112,8 +112,8 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
         ):
             continue
         if likely_bytes(recording, mount) <= limit:
-            found.append({"place": local.place, "mount": mount.path, "limit_bytes": limit})
-    return found
+            places.append({"place": local.place, "mount": mount.path, "limit_bytes": limit})
+    return places
 
 
 class _Stage:

@@ -99,7 +99,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)
     models = training_models(recording)
-    what, whole = _kept(recording, sum(model.elements for model in models))
+    kept, whole = _kept(recording, sum(model.elements for model in models))
     page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
     lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
     lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
@@ -107,7 +107,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     if largest is not None and largest.repeated_block:
         lines = lines.replace('"Block"', json.dumps(largest.repeated_block))
     saved = (
-        f"# {what}: {size_words(whole)} on each GPU now, "
+        f"# {kept}: {size_words(whole)} on each GPU now, "
         f"{size_words(whole / count)} divided by {count}"
     )
     return "\n".join([saved, *comment_lines(scaling(recording), "shards"), lines])
@@ -118,13 +118,13 @@ def _kept(recording: Recording, elements: int) -> tuple[str, float]:
 
     Of an optimizer whose state is not known (SGD may have a momentum), without it.
     """
-    stepped = [one for one in recording.main.optimizers if one.steps]
-    kinds = {one.cls.rpartition(".")[2] for one in stepped}
+    stepped = [optimizer for optimizer in recording.main.optimizers if optimizer.steps]
+    kinds = {optimizer.cls.rpartition(".")[2] for optimizer in stepped}
     moments = _MOMENTS.get(next(iter(kinds)), 0) if len(kinds) == 1 else 0
-    dtypes = {one.dtype for one in stepped}
+    dtypes = {optimizer.dtype for optimizer in stepped}
     each = _BYTES.get(next(iter(dtypes)), 4) if len(dtypes) == 1 else 4
-    what = f"weights, gradients and {kinds.pop()}'s state" if moments else "weights and gradients"
-    return what, float(each * (2 + moments) * elements)
+    kept = f"weights, gradients and {kinds.pop()}'s state" if moments else "weights and gradients"
+    return kept, float(each * (2 + moments) * elements)
 
 
 _FULL = {

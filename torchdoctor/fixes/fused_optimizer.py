@@ -63,13 +63,13 @@ def refuses(recording: Recording) -> str | None:
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """fused where a class has it; foreach where another does not use it yet."""
-    found: list[dict[str, Any]] = []
+    variants: list[dict[str, Any]] = []
     stepping = _stepping(recording)
     if any(o.supports_fused and not o.fused for o in stepping):
-        found.append({"fused": True})
+        variants.append({"fused": True})
     if any(_can_foreach(o) for o in stepping):
-        found.append({"foreach": True})
-    return found
+        variants.append({"foreach": True})
+    return variants
 
 
 def _stepping(recording: Recording) -> list[OptimizerFacts]:
@@ -152,8 +152,8 @@ def works_on_s(recording: Recording) -> float | None:
     """Seconds of a step in the updates of the optimizers that another implementation is for."""
     steps = recording.steps
     changed: dict[int, OptimizerFacts] = {}
-    for one in settings(recording):
-        changed |= {optimizer.ident: optimizer for optimizer in _changed(one, recording)}
+    for variant in settings(recording):
+        changed |= {optimizer.ident: optimizer for optimizer in _changed(variant, recording)}
     if steps is None or not changed:
         return None
     if not steps.update_s:
@@ -186,18 +186,18 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The same as a source edit; empty where the place is not known."""
-    found: list[Edit] = []
+    made: list[Edit] = []
     for optimizer in _changed(settings, recording):
         name, where = _name(optimizer), optimizer.location
-        found += (changed := call_edits(recording, where, name, settings))
+        made += (changed := call_edits(recording, where, name, settings))
         if changed and where is not None:  # torch refuses both at once
             other = "foreach" if settings.get("fused") else "fused"
-            found.append(
+            made.append(
                 DropKeywordEdit(
                     file=where.file, line=where.line, callee=name, keyword=other, only_literal=True
                 )
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(made))
 
 
 FIX = FixSpec(

@@ -114,8 +114,8 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     norms = recording.main.gradient_norms
     usual = _usual(norms)
     bound = f"{_quantile(usual, _PERCENTILE):.2g}" if usual else "1.0"
-    seen = ", ".join(f"{norm:.2g}" for norm in norms)
-    lines = [f"# norms at consecutive steps: {seen}"]
+    listed = ", ".join(f"{norm:.2g}" for norm in norms)
+    lines = [f"# norms at consecutive steps: {listed}"]
     if usual:
         median = f"{_quantile(usual, 0.5):.2g}"
         lines.append(f"# without spikes: median {median}, 90th percentile {bound}")

@@ -106,9 +106,9 @@ def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any
         recording: the observed program.
     """
     today = training_loaders(recording)[0].batch_size or 1
-    sizes = {int(one.settings.get("batch_size", today)): one for one in tried}
-    fitting = [size for size, one in sizes.items() if one.fits]
-    failed = [size for size, one in sizes.items() if not one.fits]
+    sizes = {int(launch.settings.get("batch_size", today)): launch for launch in tried}
+    fitting = [size for size, launch in sizes.items() if launch.fits]
+    failed = [size for size, launch in sizes.items() if not launch.fits]
     if not fitting:
         return None
     largest = max(fitting)
@@ -145,9 +145,11 @@ def _still_falls(sizes: dict[int, Tried], fitting: list[int]) -> bool:
 
 def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> bool:
     """Whether a size fits by what smaller ones took; on a GPU only trying tells."""
-    seen = recording.environment
-    limits = [x for x in (seen.memory_bytes, seen.container.memory_bytes) if x]
-    known = sorted((n, one.peak_memory_bytes) for n, one in sizes.items() if one.peak_memory_bytes)
+    machine = recording.environment
+    limits = [x for x in (machine.memory_bytes, machine.container.memory_bytes) if x]
+    known = sorted(
+        (n, launch.peak_memory_bytes) for n, launch in sizes.items() if launch.peak_memory_bytes
+    )
     if recording.has_gpu or not limits or len(known) < 2:
         return True
     (n0, bytes0), (n1, bytes1) = known[0], known[-1]

@@ -106,19 +106,19 @@ def refuses(recording: Recording) -> str | None:
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which workers do each for themselves."""
     loaders = training_loaders(recording)
-    said = changes_itself(recording)
-    if said is None or loaders[0].num_workers:
+    changes = changes_itself(recording)
+    if changes is None or loaders[0].num_workers:
         return None
     return (
-        f"{said}: each worker would change a copy of its own, and the main process would not see "
-        "it."
+        f"{changes}: each worker would change a copy of its own, and the main process would not "
+        "see it."
     )
 
 
 def note(recording: Recording) -> str | None:
     """A cache in the dataset becomes one for each worker."""
     loaders = training_loaders(recording)
-    caches = [one for one in loaders[0].dataset_writes if one.cache] if loaders else []
+    caches = [write for write in loaders[0].dataset_writes if write.cache] if loaders else []
     if not caches or loaders[0].num_workers:
         return None
     return (

@@ -135,23 +135,24 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     stepped = [x for x in recording.main.optimizers if x.steps]
     if len(stepped) == 1:
         return _schedule(stepped[0], settings.get("max_lr"))
-    made = [place(recording, one.location, "") for one in stepped]
+    made = [place(recording, optimizer.location, "") for optimizer in stepped]
     return "\n".join(
-        (f"# of the optimizer made at {where}:\n" if where else "") + _schedule(one, None)
-        for one, where in zip(stepped, made, strict=True)
+        (f"# of the optimizer made at {where}:\n" if where else "") + _schedule(optimizer, None)
+        for optimizer, where in zip(stepped, made, strict=True)
     )
 
 
-def _schedule(one: OptimizerFacts, found: float | None) -> str:
-    rate = "..." if found is None else f"{found:.2g}"
-    how = "to be found by a range test" if found is None else "by the range test"
-    if one.distinct_lrs > 1:
-        rate = "..." if found is None or not one.lr else f"{found / one.lr:.2g}"
+def _schedule(optimizer: OptimizerFacts, max_rate: float | None) -> str:
+    rate = "..." if max_rate is None else f"{max_rate:.2g}"
+    how = "to be found by a range test" if max_rate is None else "by the range test"
+    if optimizer.distinct_lrs > 1:
+        rate = "..." if max_rate is None or not optimizer.lr else f"{max_rate / optimizer.lr:.2g}"
         rate = f'[{rate} * group["lr"] for group in optimizer.param_groups]'
         how += "; the rates of the groups keep their proportion"
-    groups = " of the first parameter group" if one.distinct_lrs > 1 else ""
+    groups = " of the first parameter group" if optimizer.distinct_lrs > 1 else ""
     return (
-        f"# no scheduler, and the rate{groups} stayed at {one.lr:g} over {one.steps} steps\n"
+        f"# no scheduler, and the rate{groups} stayed at {optimizer.lr:g} over "
+        f"{optimizer.steps} steps\n"
         "scheduler = torch.optim.lr_scheduler.OneCycleLR(\n"
         f"    optimizer, max_lr={rate}, total_steps=..., cycle_momentum=False)  # max_lr {how}\n"
         "scheduler.step()  # after each optimizer.step()"

@@ -114,9 +114,9 @@ def _unscalable(recording: Recording) -> str | None:
         return "The program scales gradients itself (GradScaler)."
     if any(m.data_parallel == "FSDP" for m in models):
         return "The gradients are sharded (FSDP), whose overflow no rank sees alone."
-    if recording.processes and not any(one.steps for one in main.optimizers):
+    if recording.processes and not any(optimizer.steps for optimizer in main.optimizers):
         return "float16 needs a gradient scaler, and there is no optimizer step to leave out."
-    if any(one.inside_backwards for one in main.optimizers):
+    if any(optimizer.inside_backwards for optimizer in main.optimizers):
         return "float16 needs a gradient scaler, which cannot leave out a step with a closure."
     return None
 
@@ -167,7 +167,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
             return asked
         models = training_models(recording)
         held = models[0].holder if len(models) == 1 else None
-        if held is not None and any(one.library for one in recording.main.passes):
+        if held is not None and any(passes.library for passes in recording.main.passes):
             # An engine calls the model and computes the loss: forward alone is within reach.
             return (
                 f'autocast = torch.autocast(device_type="{device}", dtype=torch.bfloat16)\n'

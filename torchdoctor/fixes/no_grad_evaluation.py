@@ -97,12 +97,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         last[0] = False
         if module.training or not torch.is_grad_enabled() or needs_gradient[0]:
             return None
-        seen = watched.get(module)
-        if seen is None:
-            watched[module] = seen = _Watched()
-            _watch_next_output(torch, module, seen)
+        output_watch = watched.get(module)
+        if output_watch is None:
+            watched[module] = output_watch = _Watched()
+            _watch_next_output(torch, module, output_watch)
             return None
-        if seen.differentiated:
+        if output_watch.differentiated:
             return None
         last[0] = True
         program.applied()
@@ -118,12 +118,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.before_backward(check)
 
 
-def _watch_next_output(torch: Any, module: Any, seen: _Watched) -> None:
+def _watch_next_output(torch: Any, module: Any, output_watch: _Watched) -> None:
     def after(module: Any, inputs: Any, output: Any) -> None:
         handle.remove()
         for tensor in _flat(output):
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                seen.watch(tensor)
+                output_watch.watch(tensor)
 
     handle = module.register_forward_hook(after)
 

@@ -91,10 +91,10 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 def _channels(recording: Recording) -> list[tuple[float, float]]:
     """Mean and deviation by channel; a channel that is always the same is only shifted."""
-    found = recording.main.input_channels
-    if not all(abs(m) < float("inf") and s < float("inf") for m, s in found):
+    channels = recording.main.input_channels
+    if not all(abs(m) < float("inf") and s < float("inf") for m, s in channels):
         return []
-    return [(_rounded(m), _rounded(s) if s > 0 else 1.0) for m, s in found]
+    return [(_rounded(m), _rounded(s) if s > 0 else 1.0) for m, s in channels]
 
 
 def _rounded(value: float) -> float:

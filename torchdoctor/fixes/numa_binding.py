@@ -76,12 +76,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 def _numbers(text: str) -> set[int]:
     """ "0-3,8" -> {0, 1, 2, 3, 8}."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
         if first:
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:

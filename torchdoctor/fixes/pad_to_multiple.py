@@ -51,7 +51,7 @@ _NAMED = 3
 def refuses(recording: Recording) -> str | None:
     """Why it is not offered."""
     timed = padding_gains(recording)
-    if timed and not any(one.worthwhile for one in timed):
+    if timed and not any(product.worthwhile for product in timed):
         return f"Padded, the program's own products gain too little: {timed[0].text}."
     if timed:
         return None
@@ -65,7 +65,7 @@ def refuses(recording: Recording) -> str | None:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Each layer with the sizes to give it."""
     tile = 64 if (compute_capability(recording) or (0, 0)) >= (8, 0) else 8
-    lines = [one.text for one in padding_gains(recording) if one.worthwhile]
+    lines = [product.text for product in padding_gains(recording) if product.worthwhile]
     if not recording.has_gpu:
         return "\n".join(lines)
     for model in training_models(recording):
@@ -79,12 +79,12 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 def advice(recording: Recording) -> str:
     """For traces, which know the sizes of a product, and not which variable they come from."""
     work = recording.trace.matrix_work if recording.trace else None
-    found: dict[tuple[str, int, int], str] = {}
-    for one in work.products if work else []:
-        for odd in one.uneven:
-            found.setdefault((odd.dimension, odd.size, odd.multiple), one.operator)
+    advice_by_size: dict[tuple[str, int, int], str] = {}
+    for product in work.products if work else []:
+        for odd in product.uneven:
+            advice_by_size.setdefault((odd.dimension, odd.size, odd.multiple), product.operator)
     lines = ["# It changes training where it gives layers other shapes."]
-    for (dimension, size, multiple), operator in list(found.items())[:_NAMED]:
+    for (dimension, size, multiple), operator in list(advice_by_size.items())[:_NAMED]:
         padded = multiple * -(-size // multiple)
         lines.append(
             f"# {operator}, {dimension}: {size} -> {padded}. {_origin(operator, dimension)}"

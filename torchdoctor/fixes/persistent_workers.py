@@ -83,12 +83,12 @@ def includes(recording: Recording) -> tuple[str, ...]:
 def doubt(recording: Recording) -> str | None:
     """What the dataset changes in itself, which persistent workers would not forget."""
     loaders = training_loaders(recording)
-    said = changes_itself(recording)
-    if said is None or not loaders[0].num_workers:
+    changes = changes_itself(recording)
+    if changes is None or not loaders[0].num_workers:
         return loader_workers.doubt(recording)
     return (
-        f"{said}: persistent workers would keep their changed copies, where now each epoch begins "
-        "with the main process's."
+        f"{changes}: persistent workers would keep their changed copies, where now each epoch "
+        "begins with the main process's."
     )
 
 

@@ -178,7 +178,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The loader's argument and the copies in the loop; empty where a library makes these."""
-    calls = [one.forward[0] for one in recording.main.passes if one.forward]
+    calls = [passes.forward[0] for passes in recording.main.passes if passes.forward]
     pinned = loader_edits(recording, pin_memory=True)
     if not calls or not pinned:
         return []

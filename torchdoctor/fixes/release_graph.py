@@ -71,9 +71,9 @@ def by_hand(recording: Recording) -> bool:
 def settings(recording: Recording) -> list[dict[str, Any]]:
     """The lines that add to a sum."""
     places = [
-        [one.location.file, one.location.line]
-        for one in _sums(recording)
-        if one.location is not None
+        [graph.location.file, graph.location.line]
+        for graph in _sums(recording)
+        if graph.location is not None
     ]
     return [{"lines": places}] if places else []
 
@@ -113,12 +113,12 @@ def location(recording: Recording) -> Location | None:
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """What to write at each line."""
     lines = []
-    for one in recording.main.kept_graphs:
-        where = place(recording, one.location, "where it is kept")
-        if one.kind == "sum":
-            lines.append(f"{where}  {one.name} += ....detach()  # or .item()")
-        elif one.kind == "collection":
-            lines.append(f"{where}  {one.name}: keep ....detach(), or .item()")
+    for graph in recording.main.kept_graphs:
+        where = place(recording, graph.location, "where it is kept")
+        if graph.kind == "sum":
+            lines.append(f"{where}  {graph.name} += ....detach()  # or .item()")
+        elif graph.kind == "collection":
+            lines.append(f"{where}  {graph.name}: keep ....detach(), or .item()")
         else:
             lines.append("detach() what is kept of each step's loss or output")
     return "\n".join(lines)
@@ -127,9 +127,9 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """`.detach()` at the lines that are known."""
     return [
-        DetachEdit(file=one.location.file, line=one.location.line, name=one.name)
-        for one in recording.main.kept_graphs
-        if one.location is not None and one.name is not None
+        DetachEdit(file=graph.location.file, line=graph.location.line, name=graph.name)
+        for graph in recording.main.kept_graphs
+        if graph.location is not None and graph.name is not None
     ]
 
 

@@ -108,19 +108,19 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """The calls that nobody needs; where there are none, sums that are only shown."""
-    found: list[Edit] = []
+    made: list[Edit] = []
     for call in _waits(recording):
         file, line = call.location.file, call.location.line
         if call.name in settings.get("calls", ()):
-            found.append(RemoveEdit(file=file, line=line, callee=call.name))
+            made.append(RemoveEdit(file=file, line=line, callee=call.name))
     if settings.get("calls"):
-        return found  # what was removed in the trial, and nothing else
+        return made  # what was removed in the trial, and nothing else
     for call in _waits(recording):
         match = _SUMMED.match(call.text)
         if call.name == "item" and call.sure and match:
             file, line = call.location.file, call.location.line
-            found.append(DetachEdit(file=file, line=line, name=match[1], from_item=True))
-    return found
+            made.append(DetachEdit(file=file, line=line, name=match[1], from_item=True))
+    return made
 
 
 FIX = FixSpec(

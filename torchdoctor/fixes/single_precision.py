@@ -99,7 +99,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
         return []
     if len(calls) >= _MOST_CALLS:
         return []  # there may be more
-    found: list[Edit] = [
+    lines: list[Edit] = [
         SinglePrecisionEdit(file=c.location.file, line=c.location.line, callee=c.name)
         for c in calls
     ]
@@ -107,14 +107,14 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     held = bool(loaders) and loaders[0].dataset_cls.endswith("TensorDataset")
     if loaders and not (held and made) and any(double_leaves(recording)):
         loops = _loops(recording)
-        return [*found, *loops] if loops else []
-    return found
+        return [*lines, *loops] if loops else []
+    return lines
 
 
 def _loops(recording: Recording) -> list[Edit]:
     """The loops that hand a batch to the model, in the file with the training loop."""
     leaves = double_leaves(recording)
-    found: dict[tuple[str, int], Edit] = {}
+    casts: dict[tuple[str, int], Edit] = {}
     for model in double_models(recording):
         if model.call is None:
             return []
@@ -123,8 +123,8 @@ def _loops(recording: Recording) -> list[Edit]:
         if not loops:
             return []
         for line, names in loops:
-            found[file, line] = BatchCastEdit(file=file, line=line, names=names)
-    return list(found.values())
+            casts[file, line] = BatchCastEdit(file=file, line=line, names=names)
+    return list(casts.values())
 
 
 _MODEL = {"ident": 0, "forwards": 9, "dtypes": ["float64"], "elements": 9, "float64_elements": 9}

@@ -95,7 +95,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     if script is None:
         return []
     asked = [_STATEMENT] if flags.cudnn_tf32 is not False else [_STATEMENT, _CONVOLUTIONS]
-    return [StatementEdit(file=script, statement=one) for one in asked]
+    return [StatementEdit(file=script, statement=statement) for statement in asked]
 
 
 FIX = FixSpec(

@@ -115,16 +115,16 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
     models = training_models(recording)
     varies = any(len(model.input_shapes) >= _MANY_SIZES for model in models)
     block = max((m for m in models), key=lambda m: m.repeated_blocks, default=None)
-    found: list[dict[str, Any]] = [{"mode": "default"}]
+    variants: list[dict[str, Any]] = [{"mode": "default"}]
     if varies:
-        found.append({"mode": "default", "dynamic": True})
+        variants.append({"mode": "default", "dynamic": True})
     elif recording.has_gpu:
-        found.append({"mode": "reduce-overhead"})
+        variants.append({"mode": "reduce-overhead"})
     if block is not None and block.repeated_blocks >= _FEWEST_BLOCKS and _inlines(recording):
-        found.append({"mode": "default", "blocks": block.repeated_block})
+        variants.append({"mode": "default", "blocks": block.repeated_block})
     if recording.has_gpu and _matrix_share(recording) >= _MATRIX_SHARE:
-        found.append({"mode": "max-autotune-no-cudagraphs"})
-    return found
+        variants.append({"mode": "max-autotune-no-cudagraphs"})
+    return variants
 
 
 def _inlines(recording: Recording) -> bool:
@@ -157,8 +157,8 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
         chosen = [m for m in module.modules() if type(m).__name__ == name] if name else [module]
         if name and len(chosen) > 1 and not _shares_blocks(torch):
             program.refuse("This torch compiles each block by itself: it needs 2.5.")
-        for one in chosen:
-            _compile_in_place(torch, one, options)
+        for part in chosen:
+            _compile_in_place(torch, part, options)
             program.applied(**settings)
 
     def report() -> None:
@@ -175,12 +175,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 def _options(settings: dict[str, Any]) -> dict[str, Any]:
     """Arguments of `compile`."""
-    mode, found = settings.get("mode", "default"), {}
+    mode, options = settings.get("mode", "default"), {}
     if mode != "default":
-        found["mode"] = mode
+        options["mode"] = mode
     if settings.get("dynamic"):
-        found["dynamic"] = True
-    return found
+        options["dynamic"] = True
+    return options
 
 
 def _written(settings: dict[str, Any]) -> str:

@@ -25,18 +25,18 @@ _OF_TORCH = f"{os.sep}torch{os.sep}"
 
 def share(recording: Recording) -> float | None:
     """What the stacks showed of it."""
-    found = inline_preparation(recording)
-    return None if found is None else found.share
+    preparation = inline_preparation(recording)
+    return None if preparation is None else preparation.share
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
     """Where the line is; None where batches come from a loader, or no line was seen."""
-    found, steps = inline_preparation(recording), recording.steps
-    if found is None or found.top is None or found.share < LEAST_SHARE:
+    preparation, steps = inline_preparation(recording), recording.steps
+    if preparation is None or preparation.top is None or preparation.share < LEAST_SHARE:
         return None
     if steps is None or steps.boundary.kind == "loader":
         return None
-    where = found.top.location
+    where = preparation.top.location
     if where.function is None or where.function.startswith("<"):
         return None  # the loop's own lines: there is no call that could be answered
     return {"file": where.file, "function": where.function}
@@ -44,11 +44,11 @@ def settings(recording: Recording) -> dict[str, Any] | None:
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Find the function in the first iteration, answer it from the next on."""
-    found = _BatchFunction(torch, settings, program)
+    answered = _BatchFunction(torch, settings, program)
     program.set_reason("The function that prepares batches was not called by the loop.")
     program.restore_training()
-    program.at_first_batch(found.start, found.stop)
-    program.before_backward(found.learns)
+    program.at_first_batch(answered.start, answered.stop)
+    program.before_backward(answered.learns)
 
 
 class _BatchFunction:
@@ -89,7 +89,7 @@ class _BatchFunction:
         modules = [m for m in list(sys.modules.values()) if type(m) is types.ModuleType]
         classes = [c for m in modules for c in list(vars(m).values()) if issubclass(type(c), type)]
         made: dict[int, Any] = {}
-        for owner in {id(one): one for one in [*modules, *classes]}.values():
+        for owner in {id(owner): owner for owner in [*modules, *classes]}.values():
             for name, value in list(vars(owner).items()):
                 plain = value.__func__ if type(value) in (staticmethod, classmethod) else value
                 inner = _undecorated(plain)
@@ -120,9 +120,9 @@ class _BatchFunction:
         def function(*args: Any, **kwargs: Any) -> Any:
             # Which split is asked for matters; a number of the step does not.
             key = tuple(x for x in (*args, *kwargs.values()) if isinstance(x, (str, bool)))
-            found = self.program.guarded(self.look, key) if self.program.usable else None
-            if found is not None:
-                return found[0]
+            kept = self.program.guarded(self.look, key) if self.program.usable else None
+            if kept is not None:
+                return kept[0]
             value = old(*args, **kwargs)
             self.program.guarded(self.keep, key, value)
             return value
@@ -183,15 +183,15 @@ def _undecorated(value: Any) -> Any:
 
 
 def _is_in(value: Any, made: dict[int, Any]) -> bool:
-    return any(value is one for one in made.values())
+    return any(value is function for function in made.values())
 
 
 def _codes(frame: Any) -> list[Any]:
-    found = []
+    codes = []
     while frame is not None:
-        found.append(frame.f_code)
+        codes.append(frame.f_code)
         frame = frame.f_back
-    return found
+    return codes
 
 
 def _contents(torch: Any, value: Any, depth: int = 4) -> tuple[list[Any], int]:

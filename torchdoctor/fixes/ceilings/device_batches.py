@@ -25,10 +25,10 @@ def whole(recording: Recording) -> bool:
 
 def share(recording: Recording) -> float | None:
     """Copies that nothing hides."""
-    steps, found = recording.steps, recording.shares.memcpy
-    if found is None and steps is not None and steps.mean_s > 0:
-        found = steps.h2d_copy_s / steps.mean_s
-    return found
+    steps, share_of_step = recording.steps, recording.shares.memcpy
+    if share_of_step is None and steps is not None and steps.mean_s > 0:
+        share_of_step = steps.h2d_copy_s / steps.mean_s
+    return share_of_step
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:

@@ -24,10 +24,10 @@ _VARIES = "Its batches have ever other shapes: two of them do not stand for all.
 
 def share(recording: Recording) -> float | None:
     """The wait for batches."""
-    steps, found = recording.steps, recording.shares.data_loader
-    if found is None and steps is not None and steps.mean_s > 0:
-        found = (steps.data_wait_s + steps.loader_start_s) / steps.mean_s
-    return found
+    steps, share_of_step = recording.steps, recording.shares.data_loader
+    if share_of_step is None and steps is not None and steps.mean_s > 0:
+        share_of_step = (steps.data_wait_s + steps.loader_start_s) / steps.mean_s
+    return share_of_step
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
@@ -42,19 +42,21 @@ def settings(recording: Recording) -> dict[str, Any] | None:
         return None
     between = steps.two_modes or steps.evaluation_s > _BETWEEN * steps.mean_s
     ident = steps.boundary.ident
-    shapes = [len(one.batch_shapes) for one in recording.main.loaders if one.ident == ident]
+    shapes = [
+        len(loader.batch_shapes) for loader in recording.main.loaders if loader.ident == ident
+    ]
     varies = max(shapes, default=0) > _MOST_SHAPES
     return {"loader": ident, "epochs_matter": between, "varies": varies}
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Answer fetches of the training loader with the batches that came first."""
-    found = _Batches(torch, settings, program)
+    batches = _Batches(torch, settings, program)
     program.set_reason("Its loader handed out no batch.")
     program.restore_training()
-    program.at_first_batch(found.start, found.give_back)
-    program.before_backward(found.learns)
-    program.around_fetch(found.answer, found.keep)
+    program.at_first_batch(batches.start, batches.give_back)
+    program.before_backward(batches.learns)
+    program.around_fetch(batches.answer, batches.keep)
 
 
 class _Batches:
@@ -116,15 +118,15 @@ class _Batches:
         self.elsewhere = True
         if ident != self.settings["loader"] or len(self.kept) >= _BATCHES:
             return
-        one = self.program.replayed(batch)
-        if self.kept and one.shapes != self.kept[0].shapes:
-            longer = one.is_longer_than(self.kept[0])
+        replayed = self.program.replayed(batch)
+        if self.kept and replayed.shapes != self.kept[0].shapes:
+            longer = replayed.is_longer_than(self.kept[0])
             if longer is None:
                 self.program.refuse(_VARIES)
             if not longer:
                 return  # the short last one of an epoch
             self.kept.clear()
-        self.kept.append(one)
+        self.kept.append(replayed)
 
 
 CEILING = CeilingSpec(

@@ -23,12 +23,12 @@ def branch(recording: Recording) -> Branch:
 
 def share(recording: Recording) -> float | None:
     """What computes the model, by the shares of the step; on a GPU the host's work for it too."""
-    found = recording.shares
+    shares = recording.shares
     if not recording.has_gpu:
-        return found.cpu
-    if found.gpu is None:
+        return shares.cpu
+    if shares.gpu is None:
         return None
-    return min(found.gpu + (found.cpu or 0.0) + (found.runtime or 0.0), 1.0)
+    return min(shares.gpu + (shares.cpu or 0.0) + (shares.runtime or 0.0), 1.0)
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
@@ -73,7 +73,9 @@ class _Skipped:
     def start(self) -> None:
         """Zeros for gradients, made beforehand: where memory is short, nothing is skipped."""
         torch = self.torch
-        groups = [group for one in self.program.optimizers() for group in one.param_groups]
+        groups = [
+            group for optimizer in self.program.optimizers() for group in optimizer.param_groups
+        ]
         wanted = {id(p): p for group in groups for p in group["params"] if p.requires_grad}
         self.zeros = [(p, torch.zeros_like(p)) for p in wanted.values()]
 
