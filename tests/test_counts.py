@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchdoctor.facts.counts import counted
+from torchdoctor.words.figures import counted
 
 
 @pytest.mark.parametrize(

@@ -18,69 +18,62 @@ Not to be confused with
 The first steps, which fill the allocator's cache: record after some steps of warm-up.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.facts.counts import counted
-from torchdoctor.words import CheckSpec, Recording, Symptom, TraceStatistics
-
-THRESHOLD = 0.02
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
+from torchdoctor.words.figures import counted
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    trace = recording.trace
-    if trace is None or not trace.allocations_per_step or not trace.step_s:
+def _examine(recording: Recording) -> Symptoms:
+    traced = recording.trace
+    if traced is None or not traced.allocations_per_step or not traced.step_s:
         return
-    share = min((trace.allocation_s or 0.0) / trace.step_s, 1.0)
-    if share < THRESHOLD or trace.allocations_per_step < 1:
+    share = min((traced.allocation_s or 0.0) / traced.step_s, 1.0)
+    if share < CHECK.threshold or traced.allocations_per_step < 1:
         return
     yield Symptom(
         share=share,
         evidence=[
             "cudaMalloc, cudaFree and their kin hold the host "
-            f"{share:.0%} of each step: {counted(trace.allocations_per_step, 'call')} a step.",
-            *_causes(trace),
+            f"{share:.0%} of each step: {counted(traced.allocations_per_step, 'call')} a step.",
+            *_causes(traced),
         ],
         severity="moderate",
     )
 
 
-def _causes(trace: TraceStatistics) -> list[str]:
-    """What the calls' places say, with what helps."""
-    retries, releases = trace.allocator_retries_per_step, trace.releases_per_step
-    found = []
+def _causes(traced: TraceStatistics) -> list[str]:
+    retries, releases = traced.allocator_retries_per_step, traced.releases_per_step
+    causes = []
     if retries:
-        found.append(
+        causes.append(
             f"{counted(retries, 'operator')} a step found memory full and gave cached blocks back "
             "to get theirs: use a smaller batch, checkpoint activations, or against fragmentation "
             "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
         )
     if releases:
-        found.append(
+        causes.append(
             f"Memory is given back outside of any operator, in {counted(releases, 'call')} a step: "
             "remove torch.cuda.empty_cache() from the loop."
         )
-    return found or [
+    return causes or [
         "Where sizes vary from step to step, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     ]
 
 
-_TRACE = {"path": "t", "steps": 4, "step_s": 0.01, "has_device": True}
-_CALLS = {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.001}
-
+_CALLS = {"has_device": True, "allocations_per_step": 6.0, "allocation_s": 0.01}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.02,
     unit="% of the step in driver calls for memory",
     source="torchdoctor: a warm caching allocator calls the driver in no step",
     examine=_examine,
     fires=[
-        {"trace": _CALLS},
-        {"trace": {**_CALLS, "allocator_retries_per_step": 2.0, "releases_per_step": 1.0}},
+        trace(**_CALLS),
+        trace(**_CALLS, allocator_retries_per_step=2.0, releases_per_step=1.0),
     ],
     quiet=[
-        {"trace": {**_TRACE, "allocations_per_step": 0.2, "allocation_s": 0.001}},
-        {"trace": {**_TRACE, "allocations_per_step": 6.0, "allocation_s": 0.0001}},
+        trace(**{**_CALLS, "allocations_per_step": 0.2}),
+        trace(**{**_CALLS, "allocation_s": 0.001}),
     ],
 )

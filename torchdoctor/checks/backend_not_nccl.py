@@ -21,16 +21,12 @@ Exchange that is slow with NCCL (communication-share), and gloo between processe
 CPUs, where it is right. A build of MPI that reads GPU memory itself may be as fast: measure it.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.backend import backend_by_host
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    backend, trace = backend_by_host(recording), recording.trace
+def _examine(recording: Recording) -> Symptoms:
+    backend, traced = backend_by_host(recording), recording.trace
     if backend is None:
         return
     name = "MPI" if backend == "mpi" else backend
@@ -39,10 +35,10 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
         "are copied to host memory, sent, and copied back. NCCL sends them from GPU to GPU."
     ]
     share = None
-    if trace is not None and trace.host_collective_s is not None and trace.step_s:
-        share = min(trace.host_collective_s / trace.step_s, 1.0) or None
+    if traced is not None and traced.host_collective_s is not None and traced.step_s:
+        share = min(traced.host_collective_s / traced.step_s, 1.0) or None
         evidence.append(
-            f"Collectives run on the host {trace.host_collective_s * 1e3:.3g} ms of each step in "
+            f"Collectives run on the host {traced.host_collective_s * 1e3:.3g} ms of each step in "
             "which no kernel does."
         )
     yield Symptom(
@@ -55,47 +51,37 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
 
 _DDP = {"ident": 0, "data_parallel": "DistributedDataParallel", "device": "cuda:0"}
 _ON_GPU = {
-    "pid": 1,
     "world_size": 4,
     "backend": "gloo",
     "backend_location": {"file": "/w/train.py", "line": 8, "function": "main"},
     "models": [_DDP],
 }
-_TRACE = {
-    "path": "t",
-    "steps": 4,
-    "step_s": 0.1,
-    "has_device": True,
-    "backend": "gloo",
-    "world_size": 2,
-    "host_collective_s": 0.04,
-}
-
+_TRACED = {"has_device": True, "backend": "gloo", "world_size": 2, "host_collective_s": 0.04}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="communication",
-    threshold=THRESHOLD,
+    threshold=0,
     unit="such process groups: any is a finding",
-    source="PyTorch documentation (torch.distributed): use the NCCL "
-    "backend for training with CUDA GPUs",
+    source="PyTorch documentation (torch.distributed): "
+    "use the NCCL backend for training with CUDA GPUs",
     examine=_examine,
     fires=[
-        {"processes": [_ON_GPU]},
-        {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:mpi"}]},
-        {"processes": [], "trace": _TRACE},
+        process(**_ON_GPU),
+        process(**{**_ON_GPU, "backend": "cpu:gloo,cuda:mpi"}),
+        {"processes": [], **trace(**_TRACED)},
     ],
     quiet=[
-        {"processes": [{**_ON_GPU, "backend": "nccl"}]},
-        {"processes": [{**_ON_GPU, "backend": "cpu:gloo,cuda:nccl"}]},
-        {"processes": [{**_ON_GPU, "world_size": 1}]},
+        process(**{**_ON_GPU, "backend": "nccl"}),
+        process(**{**_ON_GPU, "backend": "cpu:gloo,cuda:nccl"}),
+        process(**{**_ON_GPU, "world_size": 1}),
         # A sweep, or gloo for barriers: no gradients are exchanged.
-        {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cuda:0"}]}]},
-        # The default group is gloo's, the wrapper has one of NCCL.
-        {"processes": [{**_ON_GPU, "models": [{**_DDP, "exchange_backend": "nccl"}]}]},
-        # On CPUs gloo is the right one.
-        {"processes": [{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}]},
-        {"processes": [], "trace": {**_TRACE, "backend": "nccl"}},
-        {"processes": [], "trace": {**_TRACE, "has_device": False}},
+        process(**{**_ON_GPU, "models": [{"ident": 0, "device": "cuda:0"}]}),
+        # The default group is gloo's, the wrapper has a group of NCCL.
+        process(**{**_ON_GPU, "models": [{**_DDP, "exchange_backend": "nccl"}]}),
+        # On CPUs gloo is right.
+        process(**{**_ON_GPU, "models": [{"ident": 0, "device": "cpu"}]}),
+        {"processes": [], **trace(**{**_TRACED, "backend": "nccl"})},
+        {"processes": [], **trace(**{**_TRACED, "has_device": False})},
     ],
 )

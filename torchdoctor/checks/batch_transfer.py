@@ -27,36 +27,32 @@ Workers that are too slow: there the queue is empty where the step waits (loader
 loader-io-bound). A sampler that computes, in the training process; evaluation's own loader.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import (
     data_wait_share,
     taken_over_s,
     training_loaders,
     workers_keep_up,
 )
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
-THRESHOLD = 0.5
-WAIT = 0.05
+_LEAST_WAIT = 0.05  # share of the step
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     waits, taken_s = data_wait_share(recording), taken_over_s(recording)
     steps = recording.steps
     if waits is None or taken_s is None or steps is None or not workers_keep_up(recording):
         return
     share = min(waits, taken_s / steps.mean_s)
-    if share < WAIT:
+    if share < _LEAST_WAIT:
         return
     loader = training_loaders(recording)[0]
     workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
     yield Symptom(
         share=share,
         evidence=[
-            f"Batches of the {workers} lie ready where the step waits: the time goes into "
-            f"taking them over, {1e3 * taken_s:.2f} ms a step, and more workers would not "
-            "change that.",
+            f"Batches of the {workers} lie ready where the step waits: the time goes into taking "
+            f"them over, {1e3 * taken_s:.2f} ms a step, and more workers would not change that.",
             "Where the data lie in memory, a whole batch indexed at once (data[indices], or "
             "__getitems__ of the data set) spares the work for each sample.",
         ],
@@ -64,40 +60,26 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
     )
 
 
-_LOADER = {
-    "ident": 0,
-    "num_workers": 4,
-    "batches": 500,
-    "looks": 480,
-    "taken_over_s": 0.9,
-    "awaited_s": 0.1,
-}
+_LOADER = {"ident": 0, "num_workers": 4, "batches": 500, "looks": 480}
+_READY = {**_LOADER, "taken_over_s": 0.9, "awaited_s": 0.1}
 _STEPS = {"data_wait_s": 0.002, "forward_s": 0.008}
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.5,
     unit="% of the waits for workers begin with a batch that lies ready",
     source="torchdoctor: most of the wait is no wait for a worker",
     phases=("data_wait_s", "loader_start_s"),
     examine=_examine,
-    fires=[{"steps": _STEPS, "processes": [{"pid": 1, "loaders": [_LOADER]}]}],
+    fires=[{"steps": _STEPS, **process(loaders=[_READY])}],
     quiet=[
-        {
-            "steps": _STEPS,
-            "processes": [
-                {"pid": 1, "loaders": [{**_LOADER, "taken_over_s": 0.1, "awaited_s": 2.0}]}
-            ],
-        },
-        {"steps": _STEPS, "processes": [{"pid": 1, "loaders": [{**_LOADER, "num_workers": 0}]}]},
+        {"steps": _STEPS, **process(loaders=[{**_LOADER, "taken_over_s": 0.1, "awaited_s": 2.0}])},
+        {"steps": _STEPS, **process(loaders=[{**_READY, "num_workers": 0}])},
         # A sampler's work, or evaluation's loader: the step waits, and hardly takes over.
         {
             "steps": {"data_wait_s": 0.02, "forward_s": 0.008, "mean_s": 0.03},
-            "processes": [
-                {"pid": 1, "loaders": [{**_LOADER, "taken_over_s": 0.5, "awaited_s": 0.0}]}
-            ],
+            **process(loaders=[{**_LOADER, "taken_over_s": 0.5, "awaited_s": 0.0}]),
         },
     ],
 )

@@ -37,57 +37,53 @@ which also names what is on a slow device and does not fit. A loader whose files
 waits all the same computes, or waits for something else.
 """
 
-from collections.abc import Iterator
+from typing import Any
 
 from torchdoctor.facts.lookup import training_loader_location
 from torchdoctor.facts.slow_reads import ColdMount, cold_mounts, likely_bytes
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.05
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     location = training_loader_location(recording)
-    for one in cold_mounts(recording):
+    for cold in cold_mounts(recording):
         yield Symptom(
-            share=one.share,
-            evidence=_evidence(recording, one),
+            share=cold.share,
+            evidence=_evidence(recording, cold),
             location=location,
-            severity="moderate" if one.fits or (one.share or 0.0) < 0.2 else "high",
+            severity="moderate" if cold.fits else None,
         )
 
 
-def _evidence(recording: Recording, one: ColdMount) -> list[str]:
-    mount = one.mount
-    found = [
+def _evidence(recording: Recording, cold: ColdMount) -> list[str]:
+    mount = cold.mount
+    evidence = [
         f"Of {mount.looked_at} files on {mount.path} ({mount.kind}), "
         f"{mount.cached_at_first or 0.0:.0%} of the bytes were in the page cache when training "
         "first read of them: the rest came from the device."
     ]
     if mount.cold_file_s is not None and mount.warm_file_s is not None:
-        found.append(
+        evidence.append(
             f"A file takes {mount.cold_file_s * 1e3:.3g} ms from there and "
             f"{mount.warm_file_s * 1e3:.3g} ms from the page cache."
         )
     if (reads := recording.sensors.read_bytes_per_s) is not None:
-        found.append(f"The program read {reads / 1e6:.1f} MB/s from disks.")
-    storage = recording.storage
-    memory = storage.memory_bytes if storage is not None else None
+        evidence.append(f"The program read {reads / 1e6:.1f} MB/s from disks.")
+    memory = recording.storage.memory_bytes if recording.storage is not None else None
     free = "of unknown size" if memory is None else f"of {memory / 1e9:.3g} GB"
-    data = likely_bytes(recording, mount)
-    seen = f"All files together have about {data / 1e9:.3g} GB"
-    if one.fits:
-        found.append(
-            f"{seen}, which fit into the free memory {free}: the second epoch is faster by itself, "
+    size = f"All files together have about {likely_bytes(recording, mount) / 1e9:.3g} GB"
+    if cold.fits:
+        fate = (
+            f"which fit into the free memory {free}: the second epoch is faster by itself, "
             "and faster storage gains in the first epoch only."
         )
     else:
-        found.append(
-            f"{seen}, too much for the free memory {free}: they stay cold in every epoch. Smaller "
+        fate = (
+            f"too much for the free memory {free}: they stay cold in every epoch. Smaller "
             "files (compressed, of lower resolution), more memory or a faster disk change that; "
             "more workers and batches ahead hide it."
         )
-    return found
+    return [*evidence, f"{size}, {fate}"]
 
 
 _MOUNT = {
@@ -102,29 +98,25 @@ _MOUNT = {
     "looked_at": 128,
     "cached_at_first": 0.02,
 }
-_WAITS = {
-    "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-    "shares": {"data_loader": 0.8, "cpu": 0.2},
-    "sensors": {"read_bytes_per_s": 6e7},
-    "processes": [
-        {
-            "pid": 1,
-            "loaders": [{"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}],
-        }
-    ],
-}
 _KEPT_OPEN = {**_MOUNT, "opens": 0, "held": 1}
 
 
-def _stored(mount: dict[str, object], memory: int = 2**34) -> dict[str, object]:
-    return {**_WAITS, "storage": {"mounts": [mount], "memory_bytes": memory}}
+def _stored(mount: dict[str, object], memory: int = 2**34) -> dict[str, Any]:
+    loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
+    return {
+        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+        "shares": {"data_loader": 0.8, "cpu": 0.2},
+        "sensors": {"read_bytes_per_s": 6e7},
+        **process(loaders=[loader]),
+        "storage": {"mounts": [mount], "memory_bytes": memory},
+    }
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the step",
     source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
     examine=_examine,
@@ -138,9 +130,7 @@ CHECK = CheckSpec(
         _stored({**_MOUNT, "cached_at_first": None}),
         # The cache would not help: a network file system without one, or a disk as fast as memory.
         _stored({**_MOUNT, "warm_file_s": 0.0007}),
-        _stored(
-            {**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}
-        ),  # hardly any time of the step
+        _stored({**_MOUNT, "cold_file_s": 3e-5, "warm_file_s": 1e-6}),  # hardly any of the step
         {**_stored(_KEPT_OPEN), "sensors": {"read_bytes_per_s": 100.0}},
         {**_stored(_MOUNT), "shares": {"data_loader": 0.01}},
         _stored({**_MOUNT, "kind": "memory"}),

@@ -23,41 +23,35 @@ Not to be confused with
 A straggler: a device that waits inside a collective for another that computes longer.
 """
 
-from collections.abc import Iterator
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, TreeQuestion
-
-THRESHOLD = 0.20
-MODERATE = 0.10
+_MODERATE = 0.10
 
 
 def _measure(recording: Recording) -> float | None:
-    trace = recording.trace
-    exposed = trace.communication_exposed_s if trace is not None else None
-    if exposed and trace is not None and trace.step_s:
-        return exposed / trace.step_s
+    """Return the exposed share of the step; None with one device."""
+    traced = recording.trace
+    exposed = traced.communication_exposed_s if traced is not None else None
+    if exposed and traced is not None and traced.step_s:
+        return exposed / traced.step_s
     share = recording.shares.communication
     several = any((process.world_size or 1) > 1 for process in recording.processes)
     return share if share or several else None
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     share = _measure(recording)
-    if share is None or share < MODERATE:
-        return
-    evidence = [f"Exposed communication takes {share:.0%} of each step."]
-    yield Symptom(
-        share=share,
-        evidence=evidence,
-        severity="high" if share >= THRESHOLD else "moderate",
-    )
+    if share is not None and share >= _MODERATE:
+        yield Symptom(
+            share=share, evidence=[f"Exposed communication takes {share:.0%} of each step."]
+        )
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="communication",
-    threshold=THRESHOLD,
+    threshold=0.20,
     unit="% of the step, exposed; moderate from 10 %",
     source="torchdoctor: the same bound as for data; TensorBoard's plugin warns at 10 %",
     question=TreeQuestion(

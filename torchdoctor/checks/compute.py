@@ -15,31 +15,25 @@ Not to be confused with
 Many small operators, whose dispatch costs more than their arithmetic.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import compute_share
-from torchdoctor.words import CheckSpec, Recording, Symptom, TraceStatistics
-
-THRESHOLD = 0.5
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TraceStatistics, trace
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     share = compute_share(recording)
-    if share is None or share < THRESHOLD:
+    if share is None or share < CHECK.threshold:
         return
-    trace = recording.trace
-    names = ", ".join(_most_expensive(trace)[:3]) if trace is not None else ""
     evidence = [f"Large operators take {share:.0%} of each step."]
-    if names:
-        evidence.append(f"The most expensive: {names}.")
+    if recording.trace is not None and (names := _most_expensive(recording.trace)):
+        evidence.append(f"The most expensive: {', '.join(names[:3])}.")
     yield Symptom(share=share, evidence=evidence, severity="moderate")
 
 
-def _most_expensive(trace: TraceStatistics) -> list[str]:
-    """Operators by the time that computes: on a GPU what waits for it is not what it costs."""
-    if not trace.has_device:
-        return [operator.name for operator in trace.operators]
-    busy = [operator for operator in trace.operators if operator.device_s]
+def _most_expensive(traced: TraceStatistics) -> list[str]:
+    """Return operators by the time that computes: on a GPU, waiting for it is not their cost."""
+    if not traced.has_device:
+        return [operator.name for operator in traced.operators]
+    busy = [operator for operator in traced.operators if operator.device_s]
     busy.sort(key=lambda operator: operator.device_s or 0.0, reverse=True)
     return [operator.name for operator in busy]
 
@@ -48,21 +42,13 @@ CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.5,
     unit="% of the step in large operators",
     source="torchdoctor: more than half of the step",
     examine=_examine,
     fires=[
-        {
-            "shares": {"cpu": 1.0},
-            "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.09},
-        },
+        {"shares": {"cpu": 1.0}, **trace(compute_s=0.09)},
         {"shares": {"gpu": 0.9, "cpu": 0.1}},
     ],
-    quiet=[
-        {
-            "shares": {"cpu": 1.0},
-            "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.02},
-        }
-    ],
+    quiet=[{"shares": {"cpu": 1.0}, **trace(compute_s=0.02)}],
 )

@@ -14,20 +14,16 @@ Not to be confused with
 A bias before any other layer, which matters.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.facts.counts import counted
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
+from torchdoctor.words.figures import counted
 
-THRESHOLD = 1
 
-
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    models = [m for m in training_models(recording) if m.conv_bias_before_norm >= THRESHOLD]
-    if not models:
+def _examine(recording: Recording) -> Symptoms:
+    models = training_models(recording)
+    model = max(models, key=lambda m: m.conv_bias_before_norm, default=None)
+    if model is None or model.conv_bias_before_norm < CHECK.threshold:
         return
-    model = max(models, key=lambda m: m.conv_bias_before_norm)
     biased = counted(model.conv_bias_before_norm, "convolution has", "convolutions have")
     yield Symptom(
         evidence=[f"{biased} a bias right before a batch norm."],
@@ -40,22 +36,10 @@ CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=1,
     unit="convolution with a bias right before a batch normalization",
     source="PyTorch Performance Tuning Guide; TorchTidy looks for the same",
     examine=_examine,
-    fires=[
-        {
-            "processes": [
-                {"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 3, "forwards": 9}]}
-            ]
-        }
-    ],
-    quiet=[
-        {
-            "processes": [
-                {"pid": 1, "models": [{"ident": 0, "conv_bias_before_norm": 0, "forwards": 9}]}
-            ]
-        }
-    ],
+    fires=[process(models=[{"ident": 0, "conv_bias_before_norm": 3, "forwards": 9}])],
+    quiet=[process(models=[{"ident": 0, "conv_bias_before_norm": 0, "forwards": 9}])],
 )

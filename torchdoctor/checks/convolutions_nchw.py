@@ -16,19 +16,15 @@ Convolutions that are already channels_last, or 1x1 kernels on 1x1 images, where
 difference.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.facts.counts import counted
 from torchdoctor.facts.lookup import convolution_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words.figures import counted
 
-THRESHOLD = 0.2
 
-
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     models = [m for m in training_models(recording) if m.conv2d > 0 and not m.conv_channels_last]
     share = convolution_share(recording)
-    if not models or (share is not None and share < THRESHOLD):
+    if not models or (share is not None and share < CHECK.threshold):
         return
     model = max(models, key=lambda m: m.conv2d)
     taken = "" if share is None else f", which take {share:.0%} of the step"
@@ -40,50 +36,33 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
     )
 
 
+def _operator(name: str, self_s: float) -> dict[str, object]:
+    return {"name": f"aten::{name}", "calls_per_step": 8.0, "self_s": self_s}
+
+
+_MODEL = {"ident": 0, "conv2d": 8, "forwards": 9}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.2,
     unit="% of the step",
     source="torchdoctor; PyTorch's channels-last tutorial reports gains of 8 to 35 %",
     examine=_examine,
     fires=[
-        {
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "step_s": 0.1,
-                "operators": [
-                    {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.07}
-                ],
-            },
-            "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
-        }
+        {**trace(operators=[_operator("mkldnn_convolution", 0.07)]), **process(models=[_MODEL])}
     ],
     quiet=[
         {
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "step_s": 0.1,
-                "operators": [
-                    {"name": "aten::mkldnn_convolution", "calls_per_step": 8.0, "self_s": 0.005},
-                    {"name": "aten::_convolution", "calls_per_step": 8.0, "self_s": 0.03},
-                    {"name": "aten::convolution_backward", "calls_per_step": 16.0, "self_s": 0.06},
-                ],
-            },
-            "processes": [{"pid": 1, "models": [{"ident": 0, "conv2d": 8, "forwards": 9}]}],
+            **trace(
+                operators=[
+                    _operator("mkldnn_convolution", 0.005),
+                    _operator("_convolution", 0.03),
+                    _operator("convolution_backward", 0.06),
+                ]
+            ),
+            **process(models=[_MODEL]),
         },
-        {
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [
-                        {"ident": 0, "conv2d": 8, "forwards": 9, "conv_channels_last": True}
-                    ],
-                }
-            ]
-        },
+        process(models=[{**_MODEL, "conv_channels_last": True}]),
     ],
 )

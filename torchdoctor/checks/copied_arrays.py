@@ -16,29 +16,26 @@ A copy that is wanted because somebody writes to the array afterwards. What load
 seen: a slow dataset shows as waiting for data.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.analysed import ARRAYS, calls_of, how_often, share_of_step
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
-THRESHOLD = 0.01
 _NAMED = 3
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     calls = calls_of(recording, *ARRAYS)
     share = share_of_step(recording, calls)
-    if share is None or share < THRESHOLD:
+    if share is None or share < CHECK.threshold:
         return
-    evidence = [
-        f"{place(recording, call.location, '')}: torch.tensor of "
-        f"{'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}, {how_often(call)}."
-        for call in calls[:_NAMED]
-    ]
     yield Symptom(
         share=share,
-        evidence=evidence,
+        evidence=[
+            f"{place(recording, call.location, '')}: torch.tensor of "
+            f"{'a list of arrays' if call.kind == 'arrays-copy' else 'an array'}, "
+            f"{how_often(call)}."
+            for call in calls[:_NAMED]
+        ],
         location=calls[0].location,
         severity="high" if share >= 0.1 else "moderate",
     )
@@ -52,28 +49,17 @@ _CALL = {
     "bytes_per_step": 4e6,
     "sure": True,
 }
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.01,
     unit="% of the step",
     source="torchdoctor: the least share worth a trial; TorchTidy looks for the same",
     examine=_examine,
-    fires=[
-        {
-            "processes": [
-                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 0.004}]}
-            ]
-        }
-    ],
+    fires=[process(tensor_calls=[{**_CALL, "host_s": 0.004}])],
     quiet=[
-        {
-            "processes": [
-                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 1e-5}]}
-            ]
-        },
-        {"processes": [{"pid": 1, "tensor_calls": [{**_CALL, "kind": "wait", "host_s": 0.004}]}]},
+        process(tensor_calls=[{**_CALL, "host_s": 1e-5}]),
+        process(tensor_calls=[{**_CALL, "kind": "wait", "host_s": 0.004}]),
     ],
 )

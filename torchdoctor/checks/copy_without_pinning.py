@@ -14,24 +14,19 @@ Not to be confused with
 Copies from pageable memory, which wait whatever they are asked.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.facts.counts import counted
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 1.0
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
+from torchdoctor.words.figures import counted
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     steps = recording.steps
     blocking = steps.blocking_copies_per_step if steps is not None else None
-    if steps is None or blocking is None or blocking < THRESHOLD:
+    if steps is None or blocking is None or blocking < CHECK.threshold:
         return
+    copies = counted(blocking, "copy", "copies")
     yield Symptom(
         share=steps.h2d_copy_s / steps.mean_s,
-        evidence=[
-            f"The host waits for {counted(blocking, 'copy', 'copies')} a step from pinned memory."
-        ],
+        evidence=[f"The host waits for {copies} a step from pinned memory."],
         severity="moderate",
     )
 
@@ -40,7 +35,7 @@ CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="memcpy",
-    threshold=THRESHOLD,
+    threshold=1.0,
     unit="blocking copy in each step",
     source="PyTorch Performance Tuning Guide",
     share_field="memcpy",

@@ -14,54 +14,30 @@ Not to be confused with
 Inputs whose size varies: there each new size would be tried again.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 2
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     models = [m for m in training_models(recording) if m.conv2d > 0 and m.device.startswith("cuda")]
     if not models or recording.main.flags.cudnn_benchmark is not False:
         return
-    if any(len(m.input_shapes) > THRESHOLD for m in models):
-        return
-    yield Symptom(
-        evidence=["Convolutions of fixed size run with cudnn.benchmark off."],
-        severity="advice",
-    )
+    if all(len(m.input_shapes) <= CHECK.threshold for m in models):
+        yield Symptom(
+            evidence=["Convolutions of fixed size run with cudnn.benchmark off."],
+            severity="advice",
+        )
 
 
+_MODEL = {"ident": 0, "conv2d": 8, "forwards": 9}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=2,
     unit="input shapes; with more of them it is no finding",
     source="PyTorch Performance Tuning Guide",
     examine=_examine,
-    fires=[
-        {
-            "processes": [
-                {
-                    "pid": 1,
-                    "flags": {"cudnn_benchmark": False},
-                    "models": [{"ident": 0, "conv2d": 8, "forwards": 9, "device": "cuda:0"}],
-                }
-            ]
-        }
-    ],
-    quiet=[
-        {
-            "processes": [
-                {
-                    "pid": 1,
-                    "flags": {"cudnn_benchmark": False},
-                    "models": [{"ident": 0, "conv2d": 8, "forwards": 9}],
-                }
-            ]
-        }
-    ],
+    fires=[process(flags={"cudnn_benchmark": False}, models=[{**_MODEL, "device": "cuda:0"}])],
+    quiet=[process(flags={"cudnn_benchmark": False}, models=[_MODEL])],
 )

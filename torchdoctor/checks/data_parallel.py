@@ -14,38 +14,29 @@ Not to be confused with
 DistributedDataParallel.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    found = [model for model in recording.main.models if model.data_parallel == "DataParallel"]
-    if not found:
-        return
-    yield Symptom(
-        evidence=["The model is wrapped in torch.nn.DataParallel: one process drives all GPUs."],
-        location=found[0].location,
-        severity="high",
-    )
+def _examine(recording: Recording) -> Symptoms:
+    wrapped = [model for model in recording.main.models if model.data_parallel == "DataParallel"]
+    if wrapped:
+        yield Symptom(
+            evidence=[
+                "The model is wrapped in torch.nn.DataParallel: one process drives all GPUs."
+            ],
+            location=wrapped[0].location,
+            severity="high",
+        )
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="communication",
-    threshold=THRESHOLD,
+    threshold=0,
     unit="models in DataParallel: any is a finding",
     source="PyTorch documentation (DataParallel): use DistributedDataParallel instead",
     examine=_examine,
-    fires=[{"processes": [{"pid": 1, "models": [{"ident": 0, "data_parallel": "DataParallel"}]}]}],
-    quiet=[
-        {
-            "processes": [
-                {"pid": 1, "models": [{"ident": 0, "data_parallel": "DistributedDataParallel"}]}
-            ]
-        }
-    ],
+    fires=[process(models=[{"ident": 0, "data_parallel": "DataParallel"}])],
+    quiet=[process(models=[{"ident": 0, "data_parallel": "DistributedDataParallel"}])],
 )

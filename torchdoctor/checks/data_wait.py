@@ -17,56 +17,46 @@ Not to be confused with
 The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import training_loader_location
-from torchdoctor.words import CheckSpec, Recording, Symptom, TreeQuestion
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
 
-THRESHOLD = 0.20
-MODERATE = 0.05
-_NAMED = 0.01  # of the step
+_MODERATE = 0.05
+_NAMED = 0.01  # share of the step from which a part of the wait is named
 
 
 def _measure(recording: Recording) -> float | None:
     return recording.shares.data_loader
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    share = _measure(recording)
-    if share is None or share < MODERATE:
+def _examine(recording: Recording) -> Symptoms:
+    share, steps = _measure(recording), recording.steps
+    if share is None or share < _MODERATE:
         return
     evidence = [f"Each step waits for data {share:.0%} of its time."]
-    steps = recording.steps
-    if steps is not None and steps.data_wait_s >= 0.01 * steps.mean_s:
-        parts = {
+    if steps is not None and steps.data_wait_s >= _NAMED * steps.mean_s:
+        in_loop_s = share * steps.mean_s - steps.data_wait_s - steps.loader_start_s
+        waits = {
             "in the DataLoader": steps.data_wait_s,
             "starting its workers": steps.loader_start_s,
-            "preparing batches in the loop": share * steps.mean_s
-            - steps.data_wait_s
-            - steps.loader_start_s,
+            "preparing batches in the loop": in_loop_s,
         }
-        said = [
-            f"{1e3 * part_s:.1f} ms {what}"
-            for what, part_s in parts.items()
-            if part_s >= _NAMED * steps.mean_s
+        parts = [
+            f"{1e3 * wait_s:.1f} ms {place}"
+            for place, wait_s in waits.items()
+            if wait_s >= _NAMED * steps.mean_s
         ]
         evidence.append(
-            f"{', '.join(said)}, of a {steps.mean_s * 1e3:.1f} ms step (means of the observed "
+            f"{', '.join(parts)}, of a {steps.mean_s * 1e3:.1f} ms step (means of the observed "
             "launch)."
         )
-    location = training_loader_location(recording)
-    yield Symptom(
-        share=share,
-        evidence=evidence,
-        location=location,
-    )
+    yield Symptom(share=share, evidence=evidence, location=training_loader_location(recording))
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.20,
     unit="% of the step; moderate from 5 %",
     source="XProf: input-bound above 20 %, moderately above 5 %",
     question=TreeQuestion(

@@ -14,14 +14,10 @@ Not to be confused with
 Deterministic algorithms, which may be wanted.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     flags = recording.main.flags
     evidence, location = [], None
     if flags.anomaly_enabled:
@@ -36,19 +32,18 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
         evidence.append("CUDA_LAUNCH_BLOCKING=1 is set.")
     if flags.environment.get("TORCH_DISTRIBUTED_DEBUG") in ("DETAIL", "INFO"):
         evidence.append("TORCH_DISTRIBUTED_DEBUG is set.")
-    if not evidence:
-        return
-    yield Symptom(evidence=evidence, location=location, severity="high")
+    if evidence:
+        yield Symptom(evidence=evidence, location=location, severity="high")
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0,
     unit="debugging tools left on: any is a finding",
     source="PyTorch Performance Tuning Guide: disable debugging APIs",
     examine=_examine,
-    fires=[{"processes": [{"pid": 1, "flags": {"anomaly_enabled": True}}]}],
-    quiet=[{"processes": [{"pid": 1, "flags": {"anomaly_enabled": False}}]}],
+    fires=[process(flags={"anomaly_enabled": True})],
+    quiet=[process(flags={"anomaly_enabled": False})],
 )

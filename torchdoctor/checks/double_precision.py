@@ -22,61 +22,48 @@ physics-informed networks, checks of gradients. What a loss or a metric alone ad
 costs next to nothing.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.gpu_data_sheets import data_sheet
-from torchdoctor.facts.lookup import arithmetic_share, place
+from torchdoctor.facts.lookup import arithmetic_share, phase_share, place
 from torchdoctor.facts.precision import double_location, double_models, made_double
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 
-THRESHOLD = 0.3
 _MUCH = 0.6
 _WORTH_SAYING = 2**20  # bytes
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     models, share = double_models(recording), arithmetic_share(recording)
-    what = f"{share or 0.0:.0%} of each step is large operators."
+    working = f"{share or 0.0:.0%} of each step is large operators."
     if share is None:
-        share = _phases_share(recording)
-        what = f"Forward, backward and optimizer take {share or 0.0:.0%} of each step."
-    if not models or share is None or share < THRESHOLD:
+        share = phase_share(recording, "forward_s", "backward_s", "optimizer_s")
+        working = f"Forward, backward and optimizer take {share or 0.0:.0%} of each step."
+    if not models or share is None or share < CHECK.threshold:
         return
     model = models[0]
     name = model.cls.rpartition(".")[2] or "the model"
-    every = model.float64_elements == model.elements
-    count = f"All {model.elements:,}" if every else f"{model.float64_elements:,} of"
-    of = "" if every else f" {model.elements:,}"
+    elements = f"All {model.elements:,}"
+    if model.float64_elements != model.elements:
+        elements = f"{model.float64_elements:,} of {model.elements:,}"
+    size_bytes = 8 * model.float64_elements
+    evidence = [
+        f"{elements} parameters of {name} are float64 (double precision){_origin(recording)}.",
+        f"{working} {_cost(recording)}",
+    ]
+    if size_bytes >= _WORTH_SAYING:
+        evidence.append(
+            f"The parameters take {size_words(size_bytes)}, half of that in float32; so do "
+            "gradients, activations and the optimizer's state."
+        )
     yield Symptom(
         share=share,
-        evidence=[
-            f"{count}{of} parameters of {name} are float64 (double precision){_made(recording)}.",
-            f"{what} {_costs(recording)}",
-            *_memory(8 * model.float64_elements),
-        ],
+        evidence=evidence,
         location=double_location(recording),
         severity="high" if share >= _MUCH or recording.has_gpu else "moderate",
     )
 
 
-def _memory(size_bytes: int) -> list[str]:
-    if size_bytes < _WORTH_SAYING:
-        return []
-    return [
-        f"The parameters take {size_words(size_bytes)}, half of that in float32; so do gradients, "
-        "activations and the optimizer's state."
-    ]
-
-
-def _phases_share(recording: Recording) -> float | None:
-    steps = recording.steps
-    if steps is None or steps.mean_s <= 0:
-        return None
-    return min((steps.forward_s + steps.backward_s + steps.optimizer_s) / steps.mean_s, 1.0)
-
-
-def _made(recording: Recording) -> str:
+def _origin(recording: Recording) -> str:
     call = made_double(recording)
     if call is None:
         return ""
@@ -84,8 +71,8 @@ def _made(recording: Recording) -> str:
     return f", made so by {owner}{call.name} at {place(recording, call.location, '')}"
 
 
-def _costs(recording: Recording) -> str:
-    """What float64 costs on this hardware, by its data sheet where that is known."""
+def _cost(recording: Recording) -> str:
+    """Return what float64 costs on this hardware, by its data sheet where that is known."""
     if not recording.has_gpu:
         return "In float64 a CPU computes half as many numbers at once as in float32."
     gpus = recording.environment.gpus
@@ -110,38 +97,30 @@ _DOUBLE = {
     "float64_elements": 1000,
     "forwards": 9,
 }
-_TRACE = {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08}
 _MADE = {"kind": "model", "name": "double", "location": {"file": "/w/train.py", "line": 9}}
 _V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.3,
     unit="% of the step in large operators",
     source="torchdoctor: as for low precision",
     examine=_examine,
     fires=[
-        {"trace": _TRACE, "processes": [{"pid": 1, "models": [_DOUBLE], "double_calls": [_MADE]}]},
+        {**trace(compute_s=0.08), **process(models=[_DOUBLE], double_calls=[_MADE])},
         {
             "environment": {"gpus": [_V100]},
             "shares": {"gpu": 0.5},
-            "processes": [{"pid": 1, "models": [{**_DOUBLE, "device": "cuda:0"}]}],
+            **process(models=[{**_DOUBLE, "device": "cuda:0"}]),
         },
-        {
-            "steps": {"forward_s": 0.003, "backward_s": 0.005},
-            "processes": [{"pid": 1, "models": [_DOUBLE]}],
-        },
+        {"steps": {"forward_s": 0.003, "backward_s": 0.005}, **process(models=[_DOUBLE])},
     ],
     quiet=[
-        {"trace": {**_TRACE, "compute_s": 0.02}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
-        {"trace": {**_TRACE, "gather_s": 0.06}, "processes": [{"pid": 1, "models": [_DOUBLE]}]},
-        {
-            "trace": _TRACE,
-            "processes": [{"pid": 1, "models": [{**_DOUBLE, "float64_elements": 400}]}],
-        },
+        {**trace(compute_s=0.02), **process(models=[_DOUBLE])},
+        {**trace(compute_s=0.08, gather_s=0.06), **process(models=[_DOUBLE])},
+        {**trace(compute_s=0.08), **process(models=[{**_DOUBLE, "float64_elements": 400}])},
         # A teacher in float64 that is only evaluated.
-        {"trace": _TRACE, "processes": [{"pid": 1, "models": [{**_DOUBLE, "eval_forwards": 9}]}]},
+        {**trace(compute_s=0.08), **process(models=[{**_DOUBLE, "eval_forwards": 9}])},
     ],
 )

@@ -24,20 +24,15 @@ Evaluation that builds a graph for gradients nobody uses (evaluation-with-gradie
 evaluation is faster without.
 """
 
-from collections.abc import Iterator
+from torchdoctor.facts.lookup import phase_share
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.2
 _FEWEST = 2
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    steps = recording.steps
-    if steps is None or steps.mean_s <= 0 or steps.evaluations < _FEWEST:
-        return
-    share = steps.evaluation_s / steps.mean_s
-    if share < THRESHOLD:
+def _examine(recording: Recording) -> Symptoms:
+    steps, share = recording.steps, phase_share(recording, "evaluation_s")
+    if steps is None or share is None or share < CHECK.threshold or steps.evaluations < _FEWEST:
         return
     every = steps.steps / steps.evaluations
     yield Symptom(
@@ -56,7 +51,7 @@ CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.2,
     unit="% of the training time",
     source="torchdoctor: a fifth of the time is worth a look",
     examine=_examine,

@@ -15,20 +15,14 @@ Not to be confused with
 Training a frozen part in eval mode, where a backward follows.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.05
+from torchdoctor.facts.lookup import phase_share
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    steps = recording.steps
+def _examine(recording: Recording) -> Symptoms:
+    share = phase_share(recording, "evaluation_s")
     models = [m for m in recording.main.models if m.eval_forwards_with_grad > 0]
-    if steps is None or steps.mean_s <= 0 or not models:
-        return
-    share = steps.evaluation_s / steps.mean_s
-    if share < THRESHOLD:
+    if share is None or share < CHECK.threshold or not models:
         return
     model = max(models, key=lambda m: m.eval_forwards_with_grad)
     yield Symptom(
@@ -41,29 +35,16 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
     )
 
 
+_STEPS = {"evaluation_s": 0.004}
+_MODEL = {"ident": 0, "eval_forwards": 20}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the training time in such evaluation",
     source="torchdoctor: the tree's bound for a moderate share",
     examine=_examine,
-    fires=[
-        {
-            "steps": {"evaluation_s": 0.004},
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [{"ident": 0, "eval_forwards": 20, "eval_forwards_with_grad": 20}],
-                }
-            ],
-        }
-    ],
-    quiet=[
-        {
-            "steps": {"evaluation_s": 0.004},
-            "processes": [{"pid": 1, "models": [{"ident": 0, "eval_forwards": 20}]}],
-        }
-    ],
+    fires=[{"steps": _STEPS, **process(models=[{**_MODEL, "eval_forwards_with_grad": 20}])}],
+    quiet=[{"steps": _STEPS, **process(models=[_MODEL])}],
 )

@@ -14,30 +14,25 @@ Not to be confused with
 Freeing tensors, which needs no collection.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.02
+from torchdoctor.facts.lookup import phase_share
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    steps = recording.steps
-    if steps is None or steps.mean_s <= 0 or steps.gc_s / steps.mean_s < THRESHOLD:
-        return
-    share = steps.gc_s / steps.mean_s
-    yield Symptom(
-        share=share,
-        evidence=[f"Garbage collection takes {share:.1%} of the training time."],
-        severity="moderate",
-    )
+def _examine(recording: Recording) -> Symptoms:
+    share = phase_share(recording, "gc_s")
+    if share is not None and share >= CHECK.threshold:
+        yield Symptom(
+            share=share,
+            evidence=[f"Garbage collection takes {share:.1%} of the training time."],
+            severity="moderate",
+        )
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.02,
     unit="% of the step",
     source="torchdoctor: the least share of a step that is worth a trial",
     phases=("gc_s",),

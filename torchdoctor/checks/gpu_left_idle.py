@@ -16,81 +16,57 @@ Not to be confused with
 CPU trains as fast.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 1
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     gpus, main = recording.environment.gpus, recording.main
-    models = training_models(recording)
-    if not gpus or not models or "CUDA_VISIBLE_DEVICES" in main.flags.environment:
+    if not gpus or not training_models(recording) or recording.sensors.gpu_other_processes:
         return
-    if recording.sensors.gpu_other_processes:
+    if "CUDA_VISIBLE_DEVICES" in main.flags.environment:
         return
     if not recording.has_gpu:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         evidence = f"The model is on the CPU, and the machine has {len(gpus)} x {names}."
         if main.cuda is None:
             evidence += f" This torch ({main.torch}) was built without CUDA."
+        yield Symptom(evidence=[evidence], severity="moderate")
     elif len(main.devices) > 1 and (main.world_size or 1) == 1 and not _parallel(recording):
         evidence = f"One of {len(main.devices)} GPUs trains; the others idle."
-    else:
-        return
-    yield Symptom(
-        evidence=[evidence],
-        severity="moderate" if not recording.has_gpu else "advice",
-    )
+        yield Symptom(evidence=[evidence], severity="advice")
 
 
 def _parallel(recording: Recording) -> bool:
-    devices = {model.device for model in recording.main.models}
-    return len(devices) > 1 or any(model.data_parallel for model in recording.main.models)
+    models = recording.main.models
+    return len({m.device for m in models}) > 1 or any(m.data_parallel for m in models)
 
 
 _GPU = {"index": 0, "name": "NVIDIA A100"}
+_ONE_GPU = {"environment": {"gpus": [_GPU]}}
 _MODEL = {"ident": 0, "forwards": 60, "device": "cpu"}
-
+_ON_GPU = {**_MODEL, "device": "cuda:0"}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=1,
     unit="GPU that the program does not use",
     source="torchdoctor: a GPU that nobody uses",
     examine=_examine,
     fires=[
-        {"environment": {"gpus": [_GPU]}, "processes": [{"pid": 1, "models": [_MODEL]}]},
+        {**_ONE_GPU, **process(models=[_MODEL])},
         {
             "environment": {"gpus": [_GPU, {**_GPU, "index": 1}]},
-            "processes": [
-                {
-                    "pid": 1,
-                    "cuda": "12.8",
-                    "devices": ["NVIDIA A100", "NVIDIA A100"],
-                    "models": [{**_MODEL, "device": "cuda:0"}],
-                }
-            ],
+            **process(cuda="12.8", devices=["NVIDIA A100", "NVIDIA A100"], models=[_ON_GPU]),
         },
     ],
     quiet=[
         {
-            "environment": {"gpus": [_GPU]},
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [_MODEL],
-                    "flags": {"environment": {"CUDA_VISIBLE_DEVICES": ""}},
-                }
-            ],
+            **_ONE_GPU,
+            **process(models=[_MODEL], flags={"environment": {"CUDA_VISIBLE_DEVICES": ""}}),
         },
-        {
-            "environment": {"gpus": [_GPU]},
-            "processes": [{"pid": 1, "models": [{**_MODEL, "device": "cuda:0"}]}],
-        },
-        {"processes": [{"pid": 1, "models": [_MODEL]}]},
+        {**_ONE_GPU, **process(models=[_ON_GPU])},
+        process(models=[_MODEL]),
     ],
 )

@@ -16,11 +16,7 @@ The utilization that nvidia-smi shows: time in which any kernel ran, however sma
 the GPU it used.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom, TreeQuestion
-
-THRESHOLD = 0.50
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion
 
 
 def _measure(recording: Recording) -> float | None:
@@ -29,27 +25,22 @@ def _measure(recording: Recording) -> float | None:
     return recording.shares.gpu
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     share = _measure(recording)
-    if share is None or share >= THRESHOLD:
+    if share is None or share >= CHECK.threshold:
         return
     computes = f"only {share:.0%}" if share >= 0.005 else "less than 1%"
     evidence = [f"The GPU computes {computes} of each step and waits the rest."]
-    sensors = recording.sensors
-    if sensors.gpu_utilization is not None:
-        evidence.append(f"NVML reports {sensors.gpu_utilization:.0%} utilization on average.")
-    yield Symptom(
-        share=1.0 - share,
-        evidence=evidence,
-        severity="moderate",
-    )
+    if (utilization := recording.sensors.gpu_utilization) is not None:
+        evidence.append(f"NVML reports {utilization:.0%} utilization on average.")
+    yield Symptom(share=1.0 - share, evidence=evidence, severity="moderate")
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.50,
     unit="% of the step in which kernels run; a finding below it",
     source="TensorBoard profiler plugin: low below 50 %",
     question=TreeQuestion(

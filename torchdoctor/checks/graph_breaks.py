@@ -28,85 +28,76 @@ A break that the program asks for (`torch._dynamo.graph_break()`, `torch.compile
 """
 
 import re
-from collections.abc import Iterator
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, CompileReason, Location, Recording, Symptom
+from torchdoctor.words import CheckSpec, CompileReason, Recording, Symptom, Symptoms, process, trace
+from torchdoctor.words.figures import counted
 
-THRESHOLD = 1
 _NAMED = 5
 _ASKED_FOR = ("torch._dynamo.graph_break", "torch._dynamo.disable", "torch.compiler.disable")
-_REMEDIES = (
-    (
-        r"\bprint\(|logging|logger",
-        "Move the print or log call out of the forward, to every so many steps of the loop.",
+_REMEDIES = {
+    r"\bprint\(|logging|logger": (
+        "Move the print or log call out of the forward, to every so many steps of the loop."
     ),
-    (
-        r"\.item\(|\btolist\(|\bfloat\(|\bint\(",
+    r"\.item\(|\btolist\(|\bfloat\(|\bint\(": (
         "Keep the value as a tensor; torch._dynamo.config.capture_scalar_outputs = True captures "
-        ".item().",
+        ".item()."
     ),
-    (
-        r"data-dependent|data dependent|generic_jump|control flow",
-        "Write a branch on a tensor's values as torch.where, or as torch.cond.",
+    r"data-dependent|data dependent|generic_jump|control flow": (
+        "Write a branch on a tensor's values as torch.where, or as torch.cond."
     ),
-)
+}
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    compiled, trace = recording.main.compilation, recording.trace
-    if compiled is not None:
-        breaks = [one for one in compiled.breaks if not _asked_for(one)]
-        evidence, location = _counted(recording, breaks), _first(breaks)
-    elif trace is not None and trace.compilation is not None:
-        lines = trace.compilation.resumed
-        evidence, location = _traced(recording, lines), lines[0] if lines else None
-    else:
+def _examine(recording: Recording) -> Symptoms:
+    # A run's own counters know more than a trace.
+    if recording.main.compilation is not None:
+        yield from _of_run(recording)
+    elif recording.trace is not None and recording.trace.compilation is not None:
+        yield from _of_trace(recording)
+
+
+def _of_run(recording: Recording) -> Symptoms:
+    compiled = recording.main.compilation
+    assert compiled is not None
+    breaks = [b for b in compiled.breaks if not any(name in b.reason for name in _ASKED_FOR)]
+    if not breaks:
         return
-    if not evidence:
-        return
+    evidence = [
+        f"torch.compile breaks the graph at {counted(len(breaks), 'place')}; it made "
+        f"{counted(compiled.graphs, 'graph')}.",
+        *(_described(recording, each) for each in breaks[:_NAMED]),
+    ]
+    reasons = " ".join(f"{each.reason} {each.text}".lower() for each in breaks)
+    remedies = [remedy for signs, remedy in _REMEDIES.items() if re.search(signs, reasons)]
     yield Symptom(
-        evidence=evidence,
-        location=location,
+        evidence=evidence + (remedies or ["TORCH_LOGS=graph_breaks shows each with its stack."]),
+        location=next((each.location for each in breaks if each.location is not None), None),
         severity="moderate",
     )
 
 
-def _asked_for(one: CompileReason) -> bool:
-    return any(name in one.reason for name in _ASKED_FOR)
+def _described(recording: Recording, each: CompileReason) -> str:
+    where = place(recording, each.location, "")
+    line = f" ({each.text})" if each.text else ""
+    return f"{where + ': ' if where else ''}{each.reason.rstrip('.')}{line}."
 
 
-def _first(breaks: list[CompileReason]) -> Location | None:
-    return next((one.location for one in breaks if one.location is not None), None)
-
-
-def _counted(recording: Recording, breaks: list[CompileReason]) -> list[str]:
-    compiled = recording.main.compilation
-    if not breaks or compiled is None:
-        return []
-    evidence = [
-        f"torch.compile breaks the graph at {counted(len(breaks), 'place')}; it made "
-        f"{counted(compiled.graphs, 'graph')}."
-    ]
-    for one in breaks[:_NAMED]:
-        where = place(recording, one.location, "")
-        line = f" ({one.text})" if one.text else ""
-        evidence.append(f"{where + ': ' if where else ''}{one.reason.rstrip('.')}{line}.")
-    reasons = " ".join(f"{one.reason} {one.text}".lower() for one in breaks)
-    remedies = [said for signs, said in _REMEDIES if re.search(signs, reasons)]
-    return evidence + (remedies or ["TORCH_LOGS=graph_breaks shows each with its stack."])
-
-
-def _traced(recording: Recording, lines: list[Location]) -> list[str]:
+def _of_trace(recording: Recording) -> Symptoms:
+    assert recording.trace is not None and recording.trace.compilation is not None
+    lines = recording.trace.compilation.resumed
     if not lines:
-        return []
-    named = "; ".join(f"{place(recording, one, '')} in {one.function}" for one in lines[:_NAMED])
-    return [
-        f"torch.compile breaks the graph at {counted(len(lines), 'place')}: {named}.",
-        "TORCH_LOGS=graph_breaks shows why; prints, .item() and branches on a tensor's values are "
-        "the most frequent reasons.",
-    ]
+        return
+    named = "; ".join(f"{place(recording, line, '')} in {line.function}" for line in lines[:_NAMED])
+    yield Symptom(
+        evidence=[
+            f"torch.compile breaks the graph at {counted(len(lines), 'place')}: {named}.",
+            "TORCH_LOGS=graph_breaks shows why; prints, .item() and branches on a tensor's values "
+            "are the most frequent reasons.",
+        ],
+        location=lines[0],
+        severity="moderate",
+    )
 
 
 _PRINT = {
@@ -114,56 +105,25 @@ _PRINT = {
     "text": 'print("seen")',
     "location": {"file": "/w/train.py", "line": 7, "function": "forward"},
 }
-
+_ASKED = {**_PRINT, "reason": "Call to `torch._dynamo.graph_break()`"}
+_TRACED = {"compiles_per_step": 0.0, "compile_s": 0.0, "steps_with": 0, "regions_per_step": 2.0}
+_LINE = {"file": "train.py", "line": 7, "function": "forward"}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=1,
     unit="graph break",
     source="PyTorch documentation (torch.compile): fullgraph=True is an error at any break",
     examine=_examine,
     fires=[
-        {"processes": [{"pid": 1, "compilation": {"graphs": 2, "breaks": [_PRINT]}}]},
-        {
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "compilation": {
-                    "compiles_per_step": 0.0,
-                    "compile_s": 0.0,
-                    "steps_with": 0,
-                    "regions_per_step": 2.0,
-                    "resumed": [{"file": "train.py", "line": 7, "function": "forward"}],
-                },
-            }
-        },
+        process(compilation={"graphs": 2, "breaks": [_PRINT]}),
+        trace(compilation={**_TRACED, "resumed": [_LINE]}),
     ],
     quiet=[
-        {"processes": [{"pid": 1, "compilation": {"graphs": 1}}]},
-        {"processes": [{"pid": 1}]},
-        {
-            "processes": [
-                {
-                    "pid": 1,
-                    "compilation": {
-                        "graphs": 2,
-                        "breaks": [{**_PRINT, "reason": "Call to `torch._dynamo.graph_break()`"}],
-                    },
-                }
-            ]
-        },
-        {
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "compilation": {
-                    "compiles_per_step": 0.0,
-                    "compile_s": 0.0,
-                    "steps_with": 0,
-                    "regions_per_step": 1.0,
-                },
-            }
-        },
+        process(compilation={"graphs": 1}),
+        process(),
+        process(compilation={"graphs": 2, "breaks": [_ASKED]}),
+        trace(compilation=_TRACED),
     ],
 )

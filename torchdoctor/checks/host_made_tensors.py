@@ -18,35 +18,33 @@ Not to be confused with
 The batch itself, which is new in each step and has to be moved.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.analysed import TO_DEVICE, calls_of, how_often, share_of_step
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TensorCall, process
 
-THRESHOLD = 0.01
 _NAMED = 3
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     calls = calls_of(recording, *TO_DEVICE)
     share = share_of_step(recording, calls)
-    if share is None or share < THRESHOLD:
+    if share is None or share < CHECK.threshold:
         return
-    evidence = []
-    for call in calls[:_NAMED]:
-        what = (
-            f"torch.{call.name}() is made on the CPU and then moved"
-            if call.kind == "made-then-moved"
-            else "the same unchanged tensor is moved again"
-        )
-        evidence.append(f"{place(recording, call.location, '')}: {what}, {how_often(call)}.")
     yield Symptom(
         share=share,
-        evidence=evidence,
+        evidence=[
+            f"{place(recording, call.location, '')}: {_described(call)}, {how_often(call)}."
+            for call in calls[:_NAMED]
+        ],
         location=calls[0].location,
         severity="high" if share >= 0.1 else "moderate",
     )
+
+
+def _described(call: TensorCall) -> str:
+    if call.kind == "made-then-moved":
+        return f"torch.{call.name}() is made on the CPU and then moved"
+    return "the same unchanged tensor is moved again"
 
 
 _CALL = {
@@ -56,33 +54,19 @@ _CALL = {
     "calls_per_step": 1.0,
     "bytes_per_step": 4e6,
     "sure": True,
+    "host_s": 0.001,
 }
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="memcpy",
-    threshold=THRESHOLD,
+    threshold=0.01,
     unit="% of the step",
     source="torchdoctor: the least share worth a trial; TorchTidy looks for the same",
     examine=_examine,
     fires=[
-        {
-            "processes": [
-                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 0.001}]}
-            ]
-        },
-        {
-            "processes": [
-                {"pid": 1, "tensor_calls": [{**_CALL, "kind": "moved-again", "host_s": 0.001}]}
-            ]
-        },
+        process(tensor_calls=[_CALL]),
+        process(tensor_calls=[{**_CALL, "kind": "moved-again"}]),
     ],
-    quiet=[
-        {
-            "processes": [
-                {"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, "host_s": 1e-6}]}
-            ]
-        }
-    ],
+    quiet=[process(tensor_calls=[{**_CALL, "host_s": 1e-6}])],
 )

@@ -23,70 +23,63 @@ A recurrent network that goes through time, whose turns depend on each other: th
 stay, or become the layer that PyTorch has for it.
 """
 
-from collections.abc import Iterator
+from typing import Any
 
 from torchdoctor.facts.analysed import element_loops, share_of_step
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
-THRESHOLD = 0.02  # of the step
 _FEWEST = 16  # turns a step
 _NAMED = 3
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    loops = [x for x in element_loops(recording) if x.calls_per_step >= _FEWEST]
+def _examine(recording: Recording) -> Symptoms:
+    loops = [loop for loop in element_loops(recording) if loop.calls_per_step >= _FEWEST]
     share = share_of_step(recording, loops)
-    if share is None or share < THRESHOLD:
+    if share is None or share < CHECK.threshold:
         return
-    evidence = [
-        f"{place(recording, loop.location, '')}: {loop.calls_per_step:.0f} turns a step, "
-        f"at most {loop.host_s * 1e3:.2f} ms: {loop.text}"
-        for loop in loops[:_NAMED]
-    ]
-    evidence.append("One operator over the whole tensor does the same in microseconds.")
     yield Symptom(
         share=share,
-        evidence=evidence,
+        evidence=[
+            *(
+                f"{place(recording, loop.location, '')}: {loop.calls_per_step:.0f} turns a step, "
+                f"at most {loop.host_s * 1e3:.2f} ms: {loop.text}"
+                for loop in loops[:_NAMED]
+            ),
+            "One operator over the whole tensor does the same in microseconds.",
+        ],
         location=loops[0].location,
     )
 
 
-_CALL = {
-    "kind": "element",
-    "name": "__getitem__",
-    "location": {"file": "/w/train.py", "line": 12},
-    "text": "total += x[i]",
-    "calls_per_step": 256.0,
-    "host_s": 0.001,
-    "sure": True,
-}
-
-
-def _calls(**changes: object) -> dict[str, object]:
-    return {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [{**_CALL, **changes}]}]}
-
-
-def _two_lines(host_s: float, function: str) -> dict[str, object]:
-    """Of one function; each line was noted with the time of the whole turn."""
-    places = [{"file": "/w/train.py", "line": line, "function": function} for line in (12, 13)]
-    rows = [{**_CALL, "host_s": host_s, "location": place} for place in places]
-    return {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": rows}]}
+def _calls(lines: int = 1, **changes: object) -> dict[str, Any]:
+    """Return a loop in which each line was noted with the time of the whole turn."""
+    call = {
+        "kind": "element",
+        "name": "__getitem__",
+        "text": "total += x[i]",
+        "calls_per_step": 256.0,
+        "host_s": 0.001,
+        "sure": True,
+        **changes,
+    }
+    places = [{"file": "/w/train.py", "line": 12 + i, "function": "train"} for i in range(lines)]
+    return process(tensor_calls=[{**call, "location": at} for at in places])
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.02,
     unit="% of the step",
     source="torchdoctor: the least share worth a change; TorchTidy looks for the same",
     examine=_examine,
-    fires=[_calls(), _two_lines(0.001, "train")],
+    fires=[_calls(), _calls(lines=2)],
     quiet=[
         _calls(host_s=1e-5),
         _calls(calls_per_step=10.0),
         _calls(kind="wait"),
-        _two_lines(0.00015, "train"),
+        _calls(lines=2, host_s=0.00015),
     ],
 )

@@ -24,33 +24,30 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 """
 
 import re
-from collections.abc import Iterator
 
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.preparation import inline_preparation
-from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom
+from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom, Symptoms, process
 
-# Innermost frames of a batch that somebody else makes: a queue, a lock, a pipe.
+# Innermost frames of a batch that another thread or process makes: a queue, a lock, a pipe.
 _WAITS = re.compile(r"(^|/)(threading|queue|selectors|socket)\.py |multiprocessing/|futures/")
-THRESHOLD = 0.05
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    found = inline_preparation(recording)
-    if found is None or found.share < THRESHOLD:
+def _examine(recording: Recording) -> Symptoms:
+    preparation = inline_preparation(recording)
+    if preparation is None or preparation.share < CHECK.threshold:
         return
-    evidence = [
-        _where(recording, found.top),
-        f"{found.share:.0%} of each step passes on the host between the end of a step and the "
-        "next forward, with no DataLoader at work.",
-        "A Dataset behind DataLoader workers prepares batches meanwhile; indexing in bulk, instead "
-        "of sample by sample, costs less in any case.",
-    ]
+    top = preparation.top
     yield Symptom(
-        share=found.share,
-        evidence=evidence,
-        location=found.top.location if found.top is not None else None,
-        severity="high" if found.share >= 0.2 else "moderate",
+        share=preparation.share,
+        evidence=[
+            _where(recording, top),
+            f"{preparation.share:.0%} of each step passes on the host between the end of a step "
+            "and the next forward, with no DataLoader at work.",
+            "A Dataset behind DataLoader workers prepares batches meanwhile; indexing in bulk, "
+            "instead of sample by sample, costs less in any case.",
+        ],
+        location=top.location if top is not None else None,
     )
 
 
@@ -74,46 +71,29 @@ _STACK = {
     "count": 90,
     "leaf": "numpy/core/memmap.py __getitem__",
 }
+_LOSS_READ = {
+    **_STACK,
+    "location": {"file": "/w/train.py", "line": 40, "function": "main"},
+    "leaf": "w/train.py main",
+    "text": "total += loss.item()",
+}
 _BOUNDARY = {"kind": "optimizer", "ident": 0}
-
+_STEPS = {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the step",
     source="XProf: moderately input-bound above 5 %",
     examine=_examine,
-    fires=[
-        {
-            "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
-            "processes": [{"pid": 1, "stacks": [_STACK]}],
-        }
-    ],
+    fires=[{"steps": _STEPS, **process(stacks=[_STACK])}],
     quiet=[
         {
-            "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
-            "processes": [
-                {"pid": 1, "stacks": [{**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}]}
-            ],
+            "steps": _STEPS,
+            **process(stacks=[{**_STACK, "leaf": "torch/optim/optimizer.py zero_grad"}]),
         },
-        {
-            "steps": {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007},
-            "processes": [
-                {
-                    "pid": 1,
-                    "stacks": [
-                        {
-                            "location": {"file": "/w/train.py", "line": 40, "function": "main"},
-                            "phase": "after_step",
-                            "count": 90,
-                            "leaf": "w/train.py main",
-                            "text": "total += loss.item()",
-                        }
-                    ],
-                }
-            ],
-        },
+        {"steps": _STEPS, **process(stacks=[_LOSS_READ])},
         {"steps": {"before_forward_s": 0.0001}},
     ],
 )

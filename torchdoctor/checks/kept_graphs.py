@@ -18,30 +18,26 @@ A hidden state that is carried on without `detach()`: its backward pass fails by
 step's loss, which lives until the next one replaces it.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 3
+from torchdoctor.words import CheckSpec, KeptGraph, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     kept = recording.main.kept_graphs
-    if not kept:
-        return
-    evidence = []
-    for one in kept:
-        name = f"'{one.name}'" if one.name else "Something that the training loop does not name"
-        where = place(recording, one.location, "")
-        evidence.append(
-            f"{where + ': ' if where else ''}{name} keeps {one.nodes_per_step:.0f} nodes of the "
-            "autograd graph of every step."
+    if kept:
+        yield Symptom(
+            evidence=[_described(recording, graph) for graph in kept],
+            location=next((graph.location for graph in kept if graph.location), None),
+            severity="moderate",
         )
-    yield Symptom(
-        evidence=evidence,
-        location=next((one.location for one in kept if one.location), None),
-        severity="moderate",
+
+
+def _described(recording: Recording, graph: KeptGraph) -> str:
+    name = f"'{graph.name}'" if graph.name else "Something that the training loop does not name"
+    where = place(recording, graph.location, "")
+    return (
+        f"{where + ': ' if where else ''}{name} keeps {graph.nodes_per_step:.0f} nodes of the "
+        "autograd graph of every step."
     )
 
 
@@ -52,18 +48,14 @@ _KEPT = {
     "text": "total += loss",
     "nodes_per_step": 30.0,
 }
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="other",
-    threshold=THRESHOLD,
+    threshold=3,
     unit="graphs of earlier steps that are kept",
     source="torchdoctor: graphs of earlier steps; a loop that frees them keeps at most one",
     examine=_examine,
-    fires=[
-        {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [_KEPT]}]},
-        {"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": [{"kind": "unknown"}]}]},
-    ],
-    quiet=[{"processes": [{"pid": 1, "analysed_steps": 6, "kept_graphs": []}]}],
+    fires=[process(kept_graphs=[_KEPT]), process(kept_graphs=[{"kind": "unknown"}])],
+    quiet=[process(kept_graphs=[])],
 )

@@ -21,39 +21,26 @@ Not to be confused with
 A loader that computes: there the number of cores limits how many workers help.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.facts.fetch_time import untold_wait
-from torchdoctor.facts.lookup import (
-    data_wait_share,
-    loader_cpu_share,
-    training_loaders,
-    workers_keep_up,
-)
+from torchdoctor.facts.fetch_time import untold_wait, waiting_loader
+from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
 from torchdoctor.facts.preparing_line import preparing_line
-from torchdoctor.facts.slow_reads import read_mounts_of
-from torchdoctor.words import CheckSpec, Recording, Symptom
-from torchdoctor.words.environment import SLOW_KINDS
-
-THRESHOLD = 0.5
-WAIT = 0.05
-_HARDLY_READ = 1e5  # bytes/s: a hard disk that seeks for each 4 kB still reads four times as much
-_ANYTHING = "storage, a network or a lock"
+from torchdoctor.facts.slow_reads import HARDLY_READ, read_mounts_of
+from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    share, busy = data_wait_share(recording), loader_cpu_share(recording)
-    loaders = training_loaders(recording)
-    if not loaders or share is None or share < WAIT or busy is None or busy >= THRESHOLD:
+def _examine(recording: Recording) -> Symptoms:
+    loader, busy = waiting_loader(recording), loader_cpu_share(recording)
+    if loader is None or busy is None or busy >= CHECK.threshold:
         return
     if untold_wait(recording) is not None:  # the report's doubts say it
         return
-    if workers_keep_up(recording):
-        return
-    loader = loaders[0]
     reads, unread = recording.sensors.read_bytes_per_s, _reads_nothing(recording)
-    waits_for = "a network, a lock, another process or a sleep" if unread else _ANYTHING
-    evidence = [f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for {waits_for}."]
+    cause = (
+        "a network, a lock, another process or a sleep"
+        if unread
+        else "storage, a network or a lock"
+    )
+    evidence = [f"Fetching a batch is only {busy:.0%} CPU time: the loader waits for {cause}."]
     if loader.sample_time_s is not None:
         evidence.append(
             f"One sample took {loader.sample_time_s * 1e3:.2f} ms, of the first batches of the "
@@ -68,41 +55,28 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
             if unread
             else f"The program reads {rate} from disk."
         )
-    yield Symptom(
-        share=share,
-        evidence=evidence,
-        location=loader.location,
-    )
+    share = data_wait_share(recording)
+    yield Symptom(share=share, evidence=evidence, location=loader.location)
 
 
 def _reads_nothing(recording: Recording) -> bool:
-    """Whether what is waited for is no storage; reads of network file systems go by no disk."""
+    """Return True if the wait is not for storage; reads of network file systems go by no disk."""
     reads = recording.sensors.read_bytes_per_s
     slow = any(mount.kind in SLOW_KINDS for mount in read_mounts_of(recording))
-    return reads is not None and reads < _HARDLY_READ and not slow
+    return reads is not None and reads < HARDLY_READ and not slow
 
 
 _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.08}
-
+_STEPS = {"data_wait_s": 0.008, "forward_s": 0.002}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.5,
     unit="% of the time of fetching is CPU time; a finding below it",
     source="torchdoctor: most of the fetch is no CPU time; SageMaker asks iowait > 50 %",
     phases=("data_wait_s", "loader_start_s"),
     examine=_examine,
-    fires=[
-        {
-            "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-            "processes": [{"pid": 1, "loaders": [_LOADER]}],
-        }
-    ],
-    quiet=[
-        {
-            "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-            "processes": [{"pid": 1, "loaders": [{**_LOADER, "sample_cpu_share": 0.95}]}],
-        }
-    ],
+    fires=[{"steps": _STEPS, **process(loaders=[_LOADER])}],
+    quiet=[{"steps": _STEPS, **process(loaders=[{**_LOADER, "sample_cpu_share": 0.95}])}],
 )

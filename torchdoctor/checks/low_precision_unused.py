@@ -17,35 +17,29 @@ TF32, which speeds up float32 products on NVIDIA GPUs since Ampere with less pre
 float32.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.hardware import compute_capability, low_precision
 from torchdoctor.facts.lookup import arithmetic_share, training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.3
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    share = arithmetic_share(recording)
+def _examine(recording: Recording) -> Symptoms:
+    share, dtype = arithmetic_share(recording), low_precision(recording)
     models = [m for m in training_models(recording) if m.linear + m.conv2d + m.attention > 0]
-    if not models or share is None or share < THRESHOLD or not _known(recording):
+    if not models or share is None or share < CHECK.threshold:
         return
-    dtype = low_precision(recording)
-    if dtype is None:
+    if dtype is None or not _known(recording):
         return
     model = max(models, key=lambda m: m.elements)
-    if model.autocast_forwards or model.dtypes != ["float32"]:
-        return
-    yield Symptom(
-        share=share,
-        evidence=[
-            f"{share:.0%} of the step is large operators in float32; this hardware has "
-            f"{dtype} units."
-        ],
-        location=model.location,
-        severity="moderate",
-    )
+    if not model.autocast_forwards and model.dtypes == ["float32"]:
+        yield Symptom(
+            share=share,
+            evidence=[
+                f"{share:.0%} of the step is large operators in float32; this hardware has "
+                f"{dtype} units."
+            ],
+            location=model.location,
+            severity="moderate",
+        )
 
 
 def _known(recording: Recording) -> bool:
@@ -54,66 +48,27 @@ def _known(recording: Recording) -> bool:
     return bool(recording.environment.cpu_features)
 
 
+_MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}
+_T4 = {"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}
+_AMX = {"environment": {"cpu_features": ["amx_bf16"]}, **process(models=[_MODEL])}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.3,
     unit="% of the step in large operators",
     source="torchdoctor; XProf marks tensor cores used for less than 10 % of the time",
     examine=_examine,
     fires=[
+        {**_AMX, **trace(compute_s=0.08)},
         {
-            "environment": {"cpu_features": ["amx_bf16"]},
-            "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08},
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}],
-                }
-            ],
-        },
-        {
-            "environment": {
-                "gpus": [{"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}]
-            },
+            "environment": {"gpus": [_T4]},
             "shares": {"gpu": 0.8},
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [
-                        {
-                            "ident": 0,
-                            "device": "cuda:0",
-                            "dtypes": ["float32"],
-                            "linear": 4,
-                            "forwards": 9,
-                        }
-                    ],
-                }
-            ],
+            **process(models=[{**_MODEL, "device": "cuda:0"}]),
         },
     ],
     quiet=[
-        {
-            "environment": {"cpu_features": ["avx2"]},
-            "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08},
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}],
-                }
-            ],
-        },
-        {
-            "environment": {"cpu_features": ["amx_bf16"]},
-            "trace": {"path": "t", "steps": 4, "step_s": 0.1, "compute_s": 0.08, "gather_s": 0.06},
-            "processes": [
-                {
-                    "pid": 1,
-                    "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}],
-                }
-            ],
-        },
+        {**_AMX, "environment": {"cpu_features": ["avx2"]}, **trace(compute_s=0.08)},
+        {**_AMX, **trace(compute_s=0.08, gather_s=0.06)},
     ],
 )

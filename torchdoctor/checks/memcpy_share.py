@@ -15,39 +15,34 @@ Not to be confused with
 Copies that run beside kernels: they cost nothing.
 """
 
-from collections.abc import Iterator
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, TreeQuestion, trace
 
-from torchdoctor.words import CheckSpec, Recording, Symptom, TreeQuestion
-
-THRESHOLD = 0.20
-MODERATE = 0.05
+_MODERATE = 0.05
 
 
 def _measure(recording: Recording) -> float | None:
-    shares, trace = recording.shares, recording.trace
+    shares, traced = recording.shares, recording.trace
     if shares.memcpy is None:
         return None
     blocked = 0.0
-    if trace is not None and trace.blocking_copy_exposed_s is not None and trace.step_s:
-        blocked = trace.blocking_copy_exposed_s / trace.step_s
+    if traced is not None and traced.blocking_copy_exposed_s is not None and traced.step_s:
+        blocked = traced.blocking_copy_exposed_s / traced.step_s
     return shares.memcpy + blocked
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    share = _measure(recording)
-    if share is None or share < MODERATE:
+def _examine(recording: Recording) -> Symptoms:
+    share, traced = _measure(recording), recording.trace
+    if share is None or share < _MODERATE:
         return
     evidence = [f"Copies, or the host blocked in them, take {share:.0%} of each step, exposed."]
-    trace = recording.trace
-    if trace is not None and trace.blocking_copy_s:
+    if traced is not None and traced.blocking_copy_s:
         evidence.append(
-            f"The host is blocked {trace.blocking_copy_s * 1e3:.1f} ms a step in copies."
+            f"The host is blocked {traced.blocking_copy_s * 1e3:.1f} ms a step in copies."
         )
-        if (trace.d2h_wait_s or 0.0) > trace.blocking_copy_s / 2:
+        if (to_host_s := traced.d2h_wait_s or 0.0) > traced.blocking_copy_s / 2:
             evidence.append(
-                f"{(trace.d2h_wait_s or 0.0) * 1e3:.1f} ms of that are copies to the host, which "
-                "wait until all is done that was launched before: what they wait for is not the "
-                "copy."
+                f"{to_host_s * 1e3:.1f} ms of that are copies to the host, which wait until all "
+                "is done that was launched before: what they wait for is not the copy."
             )
     yield Symptom(share=share, evidence=evidence)
 
@@ -56,7 +51,7 @@ CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="memcpy",
-    threshold=THRESHOLD,
+    threshold=0.20,
     unit="% of the step, exposed; moderate from 5 %",
     source="torchdoctor: the same bound as for data; XProf warns at 30 % of input time",
     question=TreeQuestion(
@@ -71,7 +66,7 @@ CHECK = CheckSpec(
         {"shares": {"memcpy": 0.3, "gpu": 0.5, "cpu": 0.2}},
         {
             "shares": {"memcpy": 0.03, "gpu": 0.32, "runtime": 0.52, "cpu": 0.11},
-            "trace": {"path": "t", "steps": 2, "step_s": 0.245, "blocking_copy_exposed_s": 0.09},
+            **trace(blocking_copy_exposed_s=0.04),
         },
     ],
     quiet=[
@@ -80,13 +75,7 @@ CHECK = CheckSpec(
         # Blocked in copies for long, but kernels run meanwhile.
         {
             "shares": {"memcpy": 0.01, "gpu": 0.9, "runtime": 0.06},
-            "trace": {
-                "path": "t",
-                "steps": 2,
-                "step_s": 0.1,
-                "blocking_copy_s": 0.05,
-                "blocking_copy_exposed_s": 0.001,
-            },
+            **trace(blocking_copy_s=0.05, blocking_copy_exposed_s=0.001),
         },
     ],
 )

@@ -22,43 +22,31 @@ Not to be confused with
 A cache that fills once, or an allocator that warms up.
 """
 
-from collections.abc import Iterator
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.01
+_SHORTEST_S = 3.0
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     growth, total = recording.sensors.rss_growth_bytes_per_s, recording.environment.memory_bytes
-    if growth is None or not total or growth * 60.0 < THRESHOLD * total:
+    if growth is None or not total or recording.sensors.window_s < _SHORTEST_S:
         return
-    if recording.sensors.window_s < 3.0:
-        return
-    yield Symptom(
-        evidence=[f"Resident memory grows by {growth / 2**20:.1f} MiB a second."],
-        severity="moderate",
-    )
+    if growth * 60.0 >= CHECK.threshold * total:
+        yield Symptom(
+            evidence=[f"Resident memory grows by {growth / 2**20:.1f} MiB a second."],
+            severity="moderate",
+        )
 
 
+_MEMORY = {"environment": {"memory_bytes": 2**34}}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="other",
-    threshold=THRESHOLD,
+    threshold=0.01,
     unit="% of the machine's memory per minute",
     source="torchdoctor: the machine is full after 100 minutes",
     examine=_examine,
-    fires=[
-        {
-            "sensors": {"rss_growth_bytes_per_s": 1e8, "window_s": 10.0},
-            "environment": {"memory_bytes": 2**34},
-        }
-    ],
-    quiet=[
-        {
-            "sensors": {"rss_growth_bytes_per_s": 0.0, "window_s": 10.0},
-            "environment": {"memory_bytes": 2**34},
-        }
-    ],
+    fires=[{"sensors": {"rss_growth_bytes_per_s": 1e8, "window_s": 10.0}, **_MEMORY}],
+    quiet=[{"sensors": {"rss_growth_bytes_per_s": 0.0, "window_s": 10.0}, **_MEMORY}],
 )

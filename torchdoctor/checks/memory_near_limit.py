@@ -14,42 +14,28 @@ Not to be confused with
 Memory that torch keeps for later: NVML counts it as used.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.9
+from torchdoctor.facts.hardware import NEARLY_FULL, gpu_memory_share
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
-    peak = recording.sensors.gpu_memory_peak_bytes
-    if not total or peak is None or peak < THRESHOLD * total:
-        return
-    yield Symptom(
-        evidence=[f"{peak / total:.0%} of the GPU's memory is in use."],
-        severity="moderate",
-    )
+def _examine(recording: Recording) -> Symptoms:
+    share = gpu_memory_share(recording)
+    if share is not None and share >= CHECK.threshold:
+        yield Symptom(
+            evidence=[f"{share:.0%} of the GPU's memory is in use."],
+            severity="moderate",
+        )
 
 
+_GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=NEARLY_FULL,
     unit="% of the GPU's memory",
     source="TensorBoard profiler plugin: 90 %",
     examine=_examine,
-    fires=[
-        {
-            "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
-            "sensors": {"gpu_memory_peak_bytes": 95},
-        }
-    ],
-    quiet=[
-        {
-            "environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]},
-            "sensors": {"gpu_memory_peak_bytes": 50},
-        }
-    ],
+    fires=[{"sensors": {"gpu_memory_peak_bytes": 95}, **_GPUS}],
+    quiet=[{"sensors": {"gpu_memory_peak_bytes": 50}, **_GPUS}],
 )

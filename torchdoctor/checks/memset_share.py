@@ -20,99 +20,86 @@ Copies (memcpy-share). Kernels that compute and write zeros, as a mask or a drop
 """
 
 import re
-from collections.abc import Iterator
 
-from torchdoctor.words import CheckSpec, Operator, Recording, Symptom
+from torchdoctor.facts.lookup import spent_s
+from torchdoctor.words import CheckSpec, Operator, Recording, Symptom, Symptoms, process, trace
 
-THRESHOLD = 0.05
-_HIGH = 0.2
 _NAMED = 3
 _FILLS = re.compile(r"aten::(?:(?:_foreach_)?zero_|fill_|(?:new_)?(?:zeros|ones|full)(?:_like)?)")
 _EMBEDDING = "aten::embedding_dense_backward"
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    fills, share = _fills(recording), _share(recording)
-    if share is None or share < THRESHOLD:
+def _examine(recording: Recording) -> Symptoms:
+    traced = recording.trace
+    if traced is None or not traced.step_s:
         return
-    evidence = [f"Filling memory with a constant takes {share:.0%} of each step."]
-    for one in fills[:_NAMED]:
-        sizes = f", most often {one.shapes}" if one.shapes else ""
-        evidence.append(
-            f"{one.name}: {one.calls_per_step:.3g} calls and {_spent(one) * 1e3:.3g} ms a step"
-            f"{sizes}."
-        )
+    fills = [x for x in traced.operators if _FILLS.fullmatch(x.name) and spent_s(x) > 0]
+    share = max(sum(map(spent_s, fills)) / traced.step_s, recording.shares.memset or 0.0)
+    if share < CHECK.threshold:
+        return
+    share = min(share, 1.0)
+    costliest = sorted(fills, key=spent_s, reverse=True)[:_NAMED]
     yield Symptom(
         share=share,
-        evidence=evidence + _advice(recording),
+        evidence=[
+            f"Filling memory with a constant takes {share:.0%} of each step.",
+            *map(_described, costliest),
+            *_advice(recording, traced.operators),
+        ],
         location=recording.main.flags.zero_grad_location,
-        severity="high" if share >= _HIGH else "moderate",
     )
 
 
-def _fills(recording: Recording) -> list[Operator]:
-    """Operators that fill, the costliest first."""
-    operators = recording.trace.operators if recording.trace is not None else []
-    found = [one for one in operators if _FILLS.fullmatch(one.name) and _spent(one) > 0]
-    return sorted(found, key=lambda one: -_spent(one))
+def _described(fill: Operator) -> str:
+    sizes = f", most often {fill.shapes}" if fill.shapes else ""
+    return (
+        f"{fill.name}: {fill.calls_per_step:.3g} calls and {spent_s(fill) * 1e3:.3g} ms a step"
+        f"{sizes}."
+    )
 
 
-def _spent(operator: Operator) -> float:
-    return operator.self_s if operator.device_s is None else operator.device_s
-
-
-def _share(recording: Recording) -> float | None:
-    """Share of the step, 0 to 1; None without a trace."""
-    trace = recording.trace
-    if trace is None or not trace.step_s:
-        return None
-    by_operators = sum(map(_spent, _fills(recording))) / trace.step_s
-    return min(max(by_operators, recording.shares.memset or 0.0), 1.0)
-
-
-def _advice(recording: Recording) -> list[str]:
-    flags, trace = recording.main.flags, recording.trace
-    said = []
-    if flags.zero_grad_to_zero:
-        said.append("zero_grad(set_to_none=False) is one reason: set_to_none=True writes nothing.")
-    if trace is not None and any(one.name == _EMBEDDING for one in trace.operators):
-        said.append(
+def _advice(recording: Recording, operators: list[Operator]) -> list[str]:
+    advice = []
+    if recording.main.flags.zero_grad_to_zero:
+        advice.append(
+            "zero_grad(set_to_none=False) is one reason: set_to_none=True writes nothing."
+        )
+    if any(operator.name == _EMBEDDING for operator in operators):
+        advice.append(
             "The gradient of an embedding is a tensor of the whole table: nn.Embedding(..., "
             "sparse=True), with an optimizer that takes it, writes the rows used alone."
         )
-    said.append(
+    return [
+        *advice,
         "A tensor that is filled in every step can be made once before the loop, and one that is "
-        "overwritten as a whole with torch.empty."
-    )
-    return said
+        "overwritten as a whole with torch.empty.",
+    ]
 
 
-_FILL = {"name": "aten::fill_", "calls_per_step": 8.0, "self_s": 0.002, "shapes": "[4096, 4096]"}
-_TRACE = {"path": "t", "steps": 4, "step_s": 0.01}
-
+_FILL = {"name": "aten::fill_", "calls_per_step": 8.0, "self_s": 0.02, "shapes": "[4096, 4096]"}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="memcpy",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the step",
     source="torchdoctor: as for other time that computes nothing (XProf: 5 % of input)",
     examine=_examine,
     fires=[
-        {"trace": {**_TRACE, "operators": [_FILL]}},
-        {"trace": {**_TRACE, "operators": [_FILL, {**_FILL, "name": _EMBEDDING}]}},
-        {"trace": {**_TRACE, "has_device": True}, "shares": {"memset": 0.12, "gpu": 0.88}},
+        trace(operators=[_FILL]),
+        trace(operators=[_FILL, {**_FILL, "name": _EMBEDDING}]),
+        {**trace(has_device=True), "shares": {"memset": 0.12, "gpu": 0.88}},
         {
-            "trace": {**_TRACE, "operators": [{**_FILL, "self_s": 1e-5, "device_s": 0.001}]},
-            "processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 30}}],
+            **trace(operators=[{**_FILL, "self_s": 1e-4, "device_s": 0.01}]),
+            **process(flags={"zero_grad_to_zero": 30}),
         },
     ],
     quiet=[
-        {"trace": {**_TRACE, "operators": [{**_FILL, "self_s": 1e-4}]}},
-        # On a GPU the host's time to launch it is not what is asked.
-        {"trace": {**_TRACE, "operators": [{**_FILL, "device_s": 1e-5}]}},
-        {"trace": {**_TRACE, "operators": [{**_FILL, "name": "aten::mm"}]}},
-        {"trace": {**_TRACE, "has_device": True}, "shares": {"memset": 0.01, "gpu": 0.99}},
+        trace(operators=[{**_FILL, "self_s": 1e-3}]),
+        # On a GPU the host's time to launch it does not count.
+        trace(operators=[{**_FILL, "device_s": 1e-4}]),
+        trace(operators=[{**_FILL, "name": "aten::mm"}]),
+        {**trace(has_device=True), "shares": {"memset": 0.01, "gpu": 0.99}},
         {"shares": {"cpu": 1.0}},
     ],
 )

@@ -19,47 +19,43 @@ Not to be confused with
 The number of classes of a small head: its product takes no time.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.padding import PaddingGain, padding_gains
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 8
+from torchdoctor.facts.padding import padding_gains
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    timed = padding_gains(recording)
-    if timed:
-        yield from _gains([one for one in timed if one.worthwhile])
-        return
+def _examine(recording: Recording) -> Symptoms:
+    gains = padding_gains(recording)
+    if worthwhile := [gain for gain in gains if gain.worthwhile]:
+        shares = [gain.step_share for gain in worthwhile if gain.step_share is not None]
+        yield Symptom(
+            share=min(sum(shares), 1.0) if shares else None,
+            evidence=[f"{gain.text}." for gain in worthwhile],
+            severity="advice",
+        )
+    elif not gains and _uses_tensor_cores(recording):  # what was timed goes before what is likely
+        models = [model for model in training_models(recording) if model.odd_sizes]
+        layers = [layer for model in models for layer in model.odd_sizes]
+        if layers:
+            yield Symptom(
+                evidence=[f"No multiples of 8: {'; '.join(layers[:4])}."],
+                location=models[0].location,
+                severity="advice",
+            )
+
+
+def _uses_tensor_cores(recording: Recording) -> bool:
     if not recording.has_gpu or (compute_capability(recording) or (0, 0)) < (7, 0):
-        return
+        return False
     models = [model for model in training_models(recording) if model.odd_sizes]
     low = any(m.autocast_forwards or set(m.dtypes) & {"bfloat16", "float16"} for m in models)
-    if not models or not (low or recording.main.flags.matmul_tf32):
-        return
-    layers = [layer for model in models for layer in model.odd_sizes]
-    yield Symptom(
-        evidence=[f"No multiples of 8: {'; '.join(layers[:4])}."],
-        location=models[0].location,
-        severity="advice",
-    )
+    return low or bool(recording.main.flags.matmul_tf32)
 
 
-def _gains(found: list[PaddingGain]) -> Iterator[Symptom]:
-    if not found:
-        return
-    known = [one.step_share for one in found if one.step_share is not None]
-    yield Symptom(
-        share=min(sum(known), 1.0) if known else None,
-        evidence=[f"{one.text}." for one in found],
-        severity="advice",
-    )
-
-
-_GPU = {"index": 0, "name": "A100", "compute_capability": "8.0"}
+_ON_A100 = {
+    "environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]},
+}
 _MODEL = {
     "ident": 0,
     "forwards": 60,
@@ -78,30 +74,20 @@ _PADDED = {
     "speedups": [1.3, 1.32, 1.28, 1.31],
 }
 _NO_GAIN = {**_PADDED, "speedups": [0.98, 1.01, 1.0, 1.02]}
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=8,
     unit="elements, of which sizes are to be multiples",
     source="NVIDIA, Matrix Multiplication Background: multiples of 16 bytes (8 halves)",
     examine=_examine,
-    fires=[
-        {"environment": {"gpus": [_GPU]}, "processes": [{"pid": 1, "models": [_MODEL]}]},
-        {"processes": [{"pid": 1, "padded_products": [_PADDED]}]},
-    ],
+    fires=[{**_ON_A100, **process(models=[_MODEL])}, process(padded_products=[_PADDED])],
     quiet=[
         # Timed, and found to gain nothing: whatever the sizes would let one expect.
-        {
-            "environment": {"gpus": [_GPU]},
-            "processes": [{"pid": 1, "models": [_MODEL], "padded_products": [_NO_GAIN]}],
-        },
-        {"processes": [{"pid": 1, "padded_products": [{**_PADDED, "alone_s": 1e-6}]}]},
-        {"processes": [{"pid": 1, "models": [{**_MODEL, "device": "cpu"}]}]},
-        {
-            "environment": {"gpus": [_GPU]},
-            "processes": [{"pid": 1, "models": [{**_MODEL, "odd_sizes": []}]}],
-        },
+        {**_ON_A100, **process(models=[_MODEL], padded_products=[_NO_GAIN])},
+        process(padded_products=[{**_PADDED, "alone_s": 1e-6}]),
+        process(models=[{**_MODEL, "device": "cpu"}]),
+        {**_ON_A100, **process(models=[{**_MODEL, "odd_sizes": []}])},
     ],
 )

@@ -14,32 +14,26 @@ Not to be confused with
 The closure of LBFGS, which is forward and backward.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.2
+from torchdoctor.facts.lookup import phase_share
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    steps = recording.steps
-    if steps is None or steps.mean_s <= 0 or steps.optimizer_s / steps.mean_s < THRESHOLD:
-        return
-    share = steps.optimizer_s / steps.mean_s
-    location = recording.main.optimizers[0].location if recording.main.optimizers else None
-    yield Symptom(
-        share=share,
-        evidence=[f"optimizer.step() takes {share:.0%} of each step."],
-        location=location,
-        severity="moderate",
-    )
+def _examine(recording: Recording) -> Symptoms:
+    share, optimizers = phase_share(recording, "optimizer_s"), recording.main.optimizers
+    if share is not None and share >= CHECK.threshold:
+        yield Symptom(
+            share=share,
+            evidence=[f"optimizer.step() takes {share:.0%} of each step."],
+            location=optimizers[0].location if optimizers else None,
+            severity="moderate",
+        )
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.2,
     unit="% of the step",
     source="torchdoctor: a fifth of the step is worth a look",
     phases=("optimizer_s",),

@@ -14,28 +14,21 @@ Not to be confused with
 The program's own loader workers.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.25
+from torchdoctor.facts.other_load import MUCH, load_words
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    busy, usable = recording.sensors.other_load_cpus, recording.environment.cpus
-    if busy is None or busy < THRESHOLD * max(usable, 1.0):
-        return
-    yield Symptom(
-        evidence=[f"Other programs keep {busy:.1f} of {usable:g} usable CPUs busy."],
-        severity="advice",
-    )
+def _examine(recording: Recording) -> Symptoms:
+    load = load_words(recording.sensors.other_load_cpus, recording.environment.cpus)
+    if load is not None:
+        yield Symptom(evidence=[f"Other programs keep {load} busy."], severity="advice")
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="other",
-    threshold=THRESHOLD,
+    threshold=MUCH,
     unit="% of the usable CPUs, kept busy by other programs",
     source="torchdoctor: a quarter of the machine is missing then",
     examine=_examine,

@@ -16,75 +16,55 @@ Small copies of a few bytes, such as a learning rate: they are not worth pinning
 host: they wait for the device, whatever memory they end in (see sync-in-step).
 """
 
-from collections.abc import Iterator
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
+from torchdoctor.words.figures import counted
 
-from torchdoctor.facts.counts import counted
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 1.0
-LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
+_LEAST_SHARE = 0.005  # of the step; less is not worth pinning for
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    trace, steps = recording.trace, recording.steps
-    pageable = trace.pageable_copies if trace is not None else None
+def _examine(recording: Recording) -> Symptoms:
+    traced, steps = recording.trace, recording.steps
+    pageable = traced.pageable_copies if traced is not None else None
     if pageable is None and steps is not None:
         pageable = steps.pageable_copies_per_step
-    if pageable is None or pageable < THRESHOLD:
+    if pageable is None or pageable < CHECK.threshold:
         return
     evidence = [f"From pageable memory: {counted(pageable, 'copy', 'copies')} a step."]
     share = None
-    if trace is not None and trace.pageable_wait_s is not None and trace.step_s:
+    if traced is not None and traced.pageable_wait_s is not None and traced.step_s:
         # What kernels hide costs nothing: only the exposed part of the wait is the step's.
-        exposed = (trace.shares.memcpy or 0.0) + (trace.shares.runtime or 0.0)
-        share = min(trace.pageable_wait_s / trace.step_s, exposed)
-        if share < LEAST_SHARE:
+        exposed = (traced.shares.memcpy or 0.0) + (traced.shares.runtime or 0.0)
+        share = min(traced.pageable_wait_s / traced.step_s, exposed)
+        if share < _LEAST_SHARE:
             return
         evidence.append(
-            f"They hold the host {trace.pageable_wait_s * 1e3:.1f} ms of a "
-            f"{trace.step_s * 1e3:.1f} ms step."
+            f"They hold the host {traced.pageable_wait_s * 1e3:.1f} ms of a "
+            f"{traced.step_s * 1e3:.1f} ms step."
         )
     yield Symptom(
-        share=share,
-        evidence=evidence,
-        severity="high" if share is not None and share >= 0.1 else "moderate",
+        share=share, evidence=evidence, severity="high" if (share or 0.0) >= 0.1 else "moderate"
     )
 
-
-_FEW_BYTES = {"pageable_copies": 9.0, "pageable_wait_s": 0.00007}
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="memcpy",
-    threshold=THRESHOLD,
+    threshold=1.0,
     unit="pageable copy in each step",
     source="Nsight Systems' expert rule cuda_memcpy_async: pageable memory",
     share_field="memcpy",
     examine=_examine,
     fires=[
-        {
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "step_s": 0.1,
-                "pageable_copies": 2.0,
-                "pageable_wait_s": 0.02,
-                "shares": {"gpu": 0.7, "memcpy": 0.1, "runtime": 0.2},
-            }
-        }
+        trace(
+            pageable_copies=2.0,
+            pageable_wait_s=0.02,
+            shares={"gpu": 0.7, "memcpy": 0.1, "runtime": 0.2},
+        )
     ],
     quiet=[
-        {"trace": {"path": "t", "steps": 4, "step_s": 0.1, "pageable_copies": 0.0}},
-        {
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "step_s": 0.1,
-                **_FEW_BYTES,
-                "shares": {"runtime": 0.5},
-            }
-        },
+        trace(pageable_copies=0.0),
+        trace(pageable_copies=9.0, pageable_wait_s=0.00007, shares={"runtime": 0.5}),
         {},
     ],
 )

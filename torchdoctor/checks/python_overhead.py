@@ -17,56 +17,29 @@ Waiting for data, which is counted elsewhere; longer stretches without any opera
 program does something of its own or sleeps (outside-operators, work-outside-model).
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import overhead_share
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.3
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    share = overhead_share(recording)
-    if share is None or share < THRESHOLD:
+def _examine(recording: Recording) -> Symptoms:
+    share, traced = overhead_share(recording), recording.trace
+    if share is None or share < CHECK.threshold:
         return
-    trace = recording.trace
-    calls = trace.operator_calls_per_step if trace is not None else None
     evidence = [f"Python, dispatch and small operators take {share:.0%} of the profiled step."]
-    if calls:
-        evidence.append(f"{calls:.0f} operators run in each step.")
+    if traced is not None and traced.operator_calls_per_step:
+        evidence.append(f"{traced.operator_calls_per_step:.0f} operators run in each step.")
     yield Symptom(share=share, evidence=evidence, severity="moderate")
 
 
+_CPU = {"shares": {"cpu": 1.0}}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.3,
     unit="% of the step",
     source="torchdoctor; XProf marks launching from 3 % of the step on, as high from 15 %",
     examine=_examine,
-    fires=[
-        {
-            "shares": {"cpu": 1.0},
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "step_s": 0.01,
-                "python_s": 0.003,
-                "small_operator_s": 0.004,
-            },
-        }
-    ],
-    quiet=[
-        {
-            "shares": {"cpu": 1.0},
-            "trace": {
-                "path": "t",
-                "steps": 4,
-                "step_s": 0.01,
-                "python_s": 0.0003,
-                "small_operator_s": 0.0004,
-            },
-        }
-    ],
+    fires=[{**_CPU, **trace(python_s=0.03, small_operator_s=0.04)}],
+    quiet=[{**_CPU, **trace(python_s=0.003, small_operator_s=0.004)}],
 )

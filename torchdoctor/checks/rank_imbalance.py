@@ -24,64 +24,57 @@ Not to be confused with
 Communication that is slow by itself: then all ranks wait alike, and none of them computes longer.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from torchdoctor.words import CheckSpec, RankTime, Recording, Symptom
+from torchdoctor.words import CheckSpec, RankTime, Recording, Symptom, Symptoms
 
-THRESHOLD = 0.10
+_NAMED = 0.01  # of the difference, from which a part of it is named
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     ranks = recording.ranks
-    step_s = max((one.step_s for one in ranks), default=0.0)
+    step_s = max((rank.step_s for rank in ranks), default=0.0)
     if len(ranks) < 2 or step_s <= 0:
         return
     slowest = max(ranks, key=_own_s)
     mean_s = sum(map(_own_s, ranks)) / len(ranks)
     share = (_own_s(slowest) - mean_s) / step_s
-    if share < THRESHOLD:
+    if share < CHECK.threshold:
         return
     evidence = [
         f"Rank {slowest.rank} works {_own_s(slowest) * 1e3:.1f} ms of each step, the mean of "
-        f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it."
+        f"{len(ranks)} ranks is {mean_s * 1e3:.1f} ms: the others wait for it.",
+        "What it takes longer than the others: "
+        f"{_difference(slowest, [rank for rank in ranks if rank is not slowest])}.",
     ]
-    others = [one for one in ranks if one is not slowest]
-    evidence.append(f"What it takes longer than the others: {_difference(slowest, others)}.")
     if slowest.last_share is not None and slowest.last_share > 1.0 / len(ranks):
         evidence.append(f"It comes last to {slowest.last_share:.0%} of the collectives.")
-    yield Symptom(
-        share=share,
-        evidence=evidence,
-    )
+    yield Symptom(share=share, evidence=evidence)
 
 
-def _difference(slowest: RankTime, others: list[RankTime]) -> str:
-    """Of its own time, what is more than the others' on average, the most first."""
-    more = {
-        what: part(slowest) - sum(map(part, others)) / len(others) for what, part in _PARTS.items()
-    }
-    least = _SAID * sum(more.values())
-    told = [what for what in sorted(more, key=lambda what: -more[what]) if more[what] >= least]
-    return ", ".join(f"{what} +{more[what] * 1e3:.3g} ms" for what in told)
+def _difference(slowest: RankTime, rest: list[RankTime]) -> str:
+    """Return the parts of its own time that exceed the mean of the rest, the largest first."""
+    more = {name: part(slowest) - sum(map(part, rest)) / len(rest) for name, part in _PARTS.items()}
+    least = _NAMED * sum(more.values())
+    parts = sorted(more.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} +{more_s * 1e3:.3g} ms" for name, more_s in parts if more_s >= least)
 
 
-def _own_s(one: RankTime) -> float:
-    return one.step_s - (one.communication_exposed_s or 0.0)
+def _own_s(rank: RankTime) -> float:
+    return rank.step_s - (rank.communication_exposed_s or 0.0)
 
 
-_SAID = 0.01  # of the difference
 _PARTS: dict[str, Callable[[RankTime], float]] = {
-    "kernels": lambda one: one.kernel_s,
-    "waiting for data": lambda one: one.data_loader_s,
-    "host and copies": lambda one: _own_s(one) - one.kernel_s - one.data_loader_s,
+    "kernels": lambda rank: rank.kernel_s,
+    "waiting for data": lambda rank: rank.data_loader_s,
+    "host and copies": lambda rank: _own_s(rank) - rank.kernel_s - rank.data_loader_s,
 }
 _EVEN = {"path": "t", "step_s": 0.1, "communication_exposed_s": 0.02}
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="communication",
-    threshold=THRESHOLD,
+    threshold=0.10,
     unit="% of the step that the slowest rank works longer than the mean",
     source="torchdoctor: less is within what steps differ from each other",
     examine=_examine,

@@ -29,33 +29,40 @@ The first compilation, which every process pays once. Graph breaks, which cut a 
 What compiling cost in a trial of torch-compile: the report says that of the trial.
 """
 
-from collections.abc import Iterator
+from typing import Any
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import CheckSpec, Compilation, Recording, Symptom, TracedCompilation
+from torchdoctor.words import (
+    CheckSpec,
+    Compilation,
+    CompileReason,
+    Recording,
+    Symptom,
+    Symptoms,
+    TracedCompilation,
+    process,
+    trace,
+)
+from torchdoctor.words.figures import counted
 from torchdoctor.words.program import on_sizes
 
-THRESHOLD = 0.05
 _NORMAL = 3  # further versions of a function: the last batch, evaluation, the last batch of that
 _NAMED = 3
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    compiled, trace = recording.main.compilation, recording.trace
-    if compiled is not None:
-        yield from _counted(recording, compiled)
-        return
-    if trace is None or trace.compilation is None or not trace.step_s or not trace.steps:
-        return
-    share = trace.compilation.compile_s / trace.step_s
-    if share >= THRESHOLD:
-        yield _traced(trace.compilation, share, trace.steps)
+def _examine(recording: Recording) -> Symptoms:
+    compiled, traced = recording.main.compilation, recording.trace
+    if compiled is not None:  # a run's own counters know more than a trace
+        yield from _of_run(recording, compiled)
+    elif traced is not None and traced.compilation is not None and traced.step_s and traced.steps:
+        share = traced.compilation.compile_s / traced.step_s
+        if share >= CHECK.threshold:
+            yield _of_trace(traced.compilation, share, traced.steps)
 
 
-def _counted(recording: Recording, compiled: Compilation) -> Iterator[Symptom]:
+def _of_run(recording: Recording, compiled: Compilation) -> Symptoms:
     share = compiled.later_s / compiled.watched_s if compiled.watched_s > 0 else 0.0
-    often = compiled.later_most > _NORMAL and share >= THRESHOLD
+    often = compiled.later_most > _NORMAL and share >= CHECK.threshold
     if not often and not compiled.gave_up:
         return
     evidence = []
@@ -65,62 +72,60 @@ def _counted(recording: Recording, compiled: Compilation) -> Iterator[Symptom]:
             f"first training step: {compiled.later_s:.3g} s of the {compiled.watched_s:.3g} s "
             "since then."
         )
-    reasons = compiled.recompile_reasons
-    evidence += [f"{_where(recording, one)}{one.reason}." for one in reasons[:_NAMED]]
+    reasons, gave_up = compiled.recompile_reasons, compiled.gave_up
+    evidence += [f"{_where(recording, why)}{why.reason}." for why in reasons[:_NAMED]]
     evidence += [
-        f"torch has given {one.function} up, which runs as if it was not compiled: {one.reason}."
-        for one in compiled.gave_up[:_NAMED]
+        f"torch has given {lost.function} up, which runs as if it was not compiled: {lost.reason}."
+        for lost in gave_up[:_NAMED]
     ]
-    evidence += _advice([one.reason for one in reasons] + [one.reason for one in compiled.gave_up])
     yield Symptom(
         share=share or None,
-        evidence=evidence,
+        evidence=evidence
+        + _advice([*(why.reason for why in reasons), *(lost.reason for lost in gave_up)]),
         location=reasons[0].location if reasons else None,
     )
 
 
-def _where(recording: Recording, one: object) -> str:
-    location = getattr(one, "location", None)
-    return "" if location is None else f"{place(recording, location, '')}: "
+def _where(recording: Recording, why: CompileReason) -> str:
+    return "" if why.location is None else f"{place(recording, why.location, '')}: "
 
 
 def _advice(reasons: list[str]) -> list[str]:
-    """What to do about guards that fail, by what they guard."""
-    said = []
+    """Return what helps against guards that fail, by what they guard."""
+    advice = []
     if any(on_sizes(reason) for reason in reasons):
-        said.append(
+        advice.append(
             "Sizes vary: torch.compile(..., dynamic=True), or torch._dynamo.mark_dynamic(x, 0) "
             "before the call, makes one version for all; drop_last=True or padding makes fewer "
             "sizes."
         )
     if any(" == " in reason and not on_sizes(reason) for reason in reasons):
-        said.append(
+        advice.append(
             "A Python value that changes is compiled in as a constant: keep it as a tensor "
             "(register_buffer), or change it outside of what is compiled."
         )
-    return said or ["TORCH_LOGS=recompiles shows each guard that fails."]
+    return advice or ["TORCH_LOGS=recompiles shows each guard that fails."]
 
 
-def _traced(compiled: TracedCompilation, share: float, steps: int) -> Symptom:
+def _of_trace(compiled: TracedCompilation, share: float, steps: int) -> Symptom:
     often = counted(round(compiled.compiles_per_step * steps), "function")
     evidence = [
         f"torch.compile is at work in {compiled.steps_with} of the {steps} steps, on {often}: "
         f"{share:.0%} of the mean step."
     ]
-    first = compiled.again == 0
-    if first:
+    if compiled.again == 0:
         evidence.append(
             "All of them are compiled for the first time: the trace begins too early to show "
             "training; torch.profiler.schedule(wait=10, ...) leaves these steps out."
         )
-    else:
-        if compiled.again:
-            evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
-        evidence.append(
-            "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
-            "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
-        )
-    return Symptom(share=share, evidence=evidence, severity="advice" if first else None)
+        return Symptom(share=share, evidence=evidence, severity="advice")
+    if compiled.again:
+        evidence.append(f"{compiled.again} of them are further versions: a guard has failed.")
+    evidence.append(
+        "TORCH_LOGS=recompiles shows each guard that fails; where sizes vary, dynamic=True or "
+        "torch._dynamo.mark_dynamic(x, 0) makes one version for all."
+    )
+    return Symptom(share=share, evidence=evidence)
 
 
 _SIZES = {
@@ -128,55 +133,49 @@ _SIZES = {
     "location": {"file": "/w/train.py", "line": 9, "function": "forward"},
     "count": 5,
 }
-_AGAIN = {
-    "graphs": 7,
-    "compile_s": 9.0,
-    "recompiles": 6,
-    "recompile_reasons": [_SIZES],
-    "watched_s": 12.0,
-    "later_recompiles": 5,
-    "later_most": 5,
-    "later_s": 6.0,
-}
-_TRACED = {"compiles_per_step": 0.5, "compile_s": 0.006, "steps_with": 2, "regions_per_step": 2.0}
+_GIVEN_UP = {"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}
 
 
-def _run(**changes: object) -> dict[str, object]:
-    return {"processes": [{"pid": 1, "compilation": {**_AGAIN, **changes}}]}
-
-
-def _of_a_trace(**changes: object) -> dict[str, object]:
-    return {
-        "trace": {"path": "t", "steps": 4, "step_s": 0.01, "compilation": {**_TRACED, **changes}}
+def _run(**changes: object) -> dict[str, Any]:
+    again = {
+        "graphs": 7,
+        "compile_s": 9.0,
+        "recompiles": 6,
+        "recompile_reasons": [_SIZES],
+        "watched_s": 12.0,
+        "later_recompiles": 5,
+        "later_most": 5,
+        "later_s": 6.0,
     }
+    return process(compilation={**again, **changes})
+
+
+def _traced(**changes: object) -> dict[str, Any]:
+    work = {"compiles_per_step": 0.5, "compile_s": 0.06, "steps_with": 2, "regions_per_step": 2.0}
+    return trace(compilation={**work, **changes})
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the time since the first step",
     source="torchdoctor: as for waiting for data (XProf: 5 %); "
     "four and more versions more of one function",
     examine=_examine,
     fires=[
         _run(),
-        _run(
-            later_recompiles=0,
-            later_most=0,
-            later_s=0.0,
-            gave_up=[{"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}],
-        ),
-        _of_a_trace(again=2),
-        _of_a_trace(again=0),
-        _of_a_trace(),
+        _run(later_recompiles=0, later_most=0, later_s=0.0, gave_up=[_GIVEN_UP]),
+        _traced(again=2),
+        _traced(again=0),
+        _traced(),
     ],
     quiet=[
         _run(later_recompiles=2, later_most=2),  # a last and smaller batch, and evaluation
         _run(later_recompiles=15, later_most=3),  # in five pieces, with evaluation's last batch
         _run(later_s=0.1),
-        {"processes": [{"pid": 1}]},
-        _of_a_trace(compile_s=0.0, compiles_per_step=0.0, steps_with=0),
+        process(),
+        _traced(compile_s=0.0, compiles_per_step=0.0, steps_with=0),
     ],
 )

@@ -29,28 +29,25 @@ The GPU's utilization, which is high as soon as any kernel runs. Work that is do
 checkpointing) is counted twice here, so this MFU is then too high.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.1
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    trace = recording.trace
-    work = trace.matrix_work if trace is not None else None
-    if trace is None or work is None or work.mfu is None or not trace.step_s:
+def _examine(recording: Recording) -> Symptoms:
+    traced = recording.trace
+    work = traced.matrix_work if traced is not None else None
+    if traced is None or work is None or work.mfu is None or not traced.step_s:
         return
-    share = min(work.device_s / trace.step_s, 1.0)
+    share = min(work.device_s / traced.step_s, 1.0)
     by_compute, by_memory = work.compute_bound_s or 0.0, work.memory_bound_s or 0.0
-    kernels_s = max((trace.shares.gpu or 0.0) * trace.step_s, work.device_s)
-    if share < THRESHOLD or not by_compute + by_memory:
+    if share < CHECK.threshold or not by_compute + by_memory:
         return
+    kernels_s = max((traced.shares.gpu or 0.0) * traced.step_s, work.device_s)
     bound = "compute-bound" if by_compute >= 0.5 * kernels_s else "memory-bound"
-    reached = (
-        "" if work.peak_share is None else f"; while they run they reach {work.peak_share:.0%}"
-    )
+    reached = ""
+    if work.peak_share is not None:
+        reached = f"; while they run they reach {work.peak_share:.0%}"
     yield Symptom(
         share=share,
         evidence=[
@@ -66,8 +63,8 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
     )
 
 
-def _recording(**work: Any) -> dict[str, Any]:
-    known = {
+def _work(**changes: Any) -> dict[str, Any]:
+    work = {
         "flops": 7.8e11,
         "device_s": 0.067,
         "known_share": 1.0,
@@ -77,21 +74,19 @@ def _recording(**work: Any) -> dict[str, Any]:
         "peak_share": 0.74,
         "compute_bound_s": 0.066,
         "memory_bound_s": 0.001,
-        **work,
+        **changes,
     }
-    shares = {"gpu": 0.55, "cpu": 0.45}
-    trace = {"path": "t", "steps": 6, "step_s": 0.177, "has_device": True, "shares": shares}
-    return {"trace": {**trace, "matrix_work": known}}
+    return trace(has_device=True, shares={"gpu": 0.9, "cpu": 0.1}, matrix_work=work)
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.1,
     unit="% of the step in matrix products",
     source="torchdoctor: below it MFU says little",
     examine=_examine,
-    fires=[_recording(), _recording(compute_bound_s=0.01, memory_bound_s=0.057)],
-    quiet=[_recording(mfu=None), _recording(device_s=0.001)],
+    fires=[_work(), _work(compute_bound_s=0.01, memory_bound_s=0.057)],
+    quiet=[_work(mfu=None), _work(device_s=0.001)],
 )

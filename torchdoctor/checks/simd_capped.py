@@ -15,53 +15,45 @@ Not to be confused with
 A CPU without AVX2 or AVX-512: there is nothing to gain.
 """
 
-from collections.abc import Iterator
+from typing import Any
 
 from torchdoctor.facts.hardware import capped_simd
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    if recording.has_gpu:
-        return
+def _examine(recording: Recording) -> Symptoms:
     capped = capped_simd(recording)
-    if not capped:
-        return
-    written = ", ".join(f"{name}={value}" for name, value in capped.items())
-    yield Symptom(
-        evidence=[f"The environment holds {written}, and the CPU has better instructions."],
-        severity="high",
-    )
+    if capped and not recording.has_gpu:
+        written = ", ".join(f"{name}={value}" for name, value in capped.items())
+        yield Symptom(
+            evidence=[f"The environment holds {written}, and the CPU has better instructions."],
+            severity="high",
+        )
 
 
-_AVX512 = {"cpu_features": ["avx2", "avx512f"]}
-
-
-def _flags(**environment: str) -> list[dict[str, object]]:
-    return [{"pid": 1, "flags": {"environment": environment}}]
+def _set(*features: str, **environment: str) -> dict[str, Any]:
+    return {
+        "environment": {"cpu_features": features},
+        **process(flags={"environment": environment}),
+    }
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=0,
     unit="variables that hold back the CPU's instructions: any is a finding",
     source="torchdoctor: torch uses the best instructions unless it is told",
     examine=_examine,
     fires=[
-        {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="default")},
-        {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx2")},
-        {"environment": _AVX512, "processes": _flags(ONEDNN_MAX_CPU_ISA="SSE41")},
+        _set("avx2", "avx512f", ATEN_CPU_CAPABILITY="default"),
+        _set("avx2", "avx512f", ATEN_CPU_CAPABILITY="avx2"),
+        _set("avx2", "avx512f", ONEDNN_MAX_CPU_ISA="SSE41"),
     ],
     quiet=[
-        {"environment": _AVX512, "processes": _flags(ATEN_CPU_CAPABILITY="avx512")},
-        {
-            "environment": {"cpu_features": ["avx2"]},
-            "processes": _flags(ATEN_CPU_CAPABILITY="avx2"),
-        },
-        {"processes": _flags(ATEN_CPU_CAPABILITY="default")},
+        _set("avx2", "avx512f", ATEN_CPU_CAPABILITY="avx512"),
+        _set("avx2", ATEN_CPU_CAPABILITY="avx2"),
+        _set(ATEN_CPU_CAPABILITY="default"),
     ],
 )

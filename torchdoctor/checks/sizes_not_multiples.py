@@ -20,78 +20,78 @@ Sizes below such a multiple (a layer with one output): padding would multiply th
 without tensor cores, such as float32 with TF32 off, to which this does not apply.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-from torchdoctor.words import CheckSpec, MatrixProduct, Recording, Symptom
+from torchdoctor.words import CheckSpec, MatrixProduct, Recording, Symptom, Symptoms, trace
 
-THRESHOLD = 0.05
 _NEEDED = 16  # a larger multiple is only better
 _NAMED = 3
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    trace = recording.trace
-    if trace is None or trace.matrix_work is None or not trace.step_s:
+def _examine(recording: Recording) -> Symptoms:
+    traced = recording.trace
+    if traced is None or traced.matrix_work is None or not traced.step_s:
         return
-    products = [one for one in trace.matrix_work.products if one.uneven]
-    slow = [one for one in products if any(size.multiple <= _NEEDED for size in one.uneven)]
-    found = slow if _share(slow, trace.step_s) >= THRESHOLD else products
-    share = _share(found, trace.step_s)
-    if share < THRESHOLD:
+    uneven = [product for product in traced.matrix_work.products if product.uneven]
+    slow = [p for p in uneven if any(size.multiple <= _NEEDED for size in p.uneven)]
+    severe = _share(slow, traced.step_s) >= CHECK.threshold
+    products = slow if severe else uneven
+    share = _share(products, traced.step_s)
+    if share < CHECK.threshold:
         return
     yield Symptom(
         share=share,
-        evidence=[_said(one, trace.step_s) for one in found[:_NAMED]],
-        location=next((one.location for one in found if one.location), None),
-        severity=None if found is slow else "advice",
+        evidence=[_described(product, traced.step_s) for product in products[:_NAMED]],
+        location=next((product.location for product in products if product.location), None),
+        severity=None if severe else "advice",
     )
 
 
 def _share(products: list[MatrixProduct], step_s: float) -> float:
-    return min(sum(one.device_s for one in products) / step_s, 1.0)
+    return min(sum(product.device_s for product in products) / step_s, 1.0)
 
 
-def _said(one: MatrixProduct, step_s: float) -> str:
+def _described(product: MatrixProduct, step_s: float) -> str:
     sizes = " and ".join(
         f"{size.dimension} {size.size} (no multiple of {size.multiple}; "
         f"{-(-size.size // size.multiple) * size.multiple} would be)"
-        for size in one.uneven
+        for size in product.uneven
     )
-    reached = "" if one.peak_share is None else f", at {one.peak_share:.0%} of the GPU's peak"
+    reached = ""
+    if product.peak_share is not None:
+        reached = f", at {product.peak_share:.0%} of the GPU's peak"
     return (
-        f"{one.operator} of {one.sizes} in {one.precision} takes {one.device_s / step_s:.0%} of "
-        f"the step{reached}: {sizes}."
+        f"{product.operator} of {product.sizes} in {product.precision} takes "
+        f"{product.device_s / step_s:.0%} of the step{reached}: {sizes}."
     )
 
 
-def _recording(**product: Any) -> dict[str, Any]:
-    one = {
+def _product(**changes: Any) -> dict[str, Any]:
+    product = {
         "operator": "aten::bmm",
         "sizes": "[16, 5185, 64], [16, 64, 5185]",
         "precision": "bfloat16",
         "calls_per_step": 24.0,
         "flops": 1e12,
         "device_s": 0.03,
-        **product,
+        **changes,
     }
-    work = {"flops": 1e12, "device_s": 0.03, "known_share": 1.0, "products": [one]}
-    return {"trace": {"path": "t", "steps": 4, "step_s": 0.1, "matrix_work": work}}
+    work = {"flops": 1e12, "device_s": 0.03, "known_share": 1.0, "products": [product]}
+    return trace(matrix_work=work)
 
 
 _ODD = {"dimension": "columns", "size": 5185, "multiple": 8}
-
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the step in such products",
     source="torchdoctor; the sizes: NVIDIA, Matrix Multiplication Background",
     examine=_examine,
     fires=[
-        _recording(uneven=[_ODD], peak_share=0.05, location={"file": "model.py", "line": 40}),
-        _recording(uneven=[{"dimension": "inner", "size": 1000, "multiple": 64}]),
+        _product(uneven=[_ODD], peak_share=0.05, location={"file": "model.py", "line": 40}),
+        _product(uneven=[{"dimension": "inner", "size": 1000, "multiple": 64}]),
     ],
-    quiet=[_recording(), _recording(uneven=[_ODD], device_s=0.001)],
+    quiet=[_product(), _product(uneven=[_ODD], device_s=0.001)],
 )

@@ -15,44 +15,40 @@ Not to be confused with
 The first batch of an epoch, which waits for the workers to start.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
-THRESHOLD = 10.0  # p99 over median
+_LEAST_SHARE = 0.02  # of the step
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     steps, loaders = recording.steps, training_loaders(recording)
     if steps is None or not loaders or not steps.fetch_median_s or not steps.fetch_p99_s:
         return
     # One fetch in a hundred: what it costs is spread over a hundred steps.
     share = 0.01 * steps.fetch_p99_s / steps.mean_s
-    if steps.fetch_p99_s < THRESHOLD * steps.fetch_median_s or share < 0.02:
-        return
-    yield Symptom(
-        share=share,
-        evidence=[
-            f"One batch in a hundred takes {steps.fetch_p99_s * 1e3:.0f} ms or more, the "
-            f"median {steps.fetch_median_s * 1e3:.2f} ms (observed launch)."
-        ],
-        location=loaders[0].location,
-        severity="moderate",
-    )
+    if steps.fetch_p99_s >= CHECK.threshold * steps.fetch_median_s and share >= _LEAST_SHARE:
+        yield Symptom(
+            share=share,
+            evidence=[
+                f"One batch in a hundred takes {steps.fetch_p99_s * 1e3:.0f} ms or more, the "
+                f"median {steps.fetch_median_s * 1e3:.2f} ms (observed launch)."
+            ],
+            location=loaders[0].location,
+            severity="moderate",
+        )
 
 
-_PROCESSES = [{"pid": 1, "loaders": [{"ident": 0, "batches": 500}]}]
-
+_LOADED = process(loaders=[{"ident": 0, "batches": 500}])
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=10.0,
     unit="times the median: the 99th percentile of the time of a batch",
     source="torchdoctor: a rare sample that holds the queue up, not the usual scatter",
     phases=("data_wait_s", "loader_start_s"),
     examine=_examine,
-    fires=[{"steps": {"fetch_median_s": 0.001, "fetch_p99_s": 0.4}, "processes": _PROCESSES}],
-    quiet=[{"steps": {"fetch_median_s": 0.001, "fetch_p99_s": 0.002}, "processes": _PROCESSES}],
+    fires=[{"steps": {"fetch_median_s": 0.001, "fetch_p99_s": 0.4}, **_LOADED}],
+    quiet=[{"steps": {"fetch_median_s": 0.001, "fetch_p99_s": 0.002}, **_LOADED}],
 )

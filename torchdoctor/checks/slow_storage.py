@@ -24,34 +24,28 @@ that a C library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) raise no audit 
 that are kept open are seen.
 """
 
-from collections.abc import Iterator
+from typing import Any
 
 from torchdoctor.facts.lookup import training_loader_location
 from torchdoctor.facts.slow_reads import slow_mounts
-from torchdoctor.words import CheckSpec, MountReads, Recording, Symptom
-
-THRESHOLD = 0.05
+from torchdoctor.words import CheckSpec, MountReads, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     location = training_loader_location(recording)
     for mount, share in slow_mounts(recording):
-        yield Symptom(
-            share=share,
-            evidence=_evidence(mount, share),
-            location=location,
-        )
+        yield Symptom(share=share, evidence=_evidence(mount, share), location=location)
 
 
 def _evidence(mount: MountReads, share: float | None) -> list[str]:
     device = f" on {mount.device}" if mount.device else ""
-    found = [
+    evidence = [
         f"{mount.files} files of {mount.file_bytes / 1e6:.1f} MB were read from {mount.path} "
         f"({mount.file_system} from {mount.source or '?'}{device}: {mount.kind}), "
         f"with {mount.opens} opens."
     ]
     if mount.cold_bytes_per_s is not None and mount.cold_file_s and mount.latency_s is not None:
-        found.append(
+        evidence.append(
             f"Read cold, it gives {mount.cold_bytes_per_s / 1e6:.2f} MB/s and "
             f"{1 / mount.cold_file_s:.0f} files/s, {mount.latency_s * 1e3:.2f} ms to the first "
             "bytes of a file."
@@ -61,14 +55,14 @@ def _evidence(mount: MountReads, share: float | None) -> list[str]:
             f"a file takes {mount.cold_file_s * 1e3:.2f} ms at first and "
             f"{mount.warm_file_s * 1e3:.2f} ms again"
         )
-        found.append(
+        evidence.append(
             f"The page cache does not hide it: {times}."
             if mount.cold_file_s < 3 * mount.warm_file_s
             else f"The page cache would help ({times}), had memory room for the files."
         )
     if share is None:
-        found.append(f"{mount.held} of the files are kept open or mapped while training.")
-    return found
+        evidence.append(f"{mount.held} of the files are kept open or mapped while training.")
+    return evidence
 
 
 _MOUNT = {
@@ -84,42 +78,37 @@ _MOUNT = {
     "warm_file_s": 0.0007,
     "latency_s": 0.0005,
 }
-_WAITS = {
-    "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-    "shares": {"data_loader": 0.8, "cpu": 0.2},
-    "processes": [
-        {
-            "pid": 1,
-            "loaders": [{"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}],
-        }
-    ],
-}
+
+
+def _stored(memory: int | None = 2**34, **changes: object) -> dict[str, Any]:
+    loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
+    return {
+        "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
+        "shares": {"data_loader": 0.8, "cpu": 0.2},
+        **process(loaders=[loader]),
+        "storage": {"mounts": [{**_MOUNT, **changes}], "memory_bytes": memory},
+    }
+
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the step",
     source="torchdoctor: as for waiting for data at all (XProf: 5 %)",
     phases=("data_wait_s", "loader_start_s", "before_forward_s"),
     examine=_examine,
     fires=[
-        {**_WAITS, "storage": {"mounts": [_MOUNT], "memory_bytes": 2**34}},
+        _stored(),
         # The cache would hide it, had it room for all the files.
-        {
-            **_WAITS,
-            "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**26},
-        },
-        {**_WAITS, "storage": {"mounts": [{**_MOUNT, "opens": 0, "held": 1}]}},
+        _stored(memory=2**26, warm_file_s=1e-5),
+        _stored(memory=None, opens=0, held=1),
     ],
     quiet=[
-        {
-            **_WAITS,
-            "storage": {"mounts": [{**_MOUNT, "warm_file_s": 1e-5}], "memory_bytes": 2**34},
-        },
-        {**_WAITS, "storage": {"mounts": [{**_MOUNT, "kind": "memory"}]}},
-        {**_WAITS, "storage": {"mounts": [{**_MOUNT, "cold_file_s": 1e-5}]}},
+        _stored(warm_file_s=1e-5),
+        _stored(memory=None, kind="memory"),
+        _stored(memory=None, cold_file_s=1e-5),
         {"shares": {"data_loader": 0.01}, "storage": {"mounts": [_MOUNT]}},
     ],
 )

@@ -20,33 +20,28 @@ Not to be confused with
 Old pages that lie in swap and are not needed.
 """
 
-from collections.abc import Iterator
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 256 * 2**20  # bytes
+_LEAST_IOWAIT = 0.1
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    sensors = recording.sensors
-    if not sensors.swap_used_bytes or sensors.swap_used_bytes < THRESHOLD:
-        return
-    if not sensors.iowait_share or sensors.iowait_share < 0.1:
-        return
-    yield Symptom(
-        evidence=[
-            f"{sensors.swap_used_bytes / 2**30:.1f} GiB are in swap and the CPUs wait for "
-            f"disks {sensors.iowait_share:.0%} of the time."
-        ],
-        severity="high",
-    )
+def _examine(recording: Recording) -> Symptoms:
+    used, iowait = recording.sensors.swap_used_bytes or 0, recording.sensors.iowait_share or 0.0
+    if used >= CHECK.threshold and iowait >= _LEAST_IOWAIT:
+        yield Symptom(
+            evidence=[
+                f"{used / 2**30:.1f} GiB are in swap and the CPUs wait for disks {iowait:.0%} of "
+                "the time."
+            ],
+            severity="high",
+        )
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=256 * 2**20,
     unit="bytes in swap (256 MiB), while CPUs wait for disks 10 % of the time",
     source="torchdoctor: less may be old pages that nobody needs",
     examine=_examine,

@@ -16,27 +16,22 @@ Not to be confused with
 Double precision, which 16 bits cannot replace; it is left out.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 
-THRESHOLD = 0.3
 _MUCH = 0.4
 _WITHOUT = ("GTX 16", "AMD")  # Turing without tensor cores; AMD numbers its GPUs otherwise
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    trace, capability = recording.trace, compute_capability(recording)
-    if trace is None or not trace.step_s or not trace.float32_matrix_s:
+def _examine(recording: Recording) -> Symptoms:
+    traced, capability = recording.trace, compute_capability(recording)
+    if traced is None or not traced.step_s or not traced.float32_matrix_s:
         return
-    share = trace.float32_matrix_s / trace.step_s
-    gpus = recording.environment.gpus
-    without = any(mark in gpu.name for gpu in gpus for mark in _WITHOUT)
-    if share < THRESHOLD or capability is None or capability < (7, 0) or without:
+    share, gpus = traced.float32_matrix_s / traced.step_s, recording.environment.gpus
+    if share < CHECK.threshold or capability is None or capability < (7, 0):
         return
-    if training_models(recording):
+    if training_models(recording) or any(mark in g.name for g in gpus for mark in _WITHOUT):
         return
     units = "float16" if capability < (8, 0) else "bfloat16, float16 and TF32"
     yield Symptom(
@@ -49,28 +44,29 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
     )
 
 
-_TRACE = {"path": "t", "steps": 4, "step_s": 0.1, "has_device": True, "float32_matrix_s": 0.06}
 _V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
 _T4 = {"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}
-_RUN = [{"pid": 1, "models": [{"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}]}]
-
+_GTX = {"index": 0, "name": "NVIDIA GeForce GTX 1660", "compute_capability": "7.5"}
+_MODEL = {"ident": 0, "dtypes": ["float32"], "linear": 4, "forwards": 9}
+_KERNELS = trace(has_device=True, float32_matrix_s=0.06)
+_FEW = trace(has_device=True, float32_matrix_s=0.02)
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.3,
     unit="% of the step in matrix kernels",
     source="torchdoctor; XProf marks tensor cores used for less than 10 % of the time",
     examine=_examine,
     fires=[
-        {"environment": {"gpus": [_V100]}, "trace": _TRACE},
-        {"environment": {"gpus": [_T4]}, "trace": _TRACE},
+        {"environment": {"gpus": [_V100]}, **_KERNELS},
+        {"environment": {"gpus": [_T4]}, **_KERNELS},
     ],
     quiet=[
-        {"environment": {"gpus": [{**_V100, "compute_capability": "6.1"}]}, "trace": _TRACE},
-        {"environment": {"gpus": [{**_T4, "name": "NVIDIA GeForce GTX 1660"}]}, "trace": _TRACE},
-        {"environment": {"gpus": [_V100]}, "trace": {**_TRACE, "float32_matrix_s": 0.02}},
-        {"environment": {"gpus": [_V100]}, "trace": _TRACE, "processes": _RUN},
-        {"trace": _TRACE},
+        {"environment": {"gpus": [{**_V100, "compute_capability": "6.1"}]}, **_KERNELS},
+        {"environment": {"gpus": [_GTX]}, **_KERNELS},
+        {"environment": {"gpus": [_V100]}, **_FEW},
+        {"environment": {"gpus": [_V100]}, **_KERNELS, **process(models=[_MODEL])},
+        _KERNELS,
     ],
 )

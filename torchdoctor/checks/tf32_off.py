@@ -15,50 +15,33 @@ Not to be confused with
 bfloat16 autocast, which is faster still and makes TF32 unnecessary where it applies.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.hardware import compute_capability
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
-THRESHOLD = 8.0
+_AMPERE = (8, 0)
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    capability, flags = compute_capability(recording), recording.main.flags
-    if (
-        not recording.has_gpu
-        or capability is None
-        or capability < (8, 0)
-        or flags.matmul_tf32 is not False
-    ):
+def _examine(recording: Recording) -> Symptoms:
+    capability, main = compute_capability(recording), recording.main
+    if not recording.has_gpu or capability is None or capability < _AMPERE:
         return
-    if any(m.autocast_forwards for m in recording.main.models):
-        return
-    yield Symptom(
-        evidence=["float32 matrix products may not use TF32 (allow_tf32 is False)."],
-        severity="advice",
-    )
+    if main.flags.matmul_tf32 is False and not any(m.autocast_forwards for m in main.models):
+        yield Symptom(
+            evidence=["float32 matrix products may not use TF32 (allow_tf32 is False)."],
+            severity="advice",
+        )
 
 
+_OFF = {"matmul_tf32": False}
+_GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=8.0,
     unit="or later: the GPU's CUDA compute capability",
     source="NVIDIA Ampere architecture: compute capability 8.0",
     examine=_examine,
-    fires=[
-        {
-            "environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]},
-            "processes": [
-                {
-                    "pid": 1,
-                    "flags": {"matmul_tf32": False},
-                    "models": [{"ident": 0, "device": "cuda:0"}],
-                }
-            ],
-        }
-    ],
-    quiet=[{"processes": [{"pid": 1, "flags": {"matmul_tf32": False}}]}],
+    fires=[{**_GPUS, **process(flags=_OFF, models=[{"ident": 0, "device": "cuda:0"}])}],
+    quiet=[process(flags=_OFF)],
 )

@@ -22,27 +22,19 @@ An idle GPU, which lowers its clock by itself.
 """
 
 import re
-from collections.abc import Iterator
 
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.2
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    reasons = [x for x in recording.sensors.gpu_throttle if _share(x) >= THRESHOLD]
-    if not reasons:
-        return
-    yield Symptom(
-        evidence=[
-            "NVML reports throttling: " + ", ".join(f"{x} of the time" for x in reasons) + "."
-        ],
-        severity="moderate",
-    )
+def _examine(recording: Recording) -> Symptoms:
+    reasons = [x for x in recording.sensors.gpu_throttle if _share(x) >= CHECK.threshold]
+    if reasons:
+        times = ", ".join(f"{reason} of the time" for reason in reasons)
+        yield Symptom(evidence=[f"NVML reports throttling: {times}."], severity="moderate")
 
 
 def _share(reason: str) -> float:
-    """0.35 of "power cap 35 %"; a reason without a figure counts as always."""
+    """Return 0.35 for "power cap 35 %"; a reason without a figure counts as always."""
     figure = re.search(r"([\d.]+) %$", reason)
     return float(figure[1]) / 100 if figure else 1.0
 
@@ -51,7 +43,7 @@ CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="other",
-    threshold=THRESHOLD,
+    threshold=0.2,
     unit="% of the samples",
     source="torchdoctor: rarer ones cost little",
     examine=_examine,

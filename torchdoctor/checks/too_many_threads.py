@@ -15,47 +15,33 @@ Not to be confused with
 Loader workers, which are processes and use one thread each.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 1.0
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     flags, usable = recording.main.flags, recording.environment.cpus
     if flags.num_threads is None or recording.steps is None or recording.has_gpu:
         return
     trainers = recording.steps.trainers
-    threads = flags.num_threads * trainers
-    if threads <= THRESHOLD * max(usable, 1.0):
-        return
-    each = f" in each of {trainers} processes" if trainers > 1 else ""
-    yield Symptom(
-        evidence=[f"{flags.num_threads} threads{each} share {usable:g} usable CPUs."],
-        location=flags.num_threads_location,
-        severity="high" if threads >= 2 * max(usable, 1.0) else "moderate",
-    )
+    threads_per_cpu = flags.num_threads * trainers / max(usable, 1.0)
+    if threads_per_cpu > CHECK.threshold:
+        each = f" in each of {trainers} processes" if trainers > 1 else ""
+        yield Symptom(
+            evidence=[f"{flags.num_threads} threads{each} share {usable:g} usable CPUs."],
+            location=flags.num_threads_location,
+            severity="high" if threads_per_cpu >= 2 else "moderate",
+        )
 
 
+_CPUS = {"environment": {"usable_cpus": 2.0}}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=1.0,
     unit="thread for each usable CPU; a finding above it",
     source="torchdoctor: more threads than CPUs wait for each other",
     examine=_examine,
-    fires=[
-        {
-            "environment": {"usable_cpus": 2.0},
-            "processes": [{"pid": 1, "flags": {"num_threads": 16}}],
-        }
-    ],
-    quiet=[
-        {
-            "environment": {"usable_cpus": 2.0},
-            "processes": [{"pid": 1, "flags": {"num_threads": 2}}],
-        }
-    ],
+    fires=[{**_CPUS, **process(flags={"num_threads": 16})}],
+    quiet=[{**_CPUS, **process(flags={"num_threads": 2})}],
 )

@@ -16,75 +16,52 @@ Not to be confused with
 The softmax at the end of a classifier, which no batched products surround.
 """
 
-from collections.abc import Iterator
+from torchdoctor.facts.lookup import spent_s
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, trace
 
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.05
+_FUSED = ("scaled_dot_product", "flash_attn")
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    trace = recording.trace
-    if trace is None or not trace.step_s:
+def _examine(recording: Recording) -> Symptoms:
+    traced = recording.trace
+    if traced is None or not traced.step_s:
         return
-    names = [operator.name for operator in trace.operators]
-    if any("scaled_dot_product" in name or "flash_attn" in name for name in names):
+    operators = traced.operators
+    if any(mark in operator.name for operator in operators for mark in _FUSED):
         return
-    softmax = [x for x in trace.operators if x.name == "aten::_softmax"]
-    products = [x for x in trace.operators if x.name in ("aten::bmm", "aten::baddbmm")]
+    softmax = [x for x in operators if x.name == "aten::_softmax"]
+    products = [x for x in operators if x.name in ("aten::bmm", "aten::baddbmm")]
+    backward = [x for x in operators if "_softmax_back" in x.name and "_log_" not in x.name]
     count = sum(x.calls_per_step for x in softmax)
     if count < 1 or sum(x.calls_per_step for x in products) < 2 * count:
         return
-    scores = [*softmax, *products, *(x for x in trace.operators if "_softmax_back" in x.name)]
-    scores = [x for x in scores if "_log_" not in x.name]
-    time_s = sum(x.device_s if x.device_s is not None else x.self_s for x in scores)
-    share = min(time_s / trace.step_s, 1.0)
-    if share < THRESHOLD:
-        return
-    yield Symptom(
-        share=share,
-        evidence=[
-            f"{count:.0f} softmax and their batched products take {share:.0%} of the step, "
-            "and no fused attention is among the operators."
-        ],
-        severity="moderate",
-    )
+    share = min(sum(map(spent_s, [*softmax, *products, *backward])) / traced.step_s, 1.0)
+    if share >= CHECK.threshold:
+        yield Symptom(
+            share=share,
+            evidence=[
+                f"{count:.0f} softmax and their batched products take {share:.0%} of the step, "
+                "and no fused attention is among the operators."
+            ],
+            severity="moderate",
+        )
 
 
-_TRACE = {"path": "t", "steps": 4, "step_s": 0.010}
-_SOFTMAX = {"name": "aten::_softmax", "calls_per_step": 6.0, "self_s": 0.001}
-_BMM = {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.002}
-
+_SOFTMAX = {"name": "aten::_softmax", "calls_per_step": 6.0, "self_s": 0.01}
+_BMM = {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.02}
+_FLASH = {**_SOFTMAX, "name": "aten::_scaled_dot_product_flash_attention"}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the step",
     source="torchdoctor: a share of the step that is worth a change",
     examine=_examine,
-    fires=[{"trace": {**_TRACE, "operators": [_SOFTMAX, _BMM]}}],
+    fires=[trace(operators=[_SOFTMAX, _BMM])],
     quiet=[
-        {"trace": {**_TRACE, "operators": [_SOFTMAX]}},
-        {
-            "trace": {
-                **_TRACE,
-                "operators": [{**_SOFTMAX, "self_s": 1e-5}, {**_BMM, "self_s": 1e-5}],
-            }
-        },
-        {
-            "trace": {
-                **_TRACE,
-                "operators": [
-                    _SOFTMAX,
-                    _BMM,
-                    {
-                        "name": "aten::_scaled_dot_product_flash_attention",
-                        "calls_per_step": 6.0,
-                        "self_s": 0.001,
-                    },
-                ],
-            }
-        },
+        trace(operators=[_SOFTMAX]),
+        trace(operators=[{**_SOFTMAX, "self_s": 1e-4}, {**_BMM, "self_s": 1e-4}]),
+        trace(operators=[_SOFTMAX, _BMM, _FLASH]),
     ],
 )

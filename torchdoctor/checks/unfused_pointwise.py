@@ -19,45 +19,42 @@ Many small kernels, whose launch costs the host more than they cost the GPU; opt
 tensor by tensor (fused and foreach are their fix).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-from torchdoctor.words import CheckSpec, PointwiseChain, Recording, Symptom
-
-THRESHOLD = 0.10
+from torchdoctor.words import CheckSpec, PointwiseChain, Recording, Symptom, Symptoms, trace
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    trace = recording.trace
-    found = trace.pointwise if trace is not None else None
-    if trace is None or found is None or not trace.step_s:
+def _examine(recording: Recording) -> Symptoms:
+    traced = recording.trace
+    chains = traced.pointwise if traced is not None else None
+    if traced is None or chains is None or not traced.step_s:
         return
-    share = min(found.device_s / trace.step_s, 1.0)
-    if share < THRESHOLD:
+    share = min(chains.device_s / traced.step_s, 1.0)
+    if share < CHECK.threshold:
         return
     yield Symptom(
         share=share,
         evidence=[
-            f"{found.kernels:.0f} pointwise kernels in {found.chains:.0f} chains take "
+            f"{chains.kernels:.0f} pointwise kernels in {chains.chains:.0f} chains take "
             f"{share:.0%} of the step with the GPU to themselves; fused, they would take at "
-            f"most {min(found.saved_s / trace.step_s, 1.0):.0%} of it less.",
-            *[_said(one, trace.step_s) for one in found.costliest[:1]],
+            f"most {min(chains.saved_s / traced.step_s, 1.0):.0%} of it less.",
+            *(_described(chain, traced.step_s) for chain in chains.costliest[:1]),
         ],
-        location=next((one.location for one in found.costliest if one.location), None),
+        location=next((chain.location for chain in chains.costliest if chain.location), None),
         severity="moderate" if share >= 0.2 else "advice",
     )
 
 
-def _said(one: PointwiseChain, step_s: float) -> str:
-    more = one.kernels - len(one.operators)
-    names = ", ".join(one.operators) + (f" and {more} more" if more > 0 else "")
+def _described(chain: PointwiseChain, step_s: float) -> str:
+    more = chain.kernels - len(chain.operators)
+    names = ", ".join(chain.operators) + (f" and {more} more" if more > 0 else "")
     return (
-        f"The costliest chain, {one.times_per_step:.0f} times a step and "
-        f"{one.device_s / step_s:.0%} of it: {names}."
+        f"The costliest chain, {chain.times_per_step:.0f} times a step and "
+        f"{chain.device_s / step_s:.0%} of it: {names}."
     )
 
 
-def _recording(device_s: float) -> dict[str, Any]:
+def _chains(device_s: float) -> dict[str, Any]:
     chain = {
         "operators": ["aten::mul", "aten::add", "aten::tanh"],
         "kernels": 3,
@@ -65,19 +62,18 @@ def _recording(device_s: float) -> dict[str, Any]:
         "device_s": device_s,
         "location": {"file": "model.py", "line": 12},
     }
-    found = {"chains": 12.0, "kernels": 36.0, "device_s": device_s, "saved_s": device_s / 2}
-    trace = {"path": "t", "steps": 4, "step_s": 0.1, "has_device": True}
-    return {"trace": {**trace, "pointwise": {**found, "costliest": [chain]}}}
+    total = {"chains": 12.0, "kernels": 36.0, "device_s": device_s, "saved_s": device_s / 2}
+    return trace(has_device=True, pointwise={**total, "costliest": [chain]})
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="gpu",
-    threshold=THRESHOLD,
+    threshold=0.10,
     unit="% of the step",
     source="torchdoctor: compiling does not pay for less",
     examine=_examine,
-    fires=[_recording(0.03), _recording(0.012)],
-    quiet=[_recording(0.005)],
+    fires=[_chains(0.03), _chains(0.012)],
+    quiet=[_chains(0.005)],
 )

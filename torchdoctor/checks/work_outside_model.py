@@ -25,29 +25,25 @@ Batches prepared in the loop (inline-batch-preparation), and Python inside the m
 (python-overhead).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.outside import outside_rows
 from torchdoctor.facts.preparation import updates_by_hand
 from torchdoctor.facts.samples import Place, by_function
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.10
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 _NAMED = 3
 _SHOWN = 50  # characters of a line
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
-    outside = recording.shares.other
-    rows = outside_rows(recording)
-    samples = sum(row.count for row in recording.main.stacks)
-    if outside is None or outside < THRESHOLD or not rows:
+def _examine(recording: Recording) -> Symptoms:
+    outside, rows = recording.shares.other, outside_rows(recording)
+    if outside is None or not rows:
         return
+    samples = sum(row.count for row in recording.main.stacks)
     share = min(sum(row.count for row in rows) / samples, outside)
-    if share < THRESHOLD:
+    if share < CHECK.threshold:
         return
     ranked = by_function(rows)
     evidence = [
@@ -68,15 +64,15 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
 
 
 def _named(recording: Recording, ranked: list[Place]) -> str:
-    """ "accuracy at train.py:12 (83%), ..."; the script's own lines without a name."""
-    total = sum(one.count for one in ranked)
+    """Return such as "accuracy at train.py:12 (83%), ..."."""
+    total = sum(function.count for function in ranked)
     parts = []
-    for one in ranked[:_NAMED]:
-        at = one.top.location
+    for function in ranked[:_NAMED]:
+        at = function.top.location
         line = place(recording, at, "")
         name = f"{at.function} at {line}" if at.function not in (None, "", "<module>") else line
-        text = f": {shown}" if (shown := one.top.text[:_SHOWN].strip()) else ""
-        parts.append(f"{name} ({one.count / total:.0%}{text})")
+        text = f": {shown}" if (shown := function.top.text[:_SHOWN].strip()) else ""
+        parts.append(f"{name} ({function.count / total:.0%}{text})")
     return ", ".join(parts)
 
 
@@ -87,11 +83,12 @@ _ROW: dict[str, Any] = {
     "leaf": "w/train.py accuracy",
     "text": "hits += arg == t.item()",
 }
-_MODEL = {**_ROW, "phase": "backward", "count": 70, "text": "loss.backward()"}
-_LOADED = {"data_loader": 0.02, "cpu": 0.68, "other": 0.3}
-_STEPS = {"boundary": {"kind": "loader"}, "steps": 9, "mean_s": 0.01, "median_s": 0.01}
-_BELOW = {**_ROW["location"], "line": 13}
-_UPDATE = {**_ROW, "location": _BELOW, "phase": "after_backward", "text": "p -= 0.01 * g"}
+_UPDATE = {
+    **_ROW,
+    "location": {**_ROW["location"], "line": 13},
+    "phase": "after_backward",
+    "text": "p -= 0.01 * g",
+}
 _TRANSFORM = {
     **_ROW,
     "phase": "other",
@@ -99,39 +96,31 @@ _TRANSFORM = {
     "text": "f(w, x)",
 }
 
+
+def _sampled(*rows: dict[str, Any], other: float = 0.3) -> dict[str, Any]:
+    model = {**_ROW, "phase": "backward", "count": 70, "text": "loss.backward()"}
+    return {
+        "shares": {"data_loader": 0.02, "cpu": 0.98 - other, "other": other},
+        **process(stacks=[*rows, model]),
+    }
+
+
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="other",
-    threshold=THRESHOLD,
+    threshold=0.10,
     unit="% of the step",
     source="torchdoctor: a tenth of the step is worth a look",
-    verdict="last",  # the verdict has said the share
+    verdict="last",  # the verdict has named the share
     opens_verdict=True,
     examine=_examine,
-    fires=[
-        {"shares": _LOADED, "steps": _STEPS, "processes": [{"pid": 1, "stacks": rows}]}
-        for rows in ([_ROW, _MODEL], [_UPDATE, _MODEL])
-    ],
+    fires=[_sampled(_ROW), _sampled(_UPDATE)],
     quiet=[
-        {
-            "steps": _STEPS,
-            "shares": _LOADED,
-            "processes": [
-                {"pid": 1, "stacks": [{**_ROW, "leaf": "lib/python3.11/threading.py join"}, _MODEL]}
-            ],
-        },
-        {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_MODEL]}]},
-        {"shares": _LOADED, "processes": [{"pid": 1, "stacks": [_TRANSFORM, _MODEL]}]},
-        {
-            "shares": {"data_loader": 0.02, "cpu": 0.95, "other": 0.03},
-            "processes": [{"pid": 1, "stacks": [_ROW, _MODEL]}],
-        },
-        {
-            "shares": _LOADED,
-            "processes": [
-                {"pid": 1, "stacks": [{**_ROW, "phase": "other", "text": "loss = f(x)"}, _MODEL]}
-            ],
-        },
+        _sampled({**_ROW, "leaf": "lib/python3.11/threading.py join"}),
+        _sampled(),
+        _sampled(_TRANSFORM),
+        _sampled(_ROW, other=0.03),
+        _sampled({**_ROW, "phase": "other", "text": "loss = f(x)"}),
     ],
 )

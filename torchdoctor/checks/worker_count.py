@@ -14,55 +14,42 @@ Not to be confused with
 Many workers that wait for storage: they need no CPU.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
-THRESHOLD = 1.0  # busy workers' CPUs over usable CPUs
+_BUSY = 0.7  # of the usable CPUs
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     usable, loaders = recording.environment.cpus, training_loaders(recording)
     busy = recording.sensors.workers_cpus
-    if not loaders or loaders[0].num_workers <= THRESHOLD * usable:
-        return
-    if busy is None or busy < 0.7 * usable:
+    if not loaders or busy is None or busy < _BUSY * usable:
         return
     loader = loaders[0]
-    yield Symptom(
-        evidence=[
-            f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
-            f"{busy:.1f} of them busy."
-        ],
-        location=loader.location,
-        severity="moderate",
-    )
+    if loader.num_workers > CHECK.threshold * usable:
+        yield Symptom(
+            evidence=[
+                f"{loader.num_workers} workers share {usable:g} usable CPUs and keep "
+                f"{busy:.1f} of them busy."
+            ],
+            location=loader.location,
+            severity="moderate",
+        )
 
 
-_LOADER = {"ident": 0, "num_workers": 16, "batches": 50}
-
+_WORKERS = {
+    "environment": {"usable_cpus": 2.0},
+    **process(loaders=[{"ident": 0, "num_workers": 16, "batches": 50}]),
+}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=1.0,
     unit="worker for each usable CPU; a finding above it",
     source="torch.utils.data warns above the CPUs that the process may use",
     phases=("data_wait_s", "loader_start_s"),
     examine=_examine,
-    fires=[
-        {
-            "environment": {"usable_cpus": 2.0},
-            "sensors": {"workers_cpus": 1.9},
-            "processes": [{"pid": 1, "loaders": [_LOADER]}],
-        }
-    ],
-    quiet=[
-        {
-            "environment": {"usable_cpus": 2.0},
-            "sensors": {"workers_cpus": 0.2},
-            "processes": [{"pid": 1, "loaders": [_LOADER]}],
-        }
-    ],
+    fires=[{**_WORKERS, "sensors": {"workers_cpus": 1.9}}],
+    quiet=[{**_WORKERS, "sensors": {"workers_cpus": 0.2}}],
 )

@@ -18,22 +18,17 @@ Workers that are all too slow: then nothing lies ready. One batch in hundreds th
 is `slow-sample`.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
-THRESHOLD = 0.05  # of the step
 _FEWEST = 3  # batches
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     share, wait = order_wait_share(recording), data_wait_share(recording)
-    if share is None or wait is None or share < THRESHOLD:
-        return
     loaders = training_loaders(recording)
     late, batches = sum(x.overtaken for x in loaders), sum(x.batches for x in loaders)
-    if late < _FEWEST:
+    if share is None or wait is None or share < CHECK.threshold or late < _FEWEST:
         return
     yield Symptom(
         share=share,
@@ -47,21 +42,18 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
 
 
 _LOADER = {"ident": 0, "num_workers": 4, "batches": 100, "overtaken": 40, "overtaken_s": 0.2}
-
+_STEPS = {"data_wait_s": 0.004}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.05,
     unit="% of the step",
     source="torchdoctor: the tree's bound for a moderate wait",
     examine=_examine,
-    fires=[{"steps": {"data_wait_s": 0.004}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}],
+    fires=[{"steps": _STEPS, **process(loaders=[_LOADER])}],
     quiet=[
-        {
-            "steps": {"data_wait_s": 0.004},
-            "processes": [{"pid": 1, "loaders": [{**_LOADER, "overtaken_s": 0.01}]}],
-        },
-        {"steps": {"data_wait_s": 0.0001}, "processes": [{"pid": 1, "loaders": [_LOADER]}]},
+        {"steps": _STEPS, **process(loaders=[{**_LOADER, "overtaken_s": 0.01}])},
+        {"steps": {"data_wait_s": 0.0001}, **process(loaders=[_LOADER])},
     ],
 )

@@ -15,27 +15,22 @@ Not to be confused with
 The one start at the beginning of training, which is not in the measured steps.
 """
 
-from collections.abc import Iterator
-
 from torchdoctor.facts.lookup import place, respawn_share, training_loaders
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 0.03
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     share, loaders = respawn_share(recording), training_loaders(recording)
-    if share is None or share < THRESHOLD:
+    if share is None or share < CHECK.threshold:
         return
     loader = loaders[0]
     where = place(recording, loader.location, "where it is made")
+    remedy = f"persistent_workers=True keeps them ({where})."
     if len(loaders) > 1:
         remedy = (
             f"It is constructed {len(loaders)} times ({where}): construct it once before the "
             "loop, with persistent_workers=True."
         )
-    else:
-        remedy = f"persistent_workers=True keeps them ({where})."
     yield Symptom(
         share=share,
         evidence=[
@@ -48,21 +43,16 @@ def _examine(recording: Recording) -> Iterator[Symptom]:
 
 
 _LOADER = {"ident": 0, "num_workers": 2, "batches": 50, "iterators": 5}
-
+_STEPS = {"loader_start_s": 0.002}
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="data_loader",
-    threshold=THRESHOLD,
+    threshold=0.03,
     unit="% of the step",
     source="torchdoctor: what a trial can tell from noise on most machines",
     phases=("data_wait_s", "loader_start_s"),
     examine=_examine,
-    fires=[{"steps": {"loader_start_s": 0.002}, "processes": [{"pid": 1, "loaders": [_LOADER]}]}],
-    quiet=[
-        {
-            "steps": {"loader_start_s": 0.002},
-            "processes": [{"pid": 1, "loaders": [{**_LOADER, "persistent_workers": True}]}],
-        }
-    ],
+    fires=[{"steps": _STEPS, **process(loaders=[_LOADER])}],
+    quiet=[{"steps": _STEPS, **process(loaders=[{**_LOADER, "persistent_workers": True}])}],
 )

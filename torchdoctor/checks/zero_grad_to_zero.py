@@ -14,32 +14,27 @@ Not to be confused with
 The default since torch 2.0, which is None.
 """
 
-from collections.abc import Iterator
-
-from torchdoctor.words import CheckSpec, Recording, Symptom
-
-THRESHOLD = 1
+from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 
-def _examine(recording: Recording) -> Iterator[Symptom]:
+def _examine(recording: Recording) -> Symptoms:
     flags = recording.main.flags
-    if flags.zero_grad_to_zero < THRESHOLD:
-        return
-    yield Symptom(
-        evidence=[f"zero_grad(set_to_none=False) was called {flags.zero_grad_to_zero} times."],
-        location=flags.zero_grad_location,
-        severity="advice",
-    )
+    if flags.zero_grad_to_zero >= CHECK.threshold:
+        yield Symptom(
+            evidence=[f"zero_grad(set_to_none=False) was called {flags.zero_grad_to_zero} times."],
+            location=flags.zero_grad_location,
+            severity="advice",
+        )
 
 
 CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="cpu",
-    threshold=THRESHOLD,
+    threshold=1,
     unit="call of zero_grad(set_to_none=False)",
     source="PyTorch Performance Tuning Guide",
     examine=_examine,
-    fires=[{"processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 30}}]}],
-    quiet=[{"processes": [{"pid": 1, "flags": {"zero_grad_to_zero": 0}}]}],
+    fires=[process(flags={"zero_grad_to_zero": 30})],
+    quiet=[process(flags={"zero_grad_to_zero": 0})],
 )

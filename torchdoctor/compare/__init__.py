@@ -1,6 +1,6 @@
 """Two reports -> what changed from one to the other. Pure: no file, no clock.
 
-May import: words, facts, advice, trials.
+May import: words, advice, trials.
 """
 
 from __future__ import annotations

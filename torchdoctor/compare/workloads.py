@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.words import MatrixProduct, Report, TraceStatistics
+from torchdoctor.words.figures import counted
 
 _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_addmm"))
 _CONVOLUTIONS = re.compile(

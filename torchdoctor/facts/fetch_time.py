@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from torchdoctor.facts.lookup import loader_cpu_share, training_loaders
+from torchdoctor.facts.lookup import (
+    data_wait_share,
+    loader_cpu_share,
+    training_loaders,
+    workers_keep_up,
+)
 from torchdoctor.facts.other_load import much_load
+from torchdoctor.words.program import LoaderFacts
 from torchdoctor.words.recording import Recording
 
 MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
+_LEAST_WAIT = 0.05  # share of the step
 _IOWAIT = 0.2
 _HARDLY = 0.25  # of a fetch with its queue, below: threads of its own would leave it more than that
 _MOSTLY_FORCED = 0.5  # of the context switches
+
+
+def waiting_loader(recording: Recording) -> LoaderFacts | None:
+    """Return the training loader if the step waits for it or its workers; None otherwise."""
+    loaders, wait = training_loaders(recording), data_wait_share(recording)
+    if not loaders or wait is None or wait < _LEAST_WAIT or workers_keep_up(recording):
+        return None
+    return loaders[0]
 
 
 def untold_wait(recording: Recording) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchdoctor.words.recording import Recording
 
-_NEARLY_FULL = 0.9  # as the check memory-near-limit has it
+NEARLY_FULL = 0.9  # share of the GPU's memory
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
 # What these variables may ask for, the oldest first, by the CPU feature that makes it a loss.
 _SIMD = {
@@ -58,8 +58,13 @@ def capped_simd(recording: Recording) -> dict[str, str]:
     }
 
 
-def memory_is_short(recording: Recording) -> bool:
-    """Whether the GPU's memory is nearly full, so that no larger batch fits."""
+def gpu_memory_share(recording: Recording) -> float | None:
+    """Return the peak share of the first GPU's memory in use; None: not measured."""
     total = sum(gpu.memory_bytes or 0 for gpu in recording.environment.gpus[:1])
     peak = recording.sensors.gpu_memory_peak_bytes
-    return bool(total) and peak is not None and peak >= _NEARLY_FULL * total
+    return None if not total or peak is None else peak / total
+
+
+def memory_is_short(recording: Recording) -> bool:
+    """Return True if the GPU's memory is nearly full, so that no larger batch fits."""
+    return (gpu_memory_share(recording) or 0.0) >= NEARLY_FULL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchdoctor.words import Recording, Shares, StepStatistics, TraceStatistics
+from torchdoctor.words import Operator, Recording, Shares, StepStatistics, TraceStatistics
 from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, OptimizerFacts
 
 _FEW_STEPS = 12
@@ -96,6 +96,19 @@ def data_wait_share(recording: Recording) -> float | None:
     if steps is None or steps.mean_s <= 0:
         return None
     return steps.data_wait_s / steps.mean_s
+
+
+def phase_share(recording: Recording, *phases: str) -> float | None:
+    """Return the share of the mean step that phases of it take, at most 1; None: not measured.
+
+    Args:
+        recording: the observed program.
+        phases: fields of StepStatistics.
+    """
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0:
+        return None
+    return min(sum(getattr(steps, phase) for phase in phases) / steps.mean_s, 1.0)
 
 
 def is_first_look(steps: StepStatistics) -> bool:
@@ -272,6 +285,11 @@ def updates_one_by_one(optimizer: OptimizerFacts) -> bool:
     return not optimizer.fused and (optimizer.foreach is False or by_default)
 
 
+def spent_s(operator: Operator) -> float:
+    """Return an operator's own seconds of a step: the device's, or without one the host's."""
+    return operator.self_s if operator.device_s is None else operator.device_s
+
+
 def convolution_share(recording: Recording) -> float | None:
     """Share of the step in convolutions, transposed ones left out; None without a trace.
 
@@ -282,7 +300,7 @@ def convolution_share(recording: Recording) -> float | None:
         return None
     plain = transposed = backward = 0.0
     for operator in trace.operators:
-        spent = operator.self_s if operator.device_s is None else operator.device_s
+        spent = spent_s(operator)
         if _TRANSPOSED.search(operator.name):
             transposed += 0.0 if "backward" in operator.name.lower() else spent
         elif not _CONVOLUTION.search(operator.name):

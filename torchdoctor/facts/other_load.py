@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torchdoctor.words.recording import SensorStatistics
 
-_BUSY = 0.25  # of the usable CPUs
+MUCH = 0.25  # of the usable CPUs
 
 
 def much_load(busy: float | None, usable: float | None) -> float | None:
@@ -16,7 +16,7 @@ def much_load(busy: float | None, usable: float | None) -> float | None:
         busy: CPUs that they kept busy on average; None: not known.
         usable: CPUs that the program may use; None: not known.
     """
-    if busy is None or usable is None or busy < _BUSY * max(usable, 1.0):
+    if busy is None or usable is None or busy < MUCH * max(usable, 1.0):
         return None
     return busy
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.reports.columns import laid_out
 from torchdoctor.reports.wrapping import wrapped
 from torchdoctor.words import Interval
-from torchdoctor.words.figures import clean, memory, percent, quantity, says_something, seconds
+from torchdoctor.words.figures import (
+    clean,
+    counted,
+    memory,
+    percent,
+    quantity,
+    says_something,
+    seconds,
+)
 from torchdoctor.words.gate import GateMetric, GateReport
 
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same

@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.facts.user_frames import is_users
 from torchdoctor.trace.events import NO_DURATION, Slice, SliceArgs
 from torchdoctor.trace.kinds import (
@@ -29,6 +28,7 @@ from torchdoctor.trace.kinds import (
     table_of,
 )
 from torchdoctor.trace.product_sizes import PRODUCT_OPERATORS, ProductInputs
+from torchdoctor.words.figures import counted
 
 ACCUMULATED = "torch::autograd::AccumulateGrad"  # its input is the gradient of one parameter
 _BYTES = {

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
 from torchdoctor.trace.threads import is_loader, is_step, named, named_by, of_fetching_thread
+from torchdoctor.words.figures import counted
 from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract, union
 
 # The order in which branches claim time. Collective kernels come right after the others, so that

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.pairs.failures import failure, refusal
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.arms import Arm, Fixes, label
@@ -18,6 +17,7 @@ from torchdoctor.trials.rounds import BASELINE, Round, Slot, as_launch
 from torchdoctor.trials.schedule import FEWEST_BESIDE, FEWEST_PAIRS, Budget, BudgetEnded
 from torchdoctor.words import Block, LaunchTiming, ProgressEvent, SwitchedLaunch
 from torchdoctor.words.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
+from torchdoctor.words.figures import counted
 
 _MOST_CRASHES = 3  # of a fix, where the other program had not come as far: perhaps it crashes too
 _FEWEST_ALONE = 2  # fixes that fail beside another launch and not alone: nothing can run twice

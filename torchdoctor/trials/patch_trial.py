@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.trials import compare
 from torchdoctor.trials.arm_specs import PATCH
 from torchdoctor.trials.arms import Arm
@@ -13,6 +12,7 @@ from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.schedule import FEWEST_PAIRS, BudgetEnded, plan_confirmation
 from torchdoctor.words import Interval, PatchTrial
+from torchdoctor.words.figures import counted
 
 _MINUTES_APART = 0.05  # between the bounds of two speed-ups that are the same
 _FEWEST_PAIRS = 2  # have an interval; what they repeat is confirmed already

@@ -12,7 +12,6 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from torchdoctor.facts.counts import counted
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm, Fixes, FixFacts, label
 from torchdoctor.trials.evidence import Evidence
@@ -30,6 +29,7 @@ from torchdoctor.trials.schedule import (
     plan_confirmation,
     without_dearest,
 )
+from torchdoctor.words.figures import counted
 
 STACK, ADD, DROP = "stack", "add", "drop"  # phases; only pairs of the first have the baseline
 _LITTLE, _MOST = 0.05, 0.75  # of what all that looked like gains promise

@@ -225,3 +225,16 @@ def shell_lines(command: str, width: int) -> list[str]:
             lines[-1] += " \\"
             lines.append(f"  {word}")
     return lines
+
+
+def counted(number: float, singular: str, plural: str | None = None) -> str:
+    """Return a number with its noun: "1 call", "39 calls", "2.5 copies".
+
+    Args:
+        number: at least 0, also a mean; below 10 it has one decimal if it is not whole.
+        singular: the noun of exactly 1.
+        plural: the noun of any other number; None: `singular` with an s.
+    """
+    whole = number >= 10.0 or abs(number - round(number)) < 0.05
+    text = f"{number:,.0f}" if whole else f"{number:.1f}"
+    return f"{text} {singular if text == '1' else plural or singular + 's'}"

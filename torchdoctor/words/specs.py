@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
@@ -59,6 +59,9 @@ class Symptom:
     share: float | None = None  # of the step, 0 to 1; None: not measured
     location: Location | None = None
     severity: Severity | None = None  # None: high from a fifth of the step on, moderate below it
+
+
+Symptoms = Iterator[Symptom]  # what a check's function yields
 
 
 @dataclass(frozen=True, kw_only=True)
