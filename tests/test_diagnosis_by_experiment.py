@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis_by_experiment import by_experiment
-from torchdoctor.reports.tree_path import path_rule
+from torchdoctor.reports.details import path_rule
 from torchdoctor.words import (
     Diagnosis,
     Environment,

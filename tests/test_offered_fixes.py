@@ -16,7 +16,8 @@ from torchdoctor.advice.source_patch import source_patch
 from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
 from torchdoctor.checkup.report_assembly import assemble
 from torchdoctor.checkup.report_doubts import doubts_of_fixes
-from torchdoctor.reports import content, html, markdown, terminal
+from torchdoctor.reports.formats import rendered
+from torchdoctor.reports.wording import patch_commands
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     DatasetWrite,
@@ -88,9 +89,13 @@ def test_what_was_not_tried_or_not_decided_is_code_where_nothing_was_confirmed(
         trials=rows,
         recommendation=Recommendation(also_offered=found),
     )
-    for text in (terminal.render(report), markdown.render(report), html.render(report)):
-        assert "What could help, not confirmed" in text
-        assert "What could help, not tried" in text
+    for text in (
+        rendered(report, "terminal"),
+        rendered(report, "markdown"),
+        rendered(report, "html"),
+    ):
+        assert "What could help, not decided" in text
+        assert "What could help, not measured" in text
         assert "(not measured)" in text and "(measured, not decided)" in text
         assert "num_workers=2" in text
 
@@ -133,7 +138,7 @@ def test_the_code_shown_is_of_what_the_verdict_names(tmp_path: Path) -> None:
         ("cpu-threads", {"num_threads": 1}, "together"),
     ]
     report = replace(report_of(found), trials=rows)
-    shown = " ".join(terminal.render(report).split())
+    shown = " ".join(rendered(report, "terminal").split())
     assert "loader-workers + cpu-threads" in shown.split("What could help")[0]
     assert "num_workers=1" in shown.split("What could help")[1]
     assert "num_threads(1)" in shown.split("What could help")[1]
@@ -174,14 +179,14 @@ def test_what_was_measured_together_is_not_said_to_be_measured_alone(tmp_path: P
     rows = [trial("loader-workers + cpu-threads", OPEN, settings=both)]
     found = offered(tmp_path, rows, [])
     assert {x.standing for x in found} == {"together"}
-    shown = terminal.render(report_of(found))
+    shown = rendered(report_of(found), "terminal")
     assert "measured together with the other here, not decided" in " ".join(shown.split())
     report = replace(report_of(found), run_folder="runs/1")
     joint = "patch runs/1/report.json --fix loader-workers --fix cpu-threads | git apply"
     assert [x.edit is not None for x in found] == [True, True]
-    assert content.patch_commands(report, found) == [f"torchdoctor {joint}"]
+    assert patch_commands(report, found) == [f"torchdoctor {joint}"]
     # One thread without the workers is not what was measured.
-    assert content.patch_commands(report, [replace(found[0], edit=None), found[1]]) == []
+    assert patch_commands(report, [replace(found[0], edit=None), found[1]]) == []
 
 
 def test_what_only_a_run_can_clear_is_not_offered_without_one(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.source_patch import source_patch
 from torchdoctor.checkup.offered_fixes import as_code
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.reports.content import changes
+from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.patch import remarks, remarks_on
 from torchdoctor.trials.patch_trial import disagreement
 from torchdoctor.words import (
@@ -355,7 +355,8 @@ val_loader = DataLoader(list(range(10)), num_workers=args.workers)
     report = read_report(path)
     assert said in remarks(report)
     assert said in remarks_on(report, one)
-    assert [change.notes for change in changes(report, [one])] == [[said]]
+    report = replace(report, recommendation=replace(report.recommendation, fixes=[one]))
+    assert said in rendered(report, "markdown")
     alone = text.replace(", num_workers=args.workers)\n# opt", ")\n# opt")
     other = as_code(
         RecommendedFix(fix="loader-workers", settings={"num_workers": 2}),

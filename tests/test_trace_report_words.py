@@ -15,8 +15,8 @@ from partial_recordings import recording
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.wording import permanent_form
 from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.traced import sections
+from torchdoctor.reports.formats import rendered
+from torchdoctor.reports.traced import lines as traced_lines
 from torchdoctor.words import Report, TraceStatistics
 from torchdoctor.words.report import StepTime
 
@@ -106,7 +106,7 @@ def without_steps(trace):
     return trace
 
 
-FORMATS = [terminal.render, html.render, markdown.render]
+FORMATS = ["terminal", "html", "markdown"]
 
 
 def test_without_step_marks_no_figure_is_per_step(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_without_step_marks_no_figure_is_per_step(tmp_path: Path) -> None:
         (folder / f"{rank}.json").write_bytes(text)
     report = trace_checkup([str(folder)])
     assert report.ranks
-    for render in FORMATS:
-        text = " ".join(render(report).split())
+    for form in FORMATS:
+        text = " ".join(rendered(report, form).split())
         for title in ("The ranks", "Driver calls that hold the host", "Arithmetic of the GPU"):
             assert f"{title}, in the whole trace" in text
         assert "per step" not in text and "rank 0: step" not in text
@@ -140,14 +140,14 @@ def test_waits_of_unknown_cause_are_of_the_trace_where_steps_are_unknown(tmp_pat
 def test_a_trace_that_names_no_machine_is_measured_on_none(tmp_path: Path) -> None:
     """The page ended with "Measured on . ", the terminal's section repeated the command."""
     report = of_steps(tmp_path, 1, 1, 1, 1)
-    for render in FORMATS:
-        assert "Measured on" not in render(report)
+    for form in FORMATS:
+        assert "Measured on" not in rendered(report, form)
 
 
 def test_the_title_of_a_page_is_a_whole_sentence(tmp_path: Path) -> None:
     """It ended in "Nothing was tried: a trace"."""
     report = of_steps(tmp_path, 1, 1, 1, 1)
-    title = re.search("<title>(.*?)</title>", html.render(report))
+    title = re.search("<title>(.*?)</title>", rendered(report, "html"))
     assert title is not None
     assert title[1].endswith(".") and "Nothing was tried" not in title[1]
     assert unescape(title[1].removeprefix("torchdoctor: ")) in report.diagnosis.sentence
@@ -177,7 +177,7 @@ def traced(**more) -> Report:
 
 
 def lines_of(report: Report) -> str:
-    return "\n".join(line for _, lines in sections(report) for line in lines)
+    return "\n".join(line for _, lines in traced_lines(report) for line in lines)
 
 
 def test_what_is_cut_or_not_known_says_so() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.reports import html, markdown, terminal
+from torchdoctor.reports.formats import rendered
 from torchdoctor.words.record_files import read_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("advice")]  # share one run
@@ -112,7 +112,7 @@ def test_every_format_shows_what_came_out_and_what_it_may_cost(
     folder, report = tried
     read = read_report(folder / "report.json")
     rate = trial(report, "lr-schedule")["range_test"]["max_rate"]
-    for text in (terminal.render(read), markdown.render(read), html.render(read)):
+    for text in (rendered(read, "terminal"), rendered(read, "markdown"), rendered(read, "html")):
         plain = " ".join(text.replace("\\", "").split())
         assert "Advice on training itself, not on speed" in plain
         assert f"max_lr={rate:.2g}, total_steps" in plain

@@ -15,7 +15,7 @@ from compared_pairs import samples, synthetic
 
 from torchdoctor.cli.written_files import check_written
 from torchdoctor.reports import gate as gate_forms
-from torchdoctor.reports import html
+from torchdoctor.reports.formats import rendered
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.gate import GateMetric, GateReport
 from torchdoctor.words.record_files import write_gate_report, write_report
@@ -130,7 +130,7 @@ def test_each_kind_of_file_is_known_by_what_it_holds(tmp_path: Path) -> None:
     writers: dict[str, Callable[[Path], object]] = {
         "report": lambda path: write_report(run, path),
         "gate result": lambda path: write_gate_report(result, path),
-        "HTML page": lambda path: path.write_text(html.render(run)),
+        "HTML page": lambda path: path.write_text(rendered(run, "html")),
         "Markdown": lambda path: path.write_text(gate_forms.markdown(result)),
         "JUnit file": lambda path: path.write_text(gate_forms.junit(result)),
     }
@@ -169,7 +169,7 @@ def test_what_is_no_file_may_be_written_to(place: str, folder: Path) -> None:
 def test_a_copy_named_otherwise_than_its_rank_is_known_and_written_again(folder: Path) -> None:
     for rank, file in enumerate(sorted((folder / "ranks").iterdir())):
         file.write_bytes(synthetic.every_branch(step=1000.0 + 100.0 * rank).text())
-    arguments = ["diagnose", "ranks", "--annotate", "ranks/copy.json"]
+    arguments = ["diagnose", "ranks", "--details", "--annotate", "ranks/copy.json"]
     assert torchdoctor(folder, *arguments).returncode == 0
     result = torchdoctor(folder, *arguments)
     assert result.returncode == 0, result.stderr
@@ -194,4 +194,4 @@ def test_standard_output_that_is_a_file_keeps_what_is_in_it(how: str, folder: Pa
     text = (folder / "log").read_text()
     assert text.startswith("before\n" * 9 if how == ">>" else "{")
     assert '"schema_version"' in text
-    assert "How to reproduce" in text
+    assert "WHAT COULD HELP" in text

@@ -16,7 +16,7 @@ from probed_examples import run_with
 from torchdoctor.advice import catalogue
 from torchdoctor.edits.source import edited
 from torchdoctor.probe.hooks import compile_log
-from torchdoctor.reports.compilation import said
+from torchdoctor.reports.trial_rows import compilation
 from torchdoctor.words import Trial
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_graph_break_is_named_with_its_line(tmp_path: Path) -> None:
     (row,) = details["breaks"]
     assert (row["file"], row["line"]) == (script, lines["breaks"])
     assert details["recompiles"] == 0 and details["compiled_at"] == [1]
-    text = " ".join(said(Trial(fix="torch-compile", details=details), str(tmp_path)))
+    text = " ".join(compilation(Trial(fix="torch-compile", details=details), str(tmp_path)))
     assert f"(train.py:{lines['breaks']})" in text
     assert "again" not in text
 
@@ -85,7 +85,7 @@ def test_compiling_in_every_step_is_said_with_what_changes(tmp_path: Path) -> No
     assert details["gave_up"] and "forward" in details["gave_up"][0]["function"]
     rows = [row for row in details["recompile_reasons"] if "calls" in row["reason"]]
     assert rows and {row["file"] for row in rows} == {script}
-    text = " ".join(said(Trial(fix="torch-compile", details=details), str(tmp_path)))
+    text = " ".join(compilation(Trial(fix="torch-compile", details=details), str(tmp_path)))
     assert "of the first" in text and "gave up compiling 'forward' (train.py:" in text
     assert "mark_dynamic" not in text
 
@@ -98,11 +98,11 @@ def test_sizes_that_vary_are_named_and_dynamic_compiles_once(tmp_path: Path) -> 
     assert details["recompiles"] >= 5
     assert any("size mismatch" in row["reason"] for row in details["recompile_reasons"])
     trial = Trial(fix="torch-compile", details=details, verdict="slower")
-    assert any("mark_dynamic" in sentence for sentence in said(trial, "/"))
-    assert any("does not pay" in sentence for sentence in said(trial, "/"))
+    assert any("mark_dynamic" in sentence for sentence in compilation(trial, "/"))
+    assert any("does not pay" in sentence for sentence in compilation(trial, "/"))
     details, _, _ = compiled(tmp_path / "dynamic", sizes=sizes, dynamic="True")
     assert details["recompiles"] == 0
-    assert said(replace(trial, details={"mode": "default"}), "/") == []
+    assert compilation(replace(trial, details={"mode": "default"}), "/") == []
 
 
 BLOCKS = """

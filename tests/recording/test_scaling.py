@@ -16,8 +16,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.facts.scaling import Step, scaling
 from torchdoctor.facts.scaling_words import TITLE, scaling_lines
-from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.json_report import render as as_json
+from torchdoctor.reports.formats import rendered
 from torchdoctor.words import PredictedSpeedup, Report, Scaling, ScalingRow
 
 STEP = Step(gradient_bytes=1e9, last_bytes=1e8, alone_s=0.3, backward_s=0.1)
@@ -138,7 +137,11 @@ def test_a_gpu_without_known_links_is_predicted_for_stated_networks_alone(tmp_pa
 
 def test_every_format_calls_it_a_prediction_and_says_what_it_assumes(tmp_path: Path) -> None:
     report = diagnosed(tmp_path)
-    for shown in (terminal.render(report), markdown.render(report), html.render(report)):
+    for shown in (
+        rendered(report, "terminal"),
+        rendered(report, "markdown"),
+        rendered(report, "html"),
+    ):
         whole = " ".join(unescape(shown).split())
         assert "predicted, not measured" in whole
         assert "2 GPUs of one machine: 1.7x to at best 1.9x as many samples as one" in whole
@@ -147,7 +150,7 @@ def test_every_format_calls_it_a_prediction_and_says_what_it_assumes(tmp_path: P
         assert "never checked on a machine with that many GPUs" in whole
         assert "assumed: an all-reduce in a ring" in whole
         assert "40% of the slowest link on the A100 80GB SXM's data sheet" in whole
-    assert json.loads(as_json(report))["scaling"]["rows"][0]["gpus"] == 2
+    assert json.loads(rendered(report, "json"))["scaling"]["rows"][0]["gpus"] == 2
 
 
 def test_inference_and_cpu_traces_have_no_such_section(tmp_path: Path) -> None:

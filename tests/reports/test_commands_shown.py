@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from html import unescape
 
@@ -10,46 +11,52 @@ from samples import loader_bound
 from typer.testing import CliRunner
 
 from torchdoctor.cli.front import app
-from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.content import patch_commands
-from torchdoctor.words import Report, Trial
+from torchdoctor.reports.formats import rendered
+from torchdoctor.reports.wording import patch_commands
+from torchdoctor.words.errors import UsageError
 from torchdoctor.words.record_files import write_report
 
 EDIT = "--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-a = 1\n+a = 2\n"
 
 
-@pytest.mark.parametrize("form", [terminal, markdown, html])
+@pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
 def test_each_form_has_the_command_that_applies_an_edit(form) -> None:
     report = loader_bound()
     [fix] = report.recommendation.fixes
     offered = replace(fix, fix="pin-memory", settings={}, edit=EDIT, standing="offered")
     recommended = replace(report.recommendation, patch=EDIT, also_offered=[offered])
     report = replace(report, recommendation=recommended, run_folder="/a b/run")
-    lines = [line.strip() for line in unescape(form.render(report)).splitlines()]
+    lines = [line.strip() for line in unescape(rendered(report, form)).splitlines()]
     text = "\n".join(lines)
     assert "torchdoctor patch '/a b/run/report.json' | git apply" in text
     assert "torchdoctor patch '/a b/run/report.json' --fix pin-memory | git apply" in text
 
 
-def many_refused() -> Report:
-    refused = [Trial(fix=f"fix-{n}", verdict="refused", reason=f"Reason {n}") for n in range(9)]
-    return replace(loader_bound(), trials=refused)
-
-
-def test_the_form_with_every_reason_is_named_for_the_command_at_hand(tmp_path, capsys) -> None:
-    """`report` has no --html, and the commands that measure have no --format."""
+def test_each_command_says_how_to_see_the_details(tmp_path) -> None:
     path = tmp_path / "report.json"
-    write_report(many_refused(), path)
-    again = CliRunner().invoke(app, ["report", str(path)])
-    assert "with --format html." in " ".join(again.output.split())
-    assert CliRunner().invoke(app, ["report", str(path), "--format", "html"]).exit_code == 0
-
-    terminal.print_report(many_refused())
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "with --html FILE." in printed
-    for command in ("run", "diagnose"):
+    report = replace(loader_bound(), run_folder=str(tmp_path))
+    write_report(report, path)
+    screen = CliRunner().invoke(app, ["report", str(path)]).output
+    assert f"details: torchdoctor report {tmp_path} --details" in screen
+    details = CliRunner().invoke(app, ["report", str(tmp_path), "--details"]).output
+    assert "How to reproduce" in details and "How to reproduce" not in screen
+    for command in ("run", "diagnose", "compare", "gate", "report"):
         help_page = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
-        assert "--html" in help_page
+        assert "--details" in help_page
+
+
+def test_without_a_name_the_newest_run_of_the_folder_is_shown(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    none = CliRunner().invoke(app, ["report"])
+    assert isinstance(none.exception, UsageError)
+    assert "There is no run in torchdoctor-runs" in str(none.exception)
+    for number, doubt in enumerate(["the older", "the newer"]):
+        folder = tmp_path / "torchdoctor-runs" / f"run-{number}"
+        folder.mkdir(parents=True)
+        write_report(replace(loader_bound(), doubts=[doubt]), folder / "report.json")
+        os.utime(folder / "report.json", (number, number))
+    shown = CliRunner().invoke(app, ["report", "--details"]).output
+    assert "the newer" in shown and "the older" not in shown
 
 
 def test_a_patch_of_another_folder_is_applied_there() -> None:

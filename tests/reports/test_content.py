@@ -7,71 +7,59 @@ from dataclasses import replace
 import pytest
 import samples
 
-from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.content import offered
-from torchdoctor.reports.not_measured import not_measured, told_and_named
-from torchdoctor.reports.trial_remarks import trial_remarks
-from torchdoctor.words import Trial
+from torchdoctor.reports.formats import rendered
+from torchdoctor.reports.trial_rows import not_measured, trial_remarks
+from torchdoctor.words import Recommendation, Trial
 
 
-def test_refusals_that_begin_alike_are_one_row() -> None:
-    none = "The training loop uses no torch DataLoader"
-    reasons = {
-        "loader-workers": f"{none}, so there are no workers to start.",
-        "prefetch-factor": f"{none}, so nothing is prefetched.",
-        "channels-last": "The model has no 2-D convolutions.",
-    }
+def test_each_reason_of_a_refusal_is_told_once() -> None:
+    none = "The training loop uses no torch DataLoader."
+    reasons = {"loader-workers": none, "prefetch-factor": none, "channels-last": "No 2-D layers."}
     rows = [Trial(fix=fix, verdict="refused", reason=why) for fix, why in reasons.items()]
-    found = not_measured(replace(samples.loader_bound(), trials=rows))
-    assert [(row.fixes, row.reason) for row in found] == [
-        (["loader-workers", "prefetch-factor"], f"{none}."),
-        (["channels-last"], reasons["channels-last"]),
+    refused = not_measured(replace(samples.loader_bound(), trials=rows))
+    assert [(row.fixes, row.reason) for row in refused] == [
+        (["loader-workers", "prefetch-factor"], none),
+        (["channels-last"], "No 2-D layers."),
     ]
 
 
-def test_many_refusals_are_told_where_they_matter_and_named_elsewhere() -> None:
+def test_the_first_screen_counts_refusals_and_the_details_have_each_reason() -> None:
     report = samples.loader_bound()
-    finding = replace(report.diagnosis.findings[0], fixes=["loader-workers"])
-    names = ["loader-workers", *(f"fix-{number}" for number in range(9))]
-    refused = [
-        replace(report.trials[0], fix=name, settings={}, verdict="refused", reason=f"Why {name}.")
-        for name in names
+    refused = [Trial(fix=f"fix-{n}", verdict="refused", reason=f"Why {n}.") for n in range(9)]
+    report = replace(report, trials=[*report.trials[:3], *refused])
+    screen = rendered(report, "terminal", full=False)
+    assert "9 do not apply" in screen and "fix-8" not in screen
+    assert "Why 8." in rendered(report, "terminal")
+
+
+def test_what_was_measured_is_ranked_by_what_was_measured() -> None:
+    """A 1.06x stood in the headline above a 5.65x."""
+    report = samples.loader_bound()
+
+    def open_trial(fix: str, estimate: float, low: float, high: float, pairs: int) -> Trial:
+        speedup = samples.between(estimate, low, high)
+        return Trial(fix=fix, speedup=speedup, pairs=pairs, numerics="identical")
+
+    trials = [
+        open_trial("channels-last", 1.06, 0.95, 1.19, 3),
+        open_trial("decoded-cache", 5.65, 0.5, 60.0, 1),
+        open_trial("cpu-threads", 17.9, 0.11, 3010.0, 3),  # says nothing
     ]
-    report = replace(
-        report, diagnosis=replace(report.diagnosis, findings=[finding]), trials=refused
-    )
-    told, named = told_and_named(report)
-    assert [row.fixes for row in told] == [["loader-workers"]]
-    assert named == sorted(names[1:])
-    few, none = told_and_named(replace(report, trials=refused[:5]))
-    assert len(few) == 5 and none == []
-    printed = terminal.render(report, 80)
-    assert "Why loader-workers." in printed and "fix-8" in printed and "Why fix-8." not in printed
-    more = [replace(one, fix=f"{one.fix}-too") for one in refused[1:]]
-    printed = terminal.render(replace(report, trials=[*refused, *more]), 80)
-    assert "18 other fixes (refused)" in printed and "fix-8" not in printed
+    report = replace(report, trials=trials, recommendation=Recommendation())
+    screen = rendered(report, "terminal", full=False)
+    assert "Most promising: decoded-cache, 5.65x in its one pair" in screen
+    places = [screen.rindex(trial.fix) for trial in (trials[1], trials[0], trials[2])]
+    assert places == sorted(places)
+    assert "17.9" not in screen.partition("tried")[0]
 
 
-def test_what_comes_first_is_not_worth_doing_as_well() -> None:
-    """ "Also worth doing" stood below nothing that was worth doing."""
-    report = samples.loader_bound()
-    fix = replace(report.recommendation.fixes[0], standing="confirmed")
-    alone = replace(report.recommendation, fixes=[], also_offered=[fix])
-    after = replace(report.recommendation, also_offered=[fix])
-    first, also = (
-        [x for x, _ in offered(replace(report, recommendation=y))] for y in (alone, after)
-    )
-    assert first == ["Worth doing, measured by itself"]
-    assert also == ["Also worth doing, measured by itself"]
-
-
-@pytest.mark.parametrize("form", [terminal, markdown, html])
+@pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
 def test_several_shares_say_in_which_order_they_stand_and_that_they_overlap(form) -> None:
     """Read as parts of one whole, 60 % and 50 % would be a defect of the report."""
     report, said = samples.loader_bound(), "Most severe first; shares overlap"
-    assert said in form.render(report)
+    assert said in rendered(report, form)
     one = replace(report.diagnosis, findings=report.diagnosis.findings[:1])
-    assert said not in form.render(replace(report, diagnosis=one))
+    assert said not in rendered(replace(report, diagnosis=one), form)
 
 
 def test_a_remark_on_several_trials_stands_there_once() -> None:

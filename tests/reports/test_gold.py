@@ -1,4 +1,4 @@
-"""The terminal report and the Markdown, word for word.
+"""The first screens, the whole terminal report and the Markdown, word for word.
 
 After a wanted change: TORCHDOCTOR_UPDATE_GOLD=1 python -m pytest tests/reports/test_gold.py
 """
@@ -9,18 +9,40 @@ from pathlib import Path
 import pytest
 from samples import SAMPLES
 
-from torchdoctor.reports import markdown, terminal
+from torchdoctor.reports import terminal
+from torchdoctor.reports.formats import document, rendered
 
 GOLD = Path(__file__).parent / "gold"
 CASES = [
-    *((name, "txt", terminal.render) for name in SAMPLES),
-    *((name, "md", markdown.render) for name in ("loader_bound", "refused_heavy")),
+    *((f"{name}.100.txt", name, {"full": False}) for name in SAMPLES),
+    *((f"{name}.80.txt", name, {"full": False, "width": 80}) for name in SAMPLES),
+    ("loader_bound.details.txt", "loader_bound", {}),
+    ("compute_bound.details.txt", "compute_bound", {}),
+    *((f"{name}.md", name, {"format": "markdown"}) for name in ("loader_bound", "refused_heavy")),
 ]
 
 
-@pytest.mark.parametrize(("name", "suffix", "render"), CASES, ids=[f"{c[0]}.{c[1]}" for c in CASES])
-def test_output_is_as_it_was_approved(name, suffix, render) -> None:
-    path, text = GOLD / f"{name}.{suffix}", render(SAMPLES[name]())
+def approved(file: str, text: str) -> None:
+    path = GOLD / file
     if os.environ.get("TORCHDOCTOR_UPDATE_GOLD"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("file", "name", "how"), CASES, ids=[case[0] for case in CASES])
+def test_output_is_as_it_was_approved(file, name, how) -> None:
+    approved(file, rendered(SAMPLES[name](), **{"format": "terminal", **how}))
+
+
+@pytest.mark.parametrize("name", ["loader_bound", "nothing_found"])
+def test_colour_is_as_it_was_approved(name) -> None:
+    made = document(SAMPLES[name]())
+    approved(f"{name}.colour.txt", terminal.render(made, 100, False, "standard"))
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_first_screen_is_one_screen(name, width) -> None:
+    lines = rendered(SAMPLES[name](), "terminal", full=False, width=width).splitlines()
+    assert len(lines) <= 40
+    assert all(len(line) <= width for line in lines if "details: " not in line)

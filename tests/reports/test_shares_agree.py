@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import samples
 
-from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.content import finding_rows, time_rows
+from torchdoctor.reports.details import share_words
+from torchdoctor.reports.formats import rendered
+from torchdoctor.reports.time_parts import time_bars
 from torchdoctor.words import Finding, Question, Report, Shares, TraceStatistics
 
 
@@ -30,19 +31,19 @@ def _of_a_trace() -> Report:
 
 def test_what_the_tree_asks_as_cpu_execution_is_no_other_time_in_the_bar() -> None:
     """ "49 % other" stood beside "Is anything else high? no 0 %"."""
-    rows = {row.key: row.share for row in time_rows(_of_a_trace())}
+    rows = {bar.key: bar.share for bar in time_bars(_of_a_trace())}
     assert rows == pytest.approx({"gpu": 0.17, "cpu": 0.83})
 
 
-@pytest.mark.parametrize("shown", [terminal.render, markdown.render, html.render])
+@pytest.mark.parametrize("shown", ["terminal", "markdown", "html"])
 def test_the_share_of_gpu_utilization_is_said_to_be_idle(shown) -> None:
     report = _of_a_trace()
-    [row] = finding_rows(report)
-    assert row.share.startswith("GPU idle 83")
-    assert row.share in shown(report)
+    [finding] = report.diagnosis.findings
+    assert share_words(finding).startswith("GPU idle 83")
+    assert share_words(finding) in rendered(report, shown)
 
 
-@pytest.mark.parametrize("shown", [terminal.render, markdown.render, html.render])
+@pytest.mark.parametrize("shown", ["terminal", "markdown", "html"])
 def test_the_rule_is_told_once_where_several_branches_are_high(shown) -> None:
     """24 % of waiting for data was named before 75 % of CPU, and nobody said why."""
     report = samples.loader_bound()
@@ -59,7 +60,8 @@ def test_the_rule_is_told_once_where_several_branches_are_high(shown) -> None:
             )
             for n, answer in enumerate(answers)
         ]
-        text = shown(replace(report, diagnosis=replace(report.diagnosis, path=path)))
+        asked = replace(report, diagnosis=replace(report.diagnosis, path=path))
+        text = rendered(asked, shown)
         return " ".join(text.split())
 
     rule = "The first yes names the bottleneck"

@@ -69,7 +69,7 @@ def test_scalars_text_and_trials_are_those_of_the_report(tmp_path: Path) -> None
     shares = {n: s for n, s in vars(report.baseline.shares).items() if s is not None}
     tags = {tag for tag in main.Tags()["tensors"] if tag.startswith("share_of_step/")}
     assert tags == {f"share_of_step/{name}" for name in shares}
-    assert "## torchdoctor" in text(main, "report/01 Verdict")
+    assert "waits for data" in text(main, "report/01 First screen")
     trials = [t.speedup.estimate for t in report.trials if t.speedup]
     assert report.noise_floor is not None
     wanted = [*trials, report.noise_floor.estimate]
@@ -144,7 +144,7 @@ def test_without_a_plotting_library_the_rest_is_there(
     found = runs(tmp_path / "logs")
     [main] = [run for name, run in found.items() if name.endswith("/run")]
     tags = main.Tags()["tensors"]
-    assert {"step_time/observed_s", "utilization/cpu", "report/01 Verdict"} <= set(tags)
+    assert {"step_time/observed_s", "utilization/cpu", "report/01 First screen"} <= set(tags)
     assert not any(tag.startswith("timeline/") for tag in tags)
     assert any("/trials/" in name for name in found)
     assert list((tmp_path / "logs").rglob("*.pt.trace.json.gz"))

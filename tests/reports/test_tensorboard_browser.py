@@ -13,11 +13,11 @@ from browser import Browser, chromium, tensorboard
 from run_folders import OBSERVED_STEPS, ranks_folder, report_with_run
 
 from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.reports import headline
-from torchdoctor.reports.content import trial_groups
+from torchdoctor.reports.first_screen import cause
 from torchdoctor.reports.tensorboard.write import write_tensorboard
-from torchdoctor.reports.tree_path import path_rows
+from torchdoctor.reports.trial_rows import measured
 from torchdoctor.words import Report
+from torchdoctor.words.figures import speedup
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chromium")]
 
@@ -97,10 +97,10 @@ def test_text_is_the_report_without_leftovers_of_markdown(
     browser: Browser, address: str, report: Report
 ) -> None:
     browser.open(f"{address}/#text")
-    verdict = " ".join(headline.verdict(report).split())
+    verdict = " ".join(cause(report).split())
     browser.wait(lambda: verdict in browser.texts("p"))
-    wanted = {row.speedup for group in trial_groups(report) for row in group.rows}
-    wanted |= {row.question for row in path_rows(report)}
+    wanted = {speedup(trial.speedup, trial.pairs) for trial in measured(report)}
+    wanted |= {asked.question for asked in report.diagnosis.path}
     browser.wait(lambda: wanted <= set(browser.texts("td")))  # text after text is loaded
     browser.picture("text")
     outside_code = browser.texts("td, li, p, h3")

@@ -11,7 +11,7 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.checkup.offered_fixes import advice
-from torchdoctor.reports import html, json_report, markdown, terminal
+from torchdoctor.reports.formats import rendered
 from torchdoctor.words import (
     Diagnosis,
     Environment,
@@ -69,7 +69,11 @@ def report_of(*trials: TrainingTrial) -> Report:
 )
 def test_every_format_says_what_came_out_and_what_it_may_cost(verdict: str, begins: str) -> None:
     report = report_of(trial(verdict))
-    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+    for text in (
+        rendered(report, "terminal"),
+        rendered(report, "markdown"),
+        rendered(report, "html"),
+    ):
         plain = " ".join(text.replace("&lt;", "<").replace("&gt;", ">").replace("\\", "").split())
         assert f"{begins}It [came] <out>." in plain
         assert "What it may cost: a schedule brings more numbers to choose" in plain
@@ -127,11 +131,11 @@ def test_of_four_ways_to_compile_one_is_to_be_run() -> None:
 
 
 def test_advice_without_a_trial_is_shown_as_it_was() -> None:
-    text = " ".join(terminal.render(report_of()).split())
+    text = " ".join(rendered(report_of(), "terminal").split())
     assert "lr-schedule" in text and "What it may cost" in text
     assert "ried: " not in text
 
 
 def test_report_json_gives_back_what_was_tried() -> None:
     report = report_of(trial("found", details={"own_rate": 0.01}))
-    assert decode_report(json_report.render(report)) == report
+    assert decode_report(rendered(report, "json")) == report

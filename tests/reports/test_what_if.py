@@ -8,8 +8,8 @@ import pytest
 from samples import diagnosed_only
 
 from torchdoctor.facts.ceilings import replay_ceilings
-from torchdoctor.reports import html, markdown, terminal
-from torchdoctor.reports.what_if import what_if_lines
+from torchdoctor.reports.formats import rendered
+from torchdoctor.reports.time_parts import replay_lines
 from torchdoctor.words import BranchReplay, Report, Shares, TraceStatistics, WhatIf
 from torchdoctor.words.record_files import decode_report, encode_report
 
@@ -37,7 +37,7 @@ def reported(found: WhatIf | None, doubts: list[str] | None = None) -> Report:
 
 def test_a_line_for_each_branch_and_one_for_the_replay_as_it_is() -> None:
     report = reported(REPLAYED)
-    assert what_if_lines(report) == [
+    assert replay_lines(report) == [
         "without CPU operators, Python: 114 ms (1.55x)",
         "without waiting for data: 118 ms (1.50x)",
         "without GPU kernels: 140 ms (1.26x)",
@@ -49,10 +49,14 @@ def test_a_line_for_each_branch_and_one_for_the_replay_as_it_is() -> None:
 
 def test_every_format_shows_it_as_a_replay() -> None:
     report = reported(REPLAYED)
-    for text in (terminal.render(report), markdown.render(report), html.render(report)):
-        assert "replayed, not measured" in text
+    for text in (
+        rendered(report, "terminal"),
+        rendered(report, "markdown"),
+        rendered(report, "html"),
+    ):
+        assert "the trace replayed without a cost, not measured" in text
         assert "118 ms (1.50x)" in text
-    assert "replay" not in terminal.render(reported(None))
+    assert "replay" not in rendered(reported(None), "terminal")
     assert decode_report(encode_report(report)).trace == report.trace
 
 
@@ -68,15 +72,19 @@ def test_a_replay_of_steps_unlike_the_real_ones_is_not_shown(
     assert report.trace is not None
     trace = replace(report.trace, step_s=step_s, shares=Shares(data_loader=waiting))
     report = replace(report, trace=trace)
-    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+    for text in (
+        rendered(report, "terminal"),
+        rendered(report, "markdown"),
+        rendered(report, "html"),
+    ):
         assert ("118 ms (1.50x)" in text) == shown
     on_gpu = replace(report, trace=replace(trace, has_device=True))
-    assert what_if_lines(on_gpu) != []
+    assert replay_lines(on_gpu) != []
 
 
 def test_a_replay_that_misses_the_step_shows_no_gains() -> None:
     wrong = replace(REPLAYED, replayed_s=0.15, doubts=[])
-    lines = what_if_lines(reported(wrong))
+    lines = replay_lines(reported(wrong))
     assert lines == [
         "replay of the trace as it is: 150 ms, measured 178 ms: 15.5 % apart (6 of 8 steps)"
     ]
@@ -85,7 +93,7 @@ def test_a_replay_that_misses_the_step_shows_no_gains() -> None:
 
 def test_a_doubt_of_the_report_is_not_said_twice() -> None:
     report = reported(REPLAYED, list(REPLAYED.doubts))
-    assert "Something does not hold." not in what_if_lines(report)
+    assert "Something does not hold." not in replay_lines(report)
 
 
 def test_ceilings_allow_for_the_error_and_for_unknown_waits() -> None:
@@ -116,5 +124,5 @@ def test_exposed_communication_that_saves_nothing_says_why(
     assert report.trace is not None
     seen = {"step_s": REPLAYED.measured_s, "communication_exposed_s": exposed_s}
     trace = replace(report.trace, has_device=True, **seen)
-    lines = what_if_lines(replace(report, trace=trace))
+    lines = replay_lines(replace(report, trace=trace))
     assert any("communication are exposed and may save nothing" in x for x in lines) is said

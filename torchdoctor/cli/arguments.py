@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from torchdoctor.words.errors import UsageError
 
 SEEDS = 2**32 - 1  # the largest that NumPy takes
+RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -30,3 +33,20 @@ def ids(text: str | None) -> list[str] | None:
     if not found:
         raise UsageError("--fixes and --skip take ids: torchdoctor explain --all lists them.")
     return found
+
+
+def report_file(named: Path | None) -> Path:
+    """Return the report that was named, else that of the newest run below this folder.
+
+    Raises:
+        UsageError: none was named, and there is no run.
+    """
+    if named is not None:
+        return named
+    reports = list(Path(RUNS).glob("*/report.json"))
+    if not reports:
+        raise UsageError(
+            f"There is no run in {RUNS} below this folder: name a report.json, or measure a "
+            "program first with: torchdoctor run train.py"
+        )
+    return max(reports, key=lambda path: path.stat().st_mtime)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchdoctor.cli.output import Details
 from torchdoctor.cli.written_files import check_written
 from torchdoctor.words.errors import UsageError
 
@@ -32,10 +33,12 @@ def compare(
     b: Annotated[str, typer.Argument(metavar="B", help="The same of what is compared with it.")],
     json: Annotated[Path | None, typer.Option(help="Also write it as JSON here.")] = None,
     format: Annotated[str, typer.Option(help="terminal, markdown or json.")] = "terminal",
+    details: Details = False,
 ) -> None:
     """What changed from A to B?"""
     from torchdoctor.compare import compare as compared
     from torchdoctor.reports import comparison as formats
+    from torchdoctor.reports import terminal
     from torchdoctor.words.record_files import encode_comparison, write_atomically
 
     if format not in FORMATS:
@@ -43,13 +46,15 @@ def compare(
     for name in (a, b):
         _check_file(name)
     check_written({"comparison": json}, read=(a, b))
-    found = compared(_report(Path(a)), _report(Path(b)), (a, b))
-    encoded = encode_comparison(found)
+    comparison = compared(_report(Path(a)), _report(Path(b)), (a, b))
+    encoded = encode_comparison(comparison)
     if json is not None:
         write_atomically(json, encoded)
-    texts = {"terminal": formats.terminal, "markdown": formats.markdown}
-    text = texts[format](found) if format in texts else encoded.decode()
-    typer.echo(text, nl=False)
+    if format == "terminal":
+        terminal.show(formats.document(comparison), details)
+    else:
+        text = formats.markdown(comparison) if format == "markdown" else encoded.decode()
+        typer.echo(text, nl=False)
 
 
 def _check_file(name: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.output import check_tensorboard, hand_to_tensorboard, show, write
+from torchdoctor.cli.output import Details, check_tensorboard, hand_to_tensorboard, write
 from torchdoctor.cli.written_files import check_written
 from torchdoctor.words.errors import UsageError
 
@@ -36,9 +36,11 @@ def diagnose(
             "findings here, for ui.perfetto.dev (.json or .json.gz)."
         ),
     ] = None,
+    details: Details = False,
 ) -> None:
     """Why was the recorded training slow?"""
     from torchdoctor.checkup.traces import trace_checkup
+    from torchdoctor.reports.formats import show
 
     check_written(
         {"report": json, "HTML page": html, "annotated trace": annotate},
@@ -49,7 +51,7 @@ def diagnose(
     check_tensorboard(tensorboard)
     report = trace_checkup(traces, annotate)
     write(report, json, html)
-    show(report)
+    show(report, details)
     hand_to_tensorboard(report, tensorboard)
     if tensorboard is not None and "-" in traces:
         typer.echo(

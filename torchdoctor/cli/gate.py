@@ -15,6 +15,7 @@ from torchdoctor.cli.gate_results import (
     hand_out,
     write_files,
 )
+from torchdoctor.cli.output import Details
 from torchdoctor.cli.written_files import check_written
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut, UsageError
 
@@ -63,6 +64,7 @@ def gate(
         typer.Option("--in-turns", help="Never both versions in memory at the same time."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
+    details: Details = False,
 ) -> None:
     """Measure both, apply the rule, exit with its answer."""
     with failures_annotated():
@@ -95,7 +97,7 @@ def gate(
         )
         files = Files(json=json, markdown=markdown, junit=junit)
         report = _measured(workload, against, baseline, settings, files, quiet)
-        hand_out(report, files)
+        hand_out(report, files, details)
     raise typer.Exit(130 if report.interrupted else _EXIT[report.verdict])
 
 

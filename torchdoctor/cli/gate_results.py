@@ -27,15 +27,16 @@ class Files:
     junit: Path | None = None
 
 
-def hand_out(report: GateReport, files: Files) -> None:
+def hand_out(report: GateReport, files: Files, details: bool) -> None:
     """Write the files, then print: who no longer reads what is printed changes no exit code."""
     from torchdoctor.reports import gate as formats
+    from torchdoctor.reports import terminal
 
     write_files(report, files)
-    text = formats.terminal(report)
-    if _on_github():
-        text += f"{formats.annotation(report)}\n"
-    _print(text)
+    with _whoever_reads():
+        terminal.show(formats.document(report), details)
+        if _on_github():
+            typer.echo(formats.annotation(report))
 
 
 def write_files(report: GateReport, files: Files) -> None:
@@ -79,7 +80,8 @@ def failures_annotated() -> Iterator[None]:
             from torchdoctor.reports.gate import workflow_command
 
             kind = "warning" if isinstance(error, Inconclusive) else "error"
-            _print(f"{workflow_command(kind, first_sentences(error))}\n")
+            with _whoever_reads():
+                typer.echo(workflow_command(kind, first_sentences(error)))
         raise
 
 
@@ -97,9 +99,12 @@ def _on_github() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def _print(text: str) -> None:
+@contextlib.contextmanager
+def _whoever_reads() -> Iterator[None]:
+    """Print even if nobody reads it any more (| head): that changes no exit code."""
     try:
-        typer.echo(text, nl=False)
+        yield
+        sys.stdout.flush()
     except BrokenPipeError:
         # What is buffered would fail again when Python flushes it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

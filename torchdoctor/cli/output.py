@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,31 +12,22 @@ from torchdoctor.words.errors import UsageError
 if TYPE_CHECKING:
     from torchdoctor.words import Report
 
-FORMATS = ("terminal", "html", "markdown", "json", "sarif")
-
-
-def render(report: Report, format: str) -> str:
-    """The report as text; UsageError for an unknown format."""
-    modules = {"json": "json_report"}
-    if format not in FORMATS:
-        raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
-    module: Any = import_module(f"torchdoctor.reports.{modules.get(format, format)}")
-    rendered: str = module.render(report)
-    return rendered
+Details = Annotated[bool, typer.Option("--details", help="Everything behind the first screen.")]
 
 
 def write(report: Report, json: Path | None, html: Path | None) -> None:
     """Write the report to the files that were asked for."""
+    from torchdoctor.reports.formats import rendered
     from torchdoctor.words.record_files import write_report, write_text
 
     if json is not None:
         write_report(report, json)
     if html is not None:
-        write_text(render(report, "html"), html)
+        write_text(rendered(report, "html"), html)
 
 
 def check_tensorboard(folder: Path | None) -> None:
-    """UsageError where a TensorBoard folder could not be written at the end."""
+    """Raise UsageError where a TensorBoard folder could not be written at the end."""
     if folder is None:
         return
     try:
@@ -63,10 +53,3 @@ def hand_to_tensorboard(report: Report, folder: Path | None) -> None:
     for note in write_tensorboard(report, folder):
         typer.echo(note, err=True)
     typer.echo(f"To see it in TensorBoard: tensorboard --logdir {folder}", err=True)
-
-
-def show(report: Report) -> None:
-    """Print the report on the terminal."""
-    from torchdoctor.reports.terminal import print_report
-
-    print_report(report)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchdoctor.cli.arguments import report_file
+
 if TYPE_CHECKING:
     from torchdoctor.words import Recording, Report
 
@@ -18,7 +20,10 @@ HELP = (
 
 
 def patch(
-    file: Annotated[Path, typer.Argument(help="The report.json of a run.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The report.json of a run (default: the newest run here)."),
+    ] = None,
     fix: Annotated[
         list[str] | None,
         typer.Option(
@@ -33,6 +38,7 @@ def patch(
     from torchdoctor.words.errors import UsageError
     from torchdoctor.words.record_files import read_report
 
+    file = report_file(file)
     report = read_report(file)
     words = [word.strip() for given in fix or [] for word in given.split(",")]
     asked = list(dict.fromkeys(word for word in words if word))

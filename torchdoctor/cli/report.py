@@ -7,16 +7,26 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.output import render
+from torchdoctor.cli.arguments import report_file
+from torchdoctor.cli.output import Details
 
 
 def report(
-    file: Annotated[Path, typer.Argument(help="A report.json.")],
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A report.json, or a run's folder (default: the newest run here)."),
+    ] = None,
     format: Annotated[str, typer.Option(help="terminal, html, markdown, json or sarif.")] = (
         "terminal"
     ),
+    details: Details = False,
 ) -> None:
     """Render a report again, without torch."""
+    from torchdoctor.reports.formats import rendered, show
     from torchdoctor.words.record_files import read_report
 
-    typer.echo(render(read_report(file), format), nl=format != "json")
+    read = read_report(report_file(file))
+    if format == "terminal":
+        show(read, details)
+    else:
+        typer.echo(rendered(read, format, folder=str(Path.cwd())), nl=format != "json")

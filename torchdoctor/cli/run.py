@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchdoctor.cli.arguments import SEEDS, ids, parse_duration
-from torchdoctor.cli.output import check_tensorboard, hand_to_tensorboard, show, write
+from torchdoctor.cli.output import Details, check_tensorboard, hand_to_tensorboard, write
 from torchdoctor.cli.written_files import check_written
 
 HELP = (
@@ -79,12 +79,14 @@ def run(
         ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
+    details: Details = False,
 ) -> None:
     """Observe, diagnose, try fixes, rank."""
     from torchdoctor.checkup.run import checkup
     from torchdoctor.checkup.run_settings import RunSettings
     from torchdoctor.launch.launch import workload_of
     from torchdoctor.reports.failure import program_failed
+    from torchdoctor.reports.formats import show
     from torchdoctor.reports.progress import Progress
 
     settings = RunSettings(
@@ -108,7 +110,7 @@ def run(
     with Progress(quiet=quiet) as progress:
         report = checkup(workload, settings, progress=progress.update)
     write(report, json, html)
-    show(report)
+    show(report, details)
     hand_to_tensorboard(report, tensorboard)
     if report.interrupted:
         raise typer.Exit(130)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from torchdoctor.reports.columns import laid_out
-from torchdoctor.reports.wrapping import wrapped
+from torchdoctor.reports import markdown as markdown_writer
+from torchdoctor.reports import terminal as terminal_writer
+from torchdoctor.reports.document import Block, Document, Note, Sentence, notes, sections, table
 from torchdoctor.words import Interval
 from torchdoctor.words.figures import (
     clean,
@@ -19,47 +20,48 @@ from torchdoctor.words.figures import (
 from torchdoctor.words.gate import GateMetric, GateReport
 
 WEAK = ("perhaps slower", "not seen well enough")  # of a row whose gate passes all the same
+_TONES = {"not slower": "good", "slower": "bad"}
 _MARKS = {"not slower": "PASS", "slower": "FAIL", "inconclusive": "NOT DECIDED"}
 
 
 def rows(report: GateReport) -> list[tuple[str, str, str, str, str, str]]:
-    """Metric, reference, new, ratio with its interval, tolerance, verdict: ready to print."""
+    """Return metric, reference, new, ratio with its interval, tolerance and verdict as text."""
     return [
         (
-            _metric(one),
-            figure(one.reference, one),
-            figure(one.new, one),
-            _ratio(one.ratio),
-            "-" if one.tolerance is None else percent(one.tolerance),
-            _verdict(one),
+            _metric(metric),
+            figure(metric.reference, metric),
+            figure(metric.new, metric),
+            _ratio(metric.ratio),
+            "-" if metric.tolerance is None else percent(metric.tolerance),
+            _verdict(metric),
         )
-        for one in report.metrics
+        for metric in report.metrics
     ]
 
 
-def _verdict(one: GateMetric) -> str:
-    """Of a row; "ok" only of what has a tolerance (samples/s goes with the step time)."""
-    shown = one.tolerance is None and one.verdict == "ok" and one.name != "samples_per_s"
-    return "not judged" if shown else one.verdict
+def _verdict(metric: GateMetric) -> str:
+    """Return a row's verdict; "ok" only with a tolerance (samples/s goes with the step time)."""
+    shown = metric.tolerance is None and metric.verdict == "ok" and metric.name != "samples_per_s"
+    return "not judged" if shown else metric.verdict
 
 
-def _metric(one: GateMetric) -> str:
-    """Its name; a time per sample is not called that of a step."""
-    per = " per sample" if one.name == "step_time" and one.unit == "s/sample" else ""
-    return one.name.replace("_", " ") + per
+def _metric(metric: GateMetric) -> str:
+    """Return its name; a time per sample is not called that of a step."""
+    per = " per sample" if metric.name == "step_time" and metric.unit == "s/sample" else ""
+    return metric.name.replace("_", " ") + per
 
 
-def figure(value: float | None, one: GateMetric) -> str:
-    """A value of a row with its unit: "10.0 ms a sample", "1.2 GB", "12 %"; "-" for None."""
+def figure(value: float | None, metric: GateMetric) -> str:
+    """Return a value of a row with its unit: "10.0 ms a sample", "1.2 GB", "12 %"; "-" for None."""
     if value is None:
         return "-"
-    if one.unit.startswith("s/"):
-        return f"{seconds(value)} a {one.unit[2:]}"
-    if one.unit == "bytes":
+    if metric.unit.startswith("s/"):
+        return f"{seconds(value)} a {metric.unit[2:]}"
+    if metric.unit == "bytes":
         return memory(value)
-    if one.unit == "share":
+    if metric.unit == "share":
         return percent(value)
-    return quantity(value, one.unit)
+    return quantity(value, metric.unit)
 
 
 def _ratio(interval: Interval | None) -> str:
@@ -71,7 +73,7 @@ def _ratio(interval: Interval | None) -> str:
 
 
 def mark(report: GateReport) -> str:
-    """The verdict in capitals, and what keeps a pass from saying much."""
+    """Return the verdict in capitals, and what keeps a pass from saying much."""
     if report.broken:
         return "NOT MEASURED"
     weak = warning(report)
@@ -79,32 +81,48 @@ def mark(report: GateReport) -> str:
 
 
 def warning(report: GateReport) -> str:
-    """ "perhaps slower" or "not seen well enough" of a pass that proves little, else ""."""
-    said = report.metrics[0].verdict if report.metrics else ""
-    return said if report.verdict == "not slower" and said in WEAK else ""
+    """Return "perhaps slower" or "not seen well enough" for a pass that proves little, else ""."""
+    verdict = report.metrics[0].verdict if report.metrics else ""
+    return verdict if report.verdict == "not slower" and verdict in WEAK else ""
 
 
-def terminal(report: GateReport) -> str:
-    """Plain text of at most 80 columns."""
-    lines = [*wrapped(f"{mark(report)}: {report.sentence}"), ""]
-    titles = ["metric", "reference", "new", "ratio", "allowed", "verdict"]
-    lines += laid_out([titles, *(_narrow(row) for row in rows(report))])
-    lines += ["", *wrapped(_basis(report))]
-    for doubt in report.doubts:
-        lines += wrapped(doubt, "- ", "  ")
-    return "\n".join(lines) + "\n"
+def terminal(report: GateReport, details: bool = True, width: int = 100) -> str:
+    """Return the result as text for a terminal or a log."""
+    return terminal_writer.render(document(report), width, details)
+
+
+def markdown(report: GateReport) -> str:
+    """Return the result as Markdown, for a pull request's comment or a step summary."""
+    return markdown_writer.render(document(report))
+
+
+def document(report: GateReport) -> Document:
+    """Return what a gate says."""
+    columns = ["metric", "reference", "new", "new / reference", "allowed", "verdict"]
+    weak = warning(report)
+    told: Block = Sentence(report.sentence, _TONES.get(report.verdict, "strong"))
+    doubts = [clean(doubt) for doubt in report.doubts]
+    return Document(
+        title=f"torchdoctor gate: {mark(report)}",
+        subject=f"against {clean(report.reference)}",
+        summary=f"gate: {mark(report)}",
+        screen=sections(
+            ("", [Note(report.sentence, "beware") if weak else told]),
+            ("", table(columns, [_narrow(row) for row in rows(report)])),
+            ("", notes(doubts[:1])),
+        ),
+        details=sections(
+            ("How it was measured", [Sentence(_basis(report))]), ("Doubts", notes(doubts))
+        ),
+        hint="details: the same command with --details",
+    )
 
 
 def _narrow(row: tuple[str, str, str, str, str, str]) -> list[str]:
-    """The interval stands in the sentence, what a time is per below the table."""
-    name, reference, new, ratio, tolerance, verdict = row
-    return [
-        name,
-        *(cell.removesuffix(" samples/s").partition(" a s")[0] for cell in (reference, new)),
-        ratio.partition(" (")[0],
-        tolerance,
-        "-" if verdict == "not measured" else verdict,
-    ]
+    """Return the cells of a row; what a time is per stands in the first one alone."""
+    name, reference, new, *rest = row
+    values = (cell.removesuffix(" samples/s").partition(" a s")[0] for cell in (reference, new))
+    return [name, *values, *("-" if cell == "not measured" else cell for cell in rest)]
 
 
 def _basis(report: GateReport) -> str:
@@ -131,31 +149,13 @@ def _basis(report: GateReport) -> str:
     return text
 
 
-def markdown(report: GateReport) -> str:
-    """For a pull request's comment or a step summary."""
-    lines = [f"### torchdoctor gate: {mark(report)}", ""]
-    warned = "> **Warning:** " if warning(report) else ""
-    lines += [f"{warned}{_cell(report.sentence)}", ""]
-    if report.metrics:
-        lines += ["| metric | reference | new | new / reference | tolerance | |"]
-        lines += ["| --- | --- | --- | --- | --- | --- |"]
-    lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows(report)]
-    lines += ["", _basis(report)]
-    lines += [f"- {_cell(doubt)}" for doubt in report.doubts]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(text: str) -> str:
-    return clean(text).replace("|", "\\|").replace("<", "&lt;")
-
-
 def junit(report: GateReport) -> str:
-    """JUnit XML: one test case for each metric with a tolerance, or one that says why not."""
-    judged = [one for one in report.metrics if one.tolerance is not None]
+    """Return JUnit XML: a test case for each metric with a tolerance, or one with the reason."""
+    judged = [metric for metric in report.metrics if metric.tolerance is not None]
     undecided = report.verdict == "inconclusive"
     why = "error" if report.broken else "skipped"  # of a case without a verdict
     cases = len(judged) or 1
-    worse = [one for one in judged if one.verdict == "worse" and not undecided]
+    worse = [metric for metric in judged if metric.verdict == "worse" and not undecided]
     suite = ElementTree.Element(
         "testsuite",
         name="torchdoctor gate",
@@ -169,38 +169,38 @@ def junit(report: GateReport) -> str:
         case = ElementTree.SubElement(suite, "testcase", classname="torchdoctor.gate", name="gate")
         if undecided:
             ElementTree.SubElement(case, why, message=_printable(report.sentence))
-    for one, row in zip(report.metrics, rows(report), strict=True):
-        if one.tolerance is None:
+    for metric, row in zip(report.metrics, rows(report), strict=True):
+        if metric.tolerance is None:
             continue
         case = ElementTree.SubElement(
-            suite, "testcase", classname="torchdoctor.gate", name=one.name
+            suite, "testcase", classname="torchdoctor.gate", name=metric.name
         )
         text = f"{row[1]} -> {row[2]}, ratio {row[3]}, tolerance {row[4]}"
         if undecided:
             ElementTree.SubElement(case, why, message=_printable(report.sentence))
-        elif one.verdict == "worse":
+        elif metric.verdict == "worse":
             failure = ElementTree.SubElement(case, "failure", message=_printable(report.sentence))
             failure.text = text
-        if one.verdict in WEAK:
-            text = f"{one.verdict}: {text}. {_printable(report.sentence)}"
+        if metric.verdict in WEAK:
+            text = f"{metric.verdict}: {text}. {_printable(report.sentence)}"
         ElementTree.SubElement(case, "system-out").text = text
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def _printable(text: str) -> str:
-    """On one line, without the control characters that XML cannot hold."""
+    """Return text on one line, without the control characters that XML cannot hold."""
     return "".join(c for c in " ".join(clean(text).split()) if c.isprintable())
 
 
 def annotation(report: GateReport) -> str:
-    """One workflow command of GitHub Actions."""
+    """Return the result as one workflow command of GitHub Actions."""
     passed = "warning" if warning(report) else "notice"
     kind = {"slower": "error", "inconclusive": "warning"}.get(report.verdict, passed)
     return workflow_command(kind, f"{mark(report)}: {report.sentence}")
 
 
 def workflow_command(kind: str, text: str) -> str:
-    """An annotation of GitHub Actions: "error", "warning" or "notice"."""
+    """Return an annotation of GitHub Actions: "error", "warning" or "notice"."""
     escaped = clean(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return f"::{kind} title=torchdoctor gate::{escaped}"

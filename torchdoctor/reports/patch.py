@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.reports import wording
+from torchdoctor.reports.trial_rows import TRAINING
 from torchdoctor.words import RecommendedFix, Report, Trial
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.figures import clean, fix_with_settings, speedup
@@ -23,8 +24,10 @@ def remarks(report: Report) -> list[str]:
     lines = [_APPLY.format(clean(folder))] if recommended.patch else []
     if not recommended.patch:
         lines.append(f"No edit could be made for certain: there is nothing to apply. {_GIT}")
-    if measured := wording.patch(report):
-        lines.append(measured[0].upper() + measured[1:])
+    trial = recommended.patch_trial
+    training = TRAINING.get((trial.numerics if trial else "") or "", "not known")
+    if measured := wording.patch(report, training):
+        lines.append(measured)
     lines += _also([fix for fix in recommended.fixes if fix.fix in recommended.patch_fixes])
     by_hand = [fix for fix in recommended.fixes if fix.fix not in recommended.patch_fixes]
     if by_hand:

@@ -10,7 +10,6 @@ from torchdoctor.words import (
     PythonPlace,
     Report,
     RuntimeCall,
-    StepTime,
 )
 from torchdoctor.words.figures import clean, percent, seconds
 from torchdoctor.words.traced import KNOWN_ENOUGH
@@ -22,13 +21,12 @@ _PLACES = "Where the host is while no device works, by the trace's Python stacks
 _ARITHMETIC = "Arithmetic of the GPU"
 _MOST, _NAME = 5, 40
 _WORTH = 0.01  # of the step
-_MEAN_APART = 0.03  # of the median, from where on both are said
 _ROUNDING = 0.005  # of the step
 _AT_ONCE = 1.05  # times the time that any thread is in a call: more are several at once
 
 
-def sections(report: Report) -> list[tuple[str, list[str]]]:
-    """What the trace says beside the findings: titles, which say of what, and their lines."""
+def lines(report: Report) -> list[tuple[str, list[str]]]:
+    """Return what the trace says beside the findings: titles, and the lines below each."""
     of = "per step" if _steps_known(report) else "in the whole trace"
     return [
         (f"{_RANKS}, {of}", rank_lines(report)),
@@ -69,20 +67,6 @@ def rank_lines(report: Report) -> list[str]:
             parts.append(f"waits for data {seconds(one.data_loader_s)}")
         lines.append(f"rank {one.rank}: {whole}{seconds(one.step_s)} ({', '.join(parts)})")
     return lines
-
-
-def median_and_mean(report: Report, time: StepTime) -> list[str]:
-    """A step's median time and, where what is said of the step is of another mean, that too."""
-    of_trace = report.steps is None and report.trace is not None
-    if time.mean is not None and of_trace:
-        if abs(time.mean - time.median) <= _MEAN_APART * time.median:
-            return [seconds(time.median)]
-        of_mean = f"mean {seconds(time.mean)} (shares, findings and what-ifs are of the mean)"
-        return [seconds(time.median), of_mean]
-    if not time.two_modes:
-        return [seconds(time.median)]
-    of_mean = f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
-    return [seconds(time.median), of_mean]
 
 
 def call_lines(report: Report) -> list[str]:

@@ -1,44 +1,53 @@
-"""The sentences of a report, the same in every format."""
+"""Sentences and commands that several parts of a report share."""
 
 from __future__ import annotations
 
-from torchdoctor.reports.traced import median_and_mean
-from torchdoctor.words import Environment, Interval, Recommendation, Report, Trial
-from torchdoctor.words.figures import clean, memory, percent, quantity, ratio, seconds, speedup
+import shlex
+from collections.abc import Sequence
 
-RISKS = ("same result", "rounding or order", "lower precision", "changes training")
-
-# For the table: whether training stayed the same.
-TRAINING = {
-    "identical": "identical",
-    "within-rounding": "rounding",
-    "within-seed-noise": "seed noise",
-    "changed": "CHANGED",
-    "not-comparable": "not known",
-}
-TRAINING_LEGEND = (
-    "training: identical = same losses; rounding = same but for rounding; "
-    "seed noise = within what another seed changes; CHANGED = it learns something else"
+from torchdoctor.words import (
+    Environment,
+    Interval,
+    Recommendation,
+    RecommendedFix,
+    Report,
+    StepTime,
+    Trial,
 )
-RISK_LEGEND = "risk: " + ", ".join(f"{number} {risk}" for number, risk in enumerate(RISKS))
+from torchdoctor.words.figures import (
+    clean,
+    memory,
+    memory_change,
+    percent,
+    quantity,
+    ratio,
+    relative,
+    seconds,
+    speedup,
+)
+
+_MEAN_APART = 0.03  # of the median, from where on both are said
 
 
 def proven_faster(interval: Interval | None) -> bool:
-    """Whether the 95 % interval lies above 1: the only ground to call anything faster."""
+    """Return True if the 95 % interval lies above 1: the only ground to call anything faster."""
     return interval is not None and interval.low > 1
 
 
-def at_most(measured: Trial | Recommendation) -> str:
-    """What of an impossible speed-up can be the fix's, to follow the figures; mostly empty."""
-    if measured.at_most is None:
+def at_most(result: Trial | Recommendation) -> str:
+    """Return a sentence on a speed-up beyond what the fix works on; mostly empty."""
+    if result.at_most is None or result.speedup is None:
         return ""
-    several = isinstance(measured, Recommendation) and len(measured.fixes) > 1
-    owner = "the fixes'" if several else "the fix's"
-    return f", of which {ratio(measured.at_most)}x at most can be {owner}"
+    several = isinstance(result, Recommendation) and len(result.fixes) > 1
+    works = "these fixes work on" if several else "this fix works on"
+    return (
+        f"The part of the step that {works} allows {ratio(result.at_most)}x at most, so part of "
+        f"the {ratio(result.speedup.estimate)}x is noise or another load on the machine."
+    )
 
 
 def untried(report: Report) -> str:
-    """Why no fix was tried."""
+    """Return why no fix was tried."""
     if report.no_trials_reason:
         return clean(report.no_trials_reason.strip())
     if report.interrupted:
@@ -48,21 +57,26 @@ def untried(report: Report) -> str:
     return "No fix was tried."
 
 
-def together(report: Report) -> str:
-    """What the recommended fixes do all together, or that this was not measured; may be empty."""
+def memory_of(report: Report) -> str:
+    """Return what the recommended fixes cost in memory: "+48 MB memory"; empty if not known."""
+    before, after = report.baseline.peak_memory_bytes, report.recommendation.peak_memory_bytes
+    if before is None or after is None:
+        return ""
+    return f"{memory_change(after - before)} memory"
+
+
+def together(report: Report, training: str) -> str:
+    """Return what the recommended fixes do all together, or that this was not measured."""
     recommended = report.recommendation
     if not recommended.fixes:
         return ""
     if recommended.speedup is None:
         return "Not measured all together." if len(recommended.fixes) > 1 else ""
-    share = at_most(recommended)
-    versus = f"{share}, against" if share else " against"
-    parts = [f"{speedup(recommended.speedup)}{versus} the untouched program"]
+    parts = [f"{speedup(recommended.speedup)} against the untouched program"]
     if recommended.pairs:
         beside = " side by side" * (report.baseline.measured == "side by side")
         parts.append(f"{recommended.pairs} pairs of launches{beside}")
-    if recommended.numerics:
-        parts.append(f"training: {TRAINING.get(recommended.numerics, recommended.numerics)}")
+    parts.append(f"training: {training}")
     if recommended.peak_memory_bytes is not None:
         before = report.baseline.peak_memory_bytes
         change = f" (was {memory(before)})" if before is not None else ""
@@ -70,69 +84,84 @@ def together(report: Report) -> str:
     return "; ".join(parts) + "."
 
 
-def patch(report: Report) -> str:
-    """What the patched source did by itself, in one line; empty where there is no patch."""
+def patch(report: Report, training: str) -> str:
+    """Return what the patched source did by itself, in one line; empty without a patch."""
     trial = report.recommendation.patch_trial
     if trial is None:
         return ""
     if trial.speedup is None:
         return f"Patch not measured: {clean(trial.reason or 'no reason was given').rstrip('.')}."
-    parts = [f"patch measured: {speedup(trial.speedup)}"]
+    parts = [f"Patch measured: {speedup(trial.speedup)}"]
     parts.append(clean(trial.reason or f"{trial.pairs} pairs of launches"))
-    if trial.numerics:
-        parts.append(f"training: {TRAINING.get(trial.numerics, trial.numerics)}")
+    parts += [f"training: {training}"] if trial.numerics else []
     recommended = report.recommendation
     if left_out := {fix.fix for fix in recommended.fixes} - set(recommended.patch_fixes):
         parts.append(f"without {', '.join(sorted(left_out))}")
     return "; ".join(parts) + "."
 
 
-def tried(report: Report) -> str:
-    """The title above the trials, which says how launches were compared."""
-    how = report.baseline.measured
-    return f"What was tried, measured {how}" if how else "What was tried"
+def patch_commands(report: Report, fixes: Sequence[RecommendedFix], folder: str = "") -> list[str]:
+    """Return shell commands that apply the edits of these fixes: one for the recommended set.
+
+    Args:
+        report: of a run.
+        fixes: whose edits are wanted.
+        folder: that the reader stands in: the report is named by its path from there.
+    """
+    if not report.run_folder:
+        return []
+    path = relative(f"{report.run_folder}/report.json", folder)
+    print_it = f"torchdoctor patch {shlex.quote(path)}"
+    recommended, cwd = report.recommendation, report.workload.cwd
+    if fixes and list(fixes) == recommended.fixes:
+        return [f"{print_it}{_applied(recommended.patch_folder, cwd)}"] * bool(recommended.patch)
+    joint = [fix for fix in fixes if fix.standing == "together"]
+    # Without the one that has no edit the others are not what was measured.
+    whole = bool(joint) and all(fix.edit for fix in joint)
+    sets = [joint] * whole + [[fix] for fix in fixes if fix.edit and fix not in joint]
+    return [
+        print_it + "".join(f" --fix {fix.fix}" for fix in some) + _applied(some[0].folder, cwd)
+        for some in sets
+    ]
 
 
-def noise_floor(report: Report) -> str:
-    """What the A/A candidate says of the machine, or an empty string."""
-    floor = report.noise_floor
-    if floor is None:
-        return ""
-    if floor.low > 1 or floor.high < 1:
-        return "excludes 1: the machine was too noisy, so trust no small difference"
-    return "the untouched program against itself"
+def _applied(folder: str | None, cwd: str) -> str:
+    """Return the end of a pipe, for a shell in the folder that the program was started in."""
+    elsewhere = folder is not None and folder.rstrip("/") != cwd.rstrip("/")
+    return f" | git -C {shlex.quote(folder or cwd)} apply" if elsewhere else " | git apply"
 
 
 def machine(environment: Environment) -> str:
-    """The machine in one line."""
+    """Return the machine in one line."""
+    parts = [short_machine(environment)]
+    parts += [f"driver {environment.driver}"] if environment.driver else []
+    parts += [clean(environment.cpu)] if environment.cpu else []
+    parts += [f"torch {environment.torch}"] if environment.torch else []
+    parts += [f"Python {environment.python}"] if environment.python else []
+    return ", ".join(part for part in parts if part)
+
+
+def short_machine(environment: Environment) -> str:
+    """Return what computes, for a heading: "4 usable CPUs, no GPU"."""
     parts = []
-    if environment.gpus:
-        names = [clean(gpu.name) for gpu in environment.gpus]
-        parts += [f"{names.count(name)}x {name}" for name in dict.fromkeys(names)]
-        parts += [f"driver {environment.driver}"] if environment.driver else []
-    elif environment.cpu_cores:
-        parts.append("no GPU")
-    if environment.cpu:
-        parts.append(clean(environment.cpu))
     if environment.usable_cpus:
         plural = "s" * (environment.usable_cpus != 1)
         parts.append(f"{environment.usable_cpus:g} usable CPU{plural}")
-    if environment.torch:
-        parts.append(f"torch {environment.torch}")
-    if environment.python:
-        parts.append(f"Python {environment.python}")
+    names = [clean(gpu.name) for gpu in environment.gpus]
+    parts += [f"{names.count(name)}x {name}" for name in dict.fromkeys(names)]
+    parts += ["no GPU"] if environment.cpu_cores and not names else []
     return ", ".join(parts)
 
 
 def step_time(report: Report) -> str:
-    """The step's time and throughput, and of which launches; or an empty string."""
+    """Return the step's time and throughput, and of which launches; or an empty string."""
     time = report.baseline.step_time_s
     if time is None:
         return ""
     counted = f"{time.steps} step{'s' * (time.steps != 1)}"
-    median, *mean = median_and_mean(report, time)
+    median, *mean = _median_and_mean(report, time)
     parts = [
-        f"median step {median} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
+        f"Median step {median} (10 to 90 %: {seconds(time.p10)} to {seconds(time.p90)}; "
         f"{counted}{_of_launches(report)})",
         *mean,
     ]
@@ -143,7 +172,21 @@ def step_time(report: Report) -> str:
         )
     if report.steps is not None and report.steps.trainers > 1:
         parts.append(f"{report.steps.trainers} training processes")
-    return ", ".join(parts)
+    return ", ".join(parts) + "."
+
+
+def _median_and_mean(report: Report, time: StepTime) -> list[str]:
+    """Return a step's median time and, where other figures are of another mean, that too."""
+    of_trace = report.steps is None and report.trace is not None
+    if time.mean is not None and of_trace:
+        if abs(time.mean - time.median) <= _MEAN_APART * time.median:
+            return [seconds(time.median)]
+        of_mean = f"mean {seconds(time.mean)} (shares, findings and bounds are of the mean)"
+        return [seconds(time.median), of_mean]
+    if not time.two_modes:
+        return [seconds(time.median)]
+    of_mean = f"mean {seconds(time.mean)} (speed-ups are of the mean: some steps take much longer)"
+    return [seconds(time.median), of_mean]
 
 
 def _of_launches(report: Report) -> str:
@@ -154,7 +197,7 @@ def _of_launches(report: Report) -> str:
 
 
 def shares_of(report: Report) -> str:
-    """Of which launch the shares are, where the step's time is of others; else an empty string."""
+    """Return which launch the shares are of, where the step's time is of others; or ""."""
     steps, trace = report.steps, report.trace
     if steps is None or not report.baseline.launches_s:
         return ""
@@ -166,18 +209,17 @@ def shares_of(report: Report) -> str:
 
 
 def how_steps_were_found(report: Report) -> str:
-    """What one iteration is, as a sentence; paths relative to the program's folder."""
+    """Return what one iteration is, as a sentence; paths relative to the program's folder."""
     if report.steps is None:
         return ""
     text = clean(report.steps.how_found)
     cwd = report.workload.cwd.rstrip("/")
-    if cwd:
-        text = text.replace(f"{cwd}/", "")
+    text = text.replace(f"{cwd}/", "") if cwd else text
     return text[:1].upper() + text[1:]
 
 
 def overhead(report: Report) -> str:
-    """What observing cost, in one sentence, or an empty string."""
+    """Return what observing cost, in one sentence, or an empty string."""
     cost = report.overhead
     parts = []
     if cost.probe_us_per_step is not None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.reports.content import A_A
+from torchdoctor.reports.details import A_A
 from torchdoctor.reports.tensorboard.event_file import EventFile
-from torchdoctor.reports.wording import TRAINING
+from torchdoctor.reports.trial_rows import TRAINING
 from torchdoctor.words import Interval, Report
 from torchdoctor.words.figures import MISSING, clean, settings
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from torchdoctor.reports import markdown
+from torchdoctor.reports.formats import document
 from torchdoctor.reports.tensorboard.event_file import EventFile
 from torchdoctor.reports.tensorboard.images import write_images
 from torchdoctor.reports.tensorboard.measured import read_measured
@@ -37,7 +38,7 @@ def write_tensorboard(report: Report, folder: Path) -> list[str]:
         with EventFile.into(folder / when / _RUN) as writer:
             write_figures(writer, report)
             write_observed(writer, measured)
-            for number, (title, text) in enumerate(markdown.sections(report), 1):
+            for number, (title, text) in enumerate(markdown.titled(document(report)), 1):
                 writer.text(f"report/{number:02d} {title}", text)
             notes = write_images(writer, report, measured)
         write_launches(folder / when, measured)

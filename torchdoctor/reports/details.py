@@ -1,0 +1,243 @@
+"""The details of a report: the tree, findings, operators, trials, code, conditions."""
+
+from __future__ import annotations
+
+from torchdoctor.advice import catalogue
+from torchdoctor.reports import time_parts, traced, wording
+from torchdoctor.reports.document import (
+    Bars,
+    Block,
+    Code,
+    Row,
+    Section,
+    Sentence,
+    Table,
+    notes,
+    sections,
+    sentences,
+    table,
+)
+from torchdoctor.reports.trial_rows import (
+    TRAINING,
+    measured,
+    not_measured,
+    trial_remarks,
+    verdict_of,
+)
+from torchdoctor.words import Finding, RecommendedFix, Report
+from torchdoctor.words.figures import (
+    clean,
+    fix_with_settings,
+    memory_change,
+    percent,
+    place,
+    quantity,
+    settings,
+    speedup,
+)
+
+A_A = "no change (A/A)"
+_TRIAL_COLUMNS = ["fix", "settings", "speed-up (95 %)", "verdict", "training", "memory", "risk"]
+_TRAINING_LEGEND = (
+    "training: identical = same losses; rounding = same but for rounding; "
+    "seed noise = within what another seed changes; CHANGED = it learns something else"
+)
+_RISK_LEGEND = "risk: 0 same result, 1 rounding or order, 2 lower precision, 3 changes training"
+_TONES = {"faster": "good", "slower": "soft", "no difference": "soft"}
+_REPLACED = (
+    "The first yes would name the bottleneck; what was tried says that the time is elsewhere."
+)
+_RULE = "The first yes names the bottleneck, because what comes later may hide behind it."
+_OVERLAP = "Most severe first; shares overlap, so they do not add up."
+_STANDINGS = {
+    "untried": " (not measured)",
+    "undecided": " (measured, not decided)",
+    "together": " (measured together with the other here, not decided)",
+}
+_OFFERED = {
+    "confirmed": "Also faster, measured by itself",
+    "undecided": "What could help, not decided",
+    "together": "What could help, not decided",
+}
+_OFFERED_UNTRIED = "What could help, not measured"
+_ADVICE = "Advice on training itself, not on speed"
+_TRIED = {"failed": "Failed", "not-tried": "Not tried", "not-decided": "Not decided"}
+
+
+def details(report: Report) -> list[Section]:
+    """Return every section behind the first screen."""
+    traced_sections = [(title, notes(lines)) for title, lines in traced.lines(report)]
+    return sections(
+        ("Why: the path through the decision tree", _path(report)),
+        ("Where a step's time goes", _time(report)),
+        ("What was found", _findings(report)),
+        *traced_sections,
+        (time_parts.BOUNDS_TITLE, notes(time_parts.bound_lines(report))),
+        (time_parts.REPLAY_TITLE, notes(time_parts.replay_lines(report))),
+        (_tried_title(report), _trials(report)),
+        ("What to change", _changes(report, report.recommendation.fixes)),
+        ("All together", _together(report)),
+        *_offered(report),
+        ("Not measured", _not_measured(report)),
+        ("Doubts", notes([clean(doubt) for doubt in report.doubts])),
+        ("How to reproduce", [Code(clean(x), "shell") for x in report.reproduce]),
+        ("Measured on", _machine(report)),
+    )
+
+
+def _path(report: Report) -> list[Block]:
+    rows = []
+    for asked in report.diagnosis.path:
+        figure = quantity(asked.value, asked.unit, asked.threshold)
+        known = asked.answer not in ("no GPU", "not measured")
+        if asked.threshold is not None and known:
+            figure += f", threshold {quantity(asked.threshold, asked.unit)}"
+        basis = f"{asked.metric}; threshold: {asked.source}" if asked.source else asked.metric
+        rows.append([clean(asked.question), asked.answer, figure if known else "", clean(basis)])
+    blocks = table(["question", "answer", "figure", "what it is"], rows)
+    return [*blocks, *sentences(path_rule(report))]
+
+
+def path_rule(report: Report) -> str:
+    """Return how the tree chooses, where several of its questions were answered yes; or ""."""
+    yes = [asked for asked in report.diagnosis.path if asked.answer == "yes"]
+    checks = catalogue.checks().values()
+    under = {check.question.text: check.branch for check in checks if check.question}
+    if yes and report.ceiling_trials:
+        named = under.get(yes[0].question)
+        if named is not None and named != report.diagnosis.bottleneck:
+            return _REPLACED
+    return _RULE if len(yes) > 1 else ""
+
+
+def _time(report: Report) -> list[Block]:
+    bars = time_parts.time_bars(report)
+    told = (
+        time_parts.phase_line(report),
+        wording.shares_of(report),
+        wording.step_time(report),
+        wording.how_steps_were_found(report),
+    )
+    return [*([Bars(bars)] if bars else []), *sentences(*told)] if bars else []
+
+
+def share_words(finding: Finding) -> str:
+    """Return what a finding costs, for a heading; empty where that is not measured."""
+    if finding.share_of_step is None:
+        return ""
+    check = catalogue.checks().get(finding.check)  # a report may name a check of another version
+    return (check.share_prefix if check else "") + percent(finding.share_of_step)
+
+
+def _findings(report: Report) -> list[Block]:
+    blocks: list[Block] = []
+    findings = report.diagnosis.findings
+    for finding in findings:
+        where = place(finding.location, report.workload.cwd)
+        head = [clean(finding.check), share_words(finding), where]
+        blocks.append(Sentence("  ".join(part for part in head if part), "strong"))
+        blocks += notes([clean(proof) for proof in finding.evidence])
+    shares = [finding for finding in findings if finding.share_of_step is not None]
+    return [*blocks, *sentences(_OVERLAP if len(shares) > 1 else "", tone="soft")]
+
+
+def _tried_title(report: Report) -> str:
+    how = report.baseline.measured
+    return f"What was tried, measured {how}" if how else "What was tried"
+
+
+def _trials(report: Report) -> list[Block]:
+    rows = [
+        Row(
+            [
+                clean(trial.fix),
+                settings(trial.settings),
+                speedup(trial.speedup, trial.pairs),
+                verdict_of(trial),
+                TRAINING.get(trial.numerics, trial.numerics),
+                memory_change(trial.memory_change_bytes),
+                str(trial.risk),
+            ],
+            _TONES.get(verdict_of(trial), ""),
+        )
+        for trial in measured(report)
+    ]
+    floor = report.noise_floor
+    if floor is not None:
+        rows.append(Row([A_A, "", speedup(floor), "noise floor", "", "", ""], "soft"))
+    if not rows:
+        return sentences(wording.untried(report)) if report.no_trials_reason else []
+    noisy = floor is not None and (floor.low > 1 or floor.high < 1)
+    noise = (
+        f"{A_A} excludes 1: the machine was too noisy, so trust no small difference."
+        if noisy
+        else f"{A_A}: the untouched program against itself."
+    )
+    return [
+        Table(_TRIAL_COLUMNS, rows),
+        *sentences(*trial_remarks(report)),
+        *sentences(noise if floor is not None else "", tone="soft"),
+        *sentences(_TRAINING_LEGEND, _RISK_LEGEND, tone="soft"),
+    ]
+
+
+def _together(report: Report) -> list[Block]:
+    recommended, trial = report.recommendation, report.recommendation.patch_trial
+    training = TRAINING.get(recommended.numerics or "", "not known")
+    text = wording.together(report, training)
+    if text:
+        names = (fix_with_settings(fix.fix, fix.settings) for fix in recommended.fixes)
+        text = f"{' + '.join(names)}: {text}"
+    of_patch = TRAINING.get((trial.numerics if trial else "") or "", "not known")
+    return sentences(text, wording.at_most(recommended), wording.patch(report, of_patch))
+
+
+def _changes(report: Report, fixes: list[RecommendedFix]) -> list[Block]:
+    """Return what to change for each of the fixes, in order, and how to apply the edits."""
+    blocks: list[Block] = []
+    for number, fix in enumerate(fixes, 1):
+        name = fix_with_settings(fix.fix, fix.settings) + _STANDINGS.get(fix.standing, "")
+        where = place(fix.location, report.workload.cwd)
+        blocks.append(Sentence(f"{number}. {name}  {where}".strip(), "strong"))
+        code = clean((fix.edit or fix.instruction or "").strip("\n"))
+        blocks.append(Code(code, "diff" if fix.edit else "python"))
+        blocks += sentences(*map(clean, fix.also_changes), *_training_notes(report, fix))
+    return blocks + [Code(clean(x), "shell") for x in wording.patch_commands(report, fixes)]
+
+
+def _training_notes(report: Report, fix: RecommendedFix) -> list[str]:
+    """Return why, what short launches showed of advice on training, and what it may cost."""
+    if fix.aim != "training":
+        return []
+    why = catalogue.why(fix.fix)
+    lines = [f"Why: {why} More: torchdoctor explain {fix.fix}"] if why else []
+    for trial in report.training_trials:
+        if trial.fix == fix.fix:
+            lines.append(f"{_TRIED.get(trial.verdict, 'Tried')}: {clean(trial.sentence)}")
+    return [*lines, *([f"What it may cost: {clean(fix.warning)}"] if fix.warning else [])]
+
+
+def _offered(report: Report) -> list[tuple[str, list[Block]]]:
+    """Return what is offered beside the recommended set, under its titles."""
+    parts: dict[str, list[RecommendedFix]] = {}
+    for title in (*_OFFERED.values(), _OFFERED_UNTRIED, _ADVICE):
+        parts[title] = []
+    for fix in report.recommendation.also_offered:
+        title = _OFFERED.get(fix.standing, _OFFERED_UNTRIED)
+        parts[_ADVICE if fix.aim == "training" else title].append(fix)
+    return [(title, _changes(report, fixes)) for title, fixes in parts.items()]
+
+
+def _not_measured(report: Report) -> list[Block]:
+    rows = [[", ".join(x.fixes), x.verdict, x.reason] for x in not_measured(report)]
+    return table(["fix", "", "reason"], rows)
+
+
+def _machine(report: Report) -> list[Block]:
+    lines = [wording.machine(report.environment), wording.overhead(report)]
+    if report.run_folder:
+        lines.append(f"Everything that was recorded: {report.run_folder}")
+    if report.memory_snapshot:
+        viewer = "open it at https://pytorch.org/memory_viz"
+        lines.append(f"GPU memory, allocation by allocation ({viewer}): {report.memory_snapshot}")
+    return sentences(*lines)

@@ -1,0 +1,77 @@
+"""A report in each of its formats."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path, PurePath
+
+from torchdoctor.reports import details, first_screen, html, markdown, sarif, terminal, wording
+from torchdoctor.reports.document import Document
+from torchdoctor.words import Report
+from torchdoctor.words.errors import UsageError
+from torchdoctor.words.figures import clean, relative
+from torchdoctor.words.record_files import encode_report
+
+FORMATS = ("terminal", "html", "markdown", "json", "sarif")
+
+
+def document(report: Report, folder: str = "") -> Document:
+    """Return what a report says; commands name paths from the reader's folder."""
+    subject = _program(report.workload.command, folder)
+    cause = first_screen.cause(report)
+    hint = "details: the same command with --details"
+    if report.run_folder:
+        hint = f"details: torchdoctor report {relative(report.run_folder, folder)} --details"
+    return Document(
+        title="torchdoctor",
+        subject=" · ".join(filter(None, [subject, wording.short_machine(report.environment)])),
+        summary=re.split(r"(?<=[.!?])\s", cause, maxsplit=1)[0],
+        screen=first_screen.screen(report, folder),
+        details=details.details(report),
+        hint=hint,
+    )
+
+
+def _program(command: list[str], folder: str) -> str:
+    """Return the program, or the traces, as somebody would name them in conversation."""
+    if command[:2] == ["torchdoctor", "diagnose"]:
+        return ", ".join(PurePath(clean(name)).name for name in command[2:])
+    program, *arguments = command or [""]
+    if PurePath(program).name.startswith("python") and not (arguments or ["-"])[0].startswith("-"):
+        command = arguments
+    return " ".join(relative(clean(word), folder) for word in command)
+
+
+def rendered(
+    report: Report, format: str, full: bool = True, width: int = terminal.WIDTH, folder: str = ""
+) -> str:
+    """Return a report in a format, ending with a newline.
+
+    Args:
+        report: what is shown.
+        format: one of `FORMATS`.
+        full: whether the details are wanted, where the format may leave them out.
+        width: columns, for the terminal.
+        folder: that the reader stands in.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    if format == "json":
+        text = encode_report(report).decode("utf-8")
+        return text if text.endswith("\n") else text + "\n"
+    if format == "sarif":
+        return sarif.render(report)
+    if format not in FORMATS:
+        raise UsageError(f"'{format}' is no format: choose {', '.join(FORMATS)}.")
+    made = document(report, folder)
+    if format == "html":
+        return html.render(made)
+    if format == "markdown":
+        return markdown.render(made, full)
+    return terminal.render(made, width, full)
+
+
+def show(report: Report, full: bool = False) -> None:
+    """Print a report on the terminal."""
+    terminal.show(document(report, str(Path.cwd())), full)

@@ -1,0 +1,191 @@
+"""Where a step's time goes, and what the step would gain without each part at most."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchdoctor.facts.lookup import exposed_python
+from torchdoctor.facts.profiled_conditions import unlike_profiled
+from torchdoctor.reports.document import Bar
+from torchdoctor.words import Interval, Report, Shares, TriedCeiling, WhatIf
+from torchdoctor.words.figures import (
+    PHASE_LABELS,
+    SHARE_LABELS,
+    clean,
+    percent,
+    ratio,
+    says_something,
+    seconds,
+    speedup,
+)
+
+BOUNDS_TITLE = "Upper bounds: the program run without a cost"
+REPLAY_TITLE = "Upper bounds: the trace replayed without a cost, not measured"
+_HIDDEN = "hidden behind other work, so not the bottleneck"
+_PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # those of branches
+_NO_GAIN = 1.01  # a gain below is not listed by itself
+_MOST_BOUNDS, _WORTH_SAYING = 3, 1.05  # of the line on the first screen
+
+
+def time_bars(report: Report) -> list[Bar]:
+    """Return the parts of a step, the largest first: by the trace, else by phase; no zeros."""
+    shares = _as_asked(report)
+    parts = [(key, label, getattr(shares, key)) for key, label in SHARE_LABELS.items()]
+    if shares == Shares():
+        parts = _phases(report)
+    bars = [
+        Bar(key, label, share, percent(share), _bound_beside(report, key))
+        for key, label, share in parts
+        if share
+    ]
+    return sorted(bars, key=lambda bar: -bar.share)
+
+
+def _as_asked(report: Report) -> Shares:
+    """Return the shares with Python between operators where the tree asks for it."""
+    shares = report.baseline.shares
+    python = exposed_python(report.trace, shares)
+    if not python or shares.other is None or shares.cpu is None:
+        return shares
+    return replace(shares, cpu=shares.cpu + python, other=max(shares.other - python, 0.0))
+
+
+def phase_line(report: Report) -> str:
+    """Return the step's time by phase in one line; empty where the bars already say it."""
+    if report.baseline.shares == Shares():
+        return ""
+    parts = [f"{label} {percent(share)}" for _, label, share in _phases(report) if share]
+    return f"By phase: {', '.join(parts)}." if parts else ""
+
+
+def _phases(report: Report) -> list[tuple[str, str, float | None]]:
+    steps = report.steps
+    if steps is None or steps.mean_s <= 0:
+        return []
+    return [
+        (colour, label, getattr(steps, f"{phase}_s") / steps.mean_s)
+        for colour, (phase, label) in zip(_PHASE_COLOURS, PHASE_LABELS.items(), strict=True)
+    ]
+
+
+def upper_bounds(report: Report) -> str:
+    """Return the largest upper bounds in one line: of experiments, else of a replay; or ""."""
+    tried = [
+        (ceiling.speedup.low, f"without {clean(ceiling.removes)} {_bound(ceiling.speedup)}")
+        for ceiling in report.ceiling_trials
+        if ceiling.whole and ceiling.decided and ceiling.speedup is not None
+    ]
+    if tried:
+        texts = [text for _, text in sorted(tried, reverse=True)[:_MOST_BOUNDS]]
+        return f"upper bounds by experiment: {', '.join(texts)}"
+    replayed = replayed_gains(report)
+    gains = {branch: gain for branch, gain in replayed.items() if gain >= _WORTH_SAYING}
+    ranked = sorted(gains, key=lambda branch: -gains[branch])[:_MOST_BOUNDS]
+    texts = [f"without {SHARE_LABELS.get(name, name)} {ratio(gains[name])}x" for name in ranked]
+    return f"upper bounds by replay of the trace: {', '.join(texts)}" if texts else ""
+
+
+def bound_lines(report: Report) -> list[str]:
+    """Return a line for each cost that the program was run without.
+
+    Where no experiment was made at all, the section says less than its absence.
+    """
+    trials = report.ceiling_trials
+    if all(ceiling.verdict == "not-tried" for ceiling in trials):
+        return []
+    return [_bound_line(ceiling) for ceiling in trials]
+
+
+def _bound_line(ceiling: TriedCeiling) -> str:
+    removed, share = f"without {clean(ceiling.removes)}", ceiling.share
+    reason = clean(ceiling.reason or "")
+    if ceiling.speedup is None:
+        return f"{removed}: {ceiling.verdict.replace('-', ' ')}. {reason}".strip()
+    if share is not None:
+        removed += f" ({percent(share)} of the step)"
+    if ceiling.verdict == "slower":
+        return f"{removed}: the step took longer, so this says nothing"
+    if not ceiling.decided:
+        return f"{removed}: not decided. {reason}".strip()
+    bound = f"{removed}: {_at_most(ceiling.speedup)}"
+    if ceiling.verdict in ("hidden", "nothing"):
+        return f"{bound}: {_HIDDEN if ceiling.verdict == 'hidden' else 'not the bottleneck'}"
+    if share is not None and 0 < share < 1:
+        bound += f"; by its share alone {ratio(1 / (1 - share))}x"
+    return bound
+
+
+def _bound_beside(report: Report, branch: str) -> str:
+    """Return the bound of a branch for a place beside its share; empty where it was not tried."""
+    for ceiling in report.ceiling_trials:
+        if ceiling.branch == branch and ceiling.whole and ceiling.speedup is not None:
+            if not ceiling.decided:
+                return "without it: not decided"
+            hidden = f": {_HIDDEN}" if ceiling.verdict == "hidden" else ""
+            return f"without it {_at_most(ceiling.speedup)}{hidden}"
+    return ""
+
+
+def _bound(interval: Interval) -> str:
+    return speedup(interval) if says_something(interval) else f"more than {ratio(interval.low)}x"
+
+
+def _at_most(interval: Interval) -> str:
+    return f"{_bound(interval)}{' at most' * says_something(interval)}"
+
+
+def replayed_gains(report: Report) -> dict[str, float]:
+    """Return the speed-up without each branch by replay of the trace; empty if not believed."""
+    replay = report.trace.what_if if report.trace else None
+    if replay is None or not replay.reproduced or unlike_profiled(report.steps, report.trace):
+        return {}
+    gains = {branch: replay.speedup(branch) for branch in replay.branches}
+    return {branch: gain for branch, gain in gains.items() if gain}
+
+
+def replay_lines(report: Report) -> list[str]:
+    """Return a line for each branch, the largest gain first, then how true the replay is."""
+    replay = report.trace.what_if if report.trace else None
+    if replay is None or unlike_profiled(report.steps, report.trace):
+        return []  # a doubt says why: figures of other conditions would be taken for these
+    gains = replayed_gains(report)
+    ranked = sorted(gains, key=lambda branch: -gains[branch])
+    listed = [branch for branch in ranked if gains[branch] >= _NO_GAIN]
+    if replay.reproduced and not listed:
+        return []  # nothing to gain, or a host alone: its trials say more
+    lines = [_replay_line(replay, branch, gains[branch]) for branch in listed]
+    if small := [branch for branch in ranked if branch not in listed]:
+        lines.append(f"under 1 % each: {'; '.join(SHARE_LABELS.get(x, x) for x in small)}")
+        lines += _exposed_without_gain(report, small)
+    lines.append(_fidelity(replay))
+    return lines + [clean(doubt) for doubt in replay.doubts if doubt not in report.doubts]
+
+
+def _exposed_without_gain(report: Report, small: list[str]) -> list[str]:
+    """Return why communication that is exposed may save nothing."""
+    trace = report.trace
+    exposed_s = trace.communication_exposed_s if trace else None
+    if trace is None or not exposed_s or not trace.step_s or "communication" not in small:
+        return []
+    if exposed_s < (_NO_GAIN - 1) * trace.step_s:
+        return []
+    return [
+        f"{seconds(exposed_s)} of communication are exposed and may save nothing: the host goes on "
+        "meanwhile, and what follows would wait for the host instead"
+    ]
+
+
+def _replay_line(replay: WhatIf, branch: str, gain: float) -> str:
+    replayed = replay.branches[branch]
+    assert replayed is not None
+    label = SHARE_LABELS.get(branch, branch)
+    return f"without {label}: {seconds(replayed.step_s)} ({ratio(gain)}x)"
+
+
+def _fidelity(replay: WhatIf) -> str:
+    steps = f"{replay.steps} of {replay.of_steps} steps" if replay.steps else "the whole trace"
+    apart = 100 * abs(replay.replayed_s / replay.measured_s - 1)
+    return (
+        f"replay of the trace as it is: {seconds(replay.replayed_s)}, "
+        f"measured {seconds(replay.measured_s)}: {apart:.1f} % apart ({steps})"
+    )
