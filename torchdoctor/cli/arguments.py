@@ -1,14 +1,57 @@
-"""What several commands read from their arguments alike."""
+"""Arguments that several commands share, and how they are read."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from torchdoctor.words.errors import UsageError
 
-SEEDS = 2**32 - 1  # the largest that NumPy takes
+_SEEDS = 2**32 - 1  # the largest that NumPy takes
 RUNS = "torchdoctor-runs"  # that runs are written to where no other folder is named
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+Command = Annotated[list[str], typer.Argument(help="The script, or after -- any command.")]
+Json = Annotated[Path | None, typer.Option(help="Also write the result as JSON here.")]
+Html = Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")]
+TensorBoard = Annotated[
+    Path | None, typer.Option(help="Also write event files for TensorBoard here.")
+]
+Output = Annotated[
+    Path | None, typer.Option(help=f"Folder for all it writes (default {RUNS}/<time>/).")
+]
+Budget = Annotated[str, typer.Option(help="Time for everything, e.g. 90s, 5m, 1h.")]
+Timeout = Annotated[str, typer.Option(help="Longest time to wait for the first training steps.")]
+Steps = Annotated[
+    int | None, typer.Option(min=5, help="Measured steps per launch (default: chosen).")
+]
+Warmup = Annotated[
+    int | None, typer.Option(min=0, help="Warm-up steps per launch (default: chosen).")
+]
+StepOn = Annotated[
+    str | None, typer.Option(help="What a step is: loader, optimizer, backward or explicit.")
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0, max=_SEEDS, help="Seed for a program that sets none, so that runs compare."
+    ),
+]
+Python = Annotated[
+    str | None, typer.Option(help="The Python that runs the script (default: the active one).")
+]
+NoSandbox = Annotated[
+    bool,
+    typer.Option("--no-sandbox", help="Let the program write to your files, every launch."),
+]
+InTurns = Annotated[
+    bool,
+    typer.Option("--in-turns", help="Never two launches in memory at the same time (sees less)."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No live progress.")]
+Details = Annotated[bool, typer.Option("--details", help="Everything behind the first screen.")]
 
 
 def parse_duration(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdoctor.cli.output import Details
+from torchdoctor.cli.arguments import Details, Json
 from torchdoctor.cli.written_files import check_written
 from torchdoctor.words.errors import UsageError
 
@@ -31,7 +31,7 @@ _REPORT = re.compile(rb"(?<!\\)\"schema_version\"\s*:")
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A report.json, a run folder or a trace.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The same of what is compared with it.")],
-    json: Annotated[Path | None, typer.Option(help="Also write it as JSON here.")] = None,
+    json: Json = None,
     format: Annotated[str, typer.Option(help="terminal, markdown or json.")] = "terminal",
     details: Details = False,
 ) -> None:

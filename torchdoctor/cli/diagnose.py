@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.output import Details, check_tensorboard, hand_to_tensorboard, write
+from torchdoctor.cli.arguments import Details, Html, Json, TensorBoard
+from torchdoctor.cli.output import check_tensorboard, hand_to_tensorboard, write
 from torchdoctor.cli.written_files import check_written
 from torchdoctor.words.errors import UsageError
 
@@ -24,11 +25,9 @@ def diagnose(
         list[str],
         typer.Argument(help="Traces (.json, .json.gz), a folder of ranks, or - for stdin."),
     ],
-    json: Annotated[Path | None, typer.Option(help="Also write the report as JSON here.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")] = None,
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write event files for TensorBoard here.")
-    ] = None,
+    json: Json = None,
+    html: Html = None,
+    tensorboard: TensorBoard = None,
     annotate: Annotated[
         Path | None,
         typer.Option(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import SEEDS, parse_duration
+from torchdoctor.cli import arguments
+from torchdoctor.cli.arguments import parse_duration
 from torchdoctor.cli.gate_results import (
     Files,
     failures_annotated,
@@ -15,7 +16,6 @@ from torchdoctor.cli.gate_results import (
     hand_out,
     write_files,
 )
-from torchdoctor.cli.output import Details
 from torchdoctor.cli.written_files import check_written
 from torchdoctor.words.errors import Inconclusive, NoStepFound, ProgramFailed, TimedOut, UsageError
 
@@ -33,38 +33,35 @@ HELP = (
 _EXIT = {"not slower": 0, "slower": 1, "inconclusive": 6}
 
 
+_Against = Annotated[str | None, typer.Option(help="The commit, branch or tag to compare with.")]
+_Baseline = Annotated[Path | None, typer.Option(help="A stored report.json of torchdoctor run.")]
+_Tolerance = Annotated[
+    str | None, typer.Option(help="Accepted growth, e.g. step_time=5%,peak_memory=10%.")
+]
+_Markdown = Annotated[Path | None, typer.Option(help="Also write it as Markdown here.")]
+_JUnit = Annotated[Path | None, typer.Option(help="Also write it as JUnit XML here.")]
+
+
 def gate(
-    command: Annotated[list[str], typer.Argument(help="The script, or after -- any command.")],
-    against: Annotated[
-        str | None, typer.Option(help="The commit, branch or tag to compare with.")
-    ] = None,
-    baseline: Annotated[
-        Path | None, typer.Option(help="A stored report.json of torchdoctor run.")
-    ] = None,
-    tolerance: Annotated[
-        str | None,
-        typer.Option(help="Accepted growth, e.g. step_time=5%,peak_memory=10%."),
-    ] = None,
-    budget: Annotated[str, typer.Option(help="Time for everything.")] = "10m",
-    timeout: Annotated[str, typer.Option(help="Longest wait for the first steps.")] = "10m",
-    json: Annotated[Path | None, typer.Option(help="Also write the result as JSON here.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Also write it as Markdown here.")] = None,
-    junit: Annotated[Path | None, typer.Option(help="Also write it as JUnit XML here.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for all it writes.")] = None,
-    steps: Annotated[int | None, typer.Option(min=5, help="Measured steps per launch.")] = None,
-    warmup: Annotated[int | None, typer.Option(min=0, help="Warm-up steps per launch.")] = None,
-    step_on: Annotated[str | None, typer.Option(help="What a step is, as for run.")] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=SEEDS, help="Seed for a program that sets none.")
-    ] = 0,
-    python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
-    no_sandbox: Annotated[bool, typer.Option("--no-sandbox", help="As for run.")] = False,
-    in_turns: Annotated[
-        bool,
-        typer.Option("--in-turns", help="Never both versions in memory at the same time."),
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
-    details: Details = False,
+    command: arguments.Command,
+    against: _Against = None,
+    baseline: _Baseline = None,
+    tolerance: _Tolerance = None,
+    budget: arguments.Budget = "10m",
+    timeout: arguments.Timeout = "10m",
+    json: arguments.Json = None,
+    markdown: _Markdown = None,
+    junit: _JUnit = None,
+    output: arguments.Output = None,
+    steps: arguments.Steps = None,
+    warmup: arguments.Warmup = None,
+    step_on: arguments.StepOn = None,
+    seed: arguments.Seed = 0,
+    python: arguments.Python = None,
+    no_sandbox: arguments.NoSandbox = False,
+    in_turns: arguments.InTurns = False,
+    quiet: arguments.Quiet = False,
+    details: arguments.Details = False,
 ) -> None:
     """Measure both, apply the rule, exit with its answer."""
     with failures_annotated():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,8 +11,6 @@ from torchdoctor.words.errors import UsageError
 
 if TYPE_CHECKING:
     from torchdoctor.words import Report
-
-Details = Annotated[bool, typer.Option("--details", help="Everything behind the first screen.")]
 
 
 def write(report: Report, json: Path | None, html: Path | None) -> None:

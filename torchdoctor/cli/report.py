@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import report_file
-from torchdoctor.cli.output import Details
+from torchdoctor.cli.arguments import Details, report_file
 
 
 def report(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from torchdoctor.cli.arguments import SEEDS, ids, parse_duration
-from torchdoctor.cli.output import Details, check_tensorboard, hand_to_tensorboard, write
+from torchdoctor.cli import arguments
+from torchdoctor.cli.arguments import ids, parse_duration
+from torchdoctor.cli.output import check_tensorboard, hand_to_tensorboard, write
 from torchdoctor.cli.written_files import check_written
 
 HELP = (
@@ -16,70 +16,45 @@ HELP = (
     "torchdoctor run \\[options] train.py \\[its arguments]\n\n"
     "torchdoctor run \\[options] -- any command (torchrun ..., python -m pkg ...)"
 )
+_Fixes = Annotated[
+    str | None,
+    typer.Option(
+        help="Try only these fixes, comma-separated. What has to go with one (fewer threads "
+        "with loader workers) is tried along with it, unless left out by --skip."
+    ),
+]
+_Skip = Annotated[str | None, typer.Option(help="Do not try these fixes.")]
+_NoFixes = Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")]
+_TrainingChanges = Annotated[
+    bool,
+    typer.Option(
+        "--allow-training-changes",
+        help="Also try fixes that change training (a larger batch), judged per sample.",
+    ),
+]
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(help="The script, or after -- any command.")],
-    budget: Annotated[str, typer.Option(help="Time for everything, e.g. 90s, 5m, 1h.")] = "5m",
-    json: Annotated[Path | None, typer.Option(help="Also write the report as JSON here.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write the report as HTML here.")] = None,
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write event files for TensorBoard here.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(help="Folder for all it writes (default torchdoctor-runs/<time>/)."),
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=5, help="Measured steps per launch (default: chosen).")
-    ] = None,
-    warmup: Annotated[
-        int | None, typer.Option(min=0, help="Warm-up steps per launch (default: chosen).")
-    ] = None,
-    fixes: Annotated[
-        str | None,
-        typer.Option(
-            help="Try only these fixes, comma-separated. What has to go with one (fewer threads "
-            "with loader workers) is tried along with it, unless left out by --skip."
-        ),
-    ] = None,
-    skip: Annotated[str | None, typer.Option(help="Do not try these fixes.")] = None,
-    no_fixes: Annotated[bool, typer.Option("--no-fixes", help="Diagnose only.")] = False,
-    allow_training_changes: Annotated[
-        bool,
-        typer.Option(
-            "--allow-training-changes",
-            help="Also try fixes that change training (a larger batch), judged per sample.",
-        ),
-    ] = False,
-    step_on: Annotated[
-        str | None,
-        typer.Option(help="What a step is: loader, optimizer, backward or explicit."),
-    ] = None,
-    timeout: Annotated[
-        str, typer.Option(help="Longest time to wait for the first training steps.")
-    ] = "10m",
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0, max=SEEDS, help="Seed for a program that sets none, so that runs compare."
-        ),
-    ] = 0,
-    python: Annotated[
-        str | None, typer.Option(help="The Python that runs the script (default: the active one).")
-    ] = None,
-    no_sandbox: Annotated[
-        bool,
-        typer.Option("--no-sandbox", help="Let the program write to your files, every launch."),
-    ] = False,
-    in_turns: Annotated[
-        bool,
-        typer.Option(
-            "--in-turns", help="Never two launches in memory at the same time (sees less)."
-        ),
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No live progress.")] = False,
-    details: Details = False,
+    command: arguments.Command,
+    budget: arguments.Budget = "5m",
+    json: arguments.Json = None,
+    html: arguments.Html = None,
+    tensorboard: arguments.TensorBoard = None,
+    output: arguments.Output = None,
+    steps: arguments.Steps = None,
+    warmup: arguments.Warmup = None,
+    fixes: _Fixes = None,
+    skip: _Skip = None,
+    no_fixes: _NoFixes = False,
+    allow_training_changes: _TrainingChanges = False,
+    step_on: arguments.StepOn = None,
+    timeout: arguments.Timeout = "10m",
+    seed: arguments.Seed = 0,
+    python: arguments.Python = None,
+    no_sandbox: arguments.NoSandbox = False,
+    in_turns: arguments.InTurns = False,
+    quiet: arguments.Quiet = False,
+    details: arguments.Details = False,
 ) -> None:
     """Observe, diagnose, try fixes, rank."""
     from torchdoctor.checkup.run import checkup

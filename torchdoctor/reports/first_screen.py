@@ -203,8 +203,8 @@ def _not_measured(report: Report) -> list[Block]:
         return sentences(reason)
     rows = []
     for fix in offered[:_MOST_FIXES]:
-        module = catalogue.fixes().get(fix.fix)
-        title = catalogue.title(module) if module is not None else ""
+        spec = catalogue.fixes().get(fix.fix)
+        title = spec.title if spec is not None else ""
         rows.append((fix_with_settings(fix.fix, fix.settings), title))
     own = replayed_gains(report).get(report.diagnosis.bottleneck)
     worth = f"{ratio(own)}x at most, by replay of the trace" if own and own > 1 else ""
