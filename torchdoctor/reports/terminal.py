@@ -187,7 +187,7 @@ def _grid(columns: list[str], rows: list[list[str]]) -> Grid:
         figures = all(cell[:1] in set("+-0123456789") for cell in cells)
         grid.add_column(
             Text(name),
-            no_wrap=short,
+            no_wrap=short and number > 0,  # the first gives way where all are too wide
             overflow="fold",
             justify="right" if figures and number > 0 and short else "left",
         )
