@@ -9,7 +9,7 @@ from synthetic_traces import EVERY_BRANCH, LOADER, TraceBuilder, every_branch
 
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise
-from torchdoctor.trace.threads import named_by
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline, build_timeline
 
 
@@ -201,5 +201,5 @@ def test_thousands_of_operator_names_are_not_asked_whether_they_are_kernels() ->
         asked.append(name)
         return "sgemm" in name
 
-    assert named_by(trace, trace.device, is_sgemm).sum() == 3
+    assert named(trace, trace.device, is_sgemm).sum() == 3
     assert len(asked) == len(set(asked)) == len(set(trace.device.name.tolist()))

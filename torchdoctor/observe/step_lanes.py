@@ -83,9 +83,7 @@ def _host_lanes(trace: Trace) -> dict[str, Intervals]:
     """Return operators of threads that do not only fetch; forward is all that is nothing else."""
 
     def where(table: Table, wanted: Callable[[str], object]) -> Intervals:
-        rows = named(trace, table, np.array([bool(wanted(name)) for name in trace.names]))
-        rows &= ~of_fetching_thread(trace, table)
-        return union(table.start[rows], table.end[rows])
+        return table.spans(named(trace, table, wanted) & ~of_fetching_thread(trace, table))
 
     def of_optimizer(name: str) -> bool:
         return name.startswith(_OPTIMIZER)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.nesting import innermost, operator_nesting
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words import RuntimeCall
-from torchdoctor.words.intervals import union
 
 # Memory of the device is asked of the driver, or given back to it: what a warm allocator avoids.
 _ALLOCATION = re.compile(
@@ -30,10 +30,10 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
         return []
     rows = table.where(steps.index(table.start) >= 0)
     # Who launches a kernel is told by the operators; who waits is what is asked here.
-    waits = np.array([_WAITS.match(name) is not None for name in trace.names], dtype=bool)
+    waits = named(trace, rows, _WAITS.match)
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
     names = len(trace.names)
-    operator = np.where(waits[rows.name] & (inside >= 0), _names_of(trace, inside), names)
+    operator = np.where(waits & (inside >= 0), _names_of(trace, inside), names)
     key, group = np.unique(rows.name.astype(np.int64) * (names + 1) + operator, return_inverse=True)
     calls = np.bincount(group, minlength=len(key))
     spent = np.bincount(group, weights=rows.end - rows.start, minlength=len(key))
@@ -60,7 +60,7 @@ def runtime_calls(trace: Trace, timeline: Timeline) -> list[RuntimeCall]:
 
 def _covered(table: Table, steps: Steps) -> float:
     """Return the nanoseconds of the steps in which one of these calls is under way."""
-    return float(union(table.start, table.end).covered(steps.start, steps.end).sum())
+    return float(table.spans().covered(steps.start, steps.end).sum())
 
 
 def _names_of(trace: Trace, rows: Ints) -> Ints:
@@ -70,38 +70,25 @@ def _names_of(trace: Trace, rows: Ints) -> Ints:
     return trace.operators.name[np.maximum(rows, 0)].astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Allocation:
-    """Calls that ask the driver for device memory, or give it back; means per step.
+def allocation(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Return fields of `TraceStatistics`: device memory that the driver was asked for or given.
 
-    `retries`: operators that gave memory back and asked again, because there was not enough.
-    `released`: memory given back outside of any operator, as `torch.cuda.empty_cache()` does.
+    A retry is an operator that gave memory back and asked again, because there was not enough.
     """
-
-    calls: float
-    host_s: float
-    retries: float
-    released: float
-
-
-def allocation(trace: Trace, timeline: Timeline) -> Allocation | None:
-    """Return what the allocator asked of the driver in the steps; None without runtime calls."""
     steps, table = timeline.steps, trace.runtime
     if not len(table):
-        return None
-    wanted = np.array([_ALLOCATION.match(name) is not None for name in trace.names], dtype=bool)
-    frees = np.array([_GIVES_BACK.search(name) is not None for name in trace.names], dtype=bool)
-    rows = table.where((steps.index(table.start) >= 0) & wanted[table.name])
+        return {}
+    rows = table.where((steps.index(table.start) >= 0) & named(trace, table, _ALLOCATION.match))
     inside = innermost(trace.operators, operator_nesting(trace), rows.thread, rows.start)
-    gives_back = frees[rows.name]
+    gives_back = named(trace, rows, _GIVES_BACK.search)
     last_asked: dict[int, int] = {}
     for operator, start in zip(inside[~gives_back], rows.start[~gives_back], strict=True):
         last_asked[int(operator)] = max(int(start), last_asked.get(int(operator), int(start)))
     gave = zip(inside[gives_back].tolist(), rows.start[gives_back].tolist(), strict=True)
     retries = {operator for operator, start in gave if start < last_asked.get(operator, start)}
-    return Allocation(
-        calls=len(rows) / len(steps),
-        host_s=float((rows.end - rows.start).sum()) / len(steps) / 1e9,
-        retries=len(retries - {-1}) / len(steps),
-        released=int((gives_back & (inside < 0)).sum()) / len(steps),
-    )
+    return {
+        "allocations_per_step": len(rows) / len(steps),
+        "allocation_s": float((rows.end - rows.start).sum()) / len(steps) / 1e9,
+        "allocator_retries_per_step": len(retries - {-1}) / len(steps),
+        "releases_per_step": int((gives_back & (inside < 0)).sum()) / len(steps),
+    }

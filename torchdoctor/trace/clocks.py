@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torchdoctor.trace.columns import Ints, Trace
 from torchdoctor.trace.kinds import KERNEL, is_communication
 from torchdoctor.trace.metadata import text
-from torchdoctor.trace.threads import is_step, named, named_by
+from torchdoctor.trace.threads import is_step, named
 from torchdoctor.trace.timeline import HOST_COMMUNICATION, Timeline
 
 # Broadcasts and point-to-point calls may end on one rank long before they do on another.
@@ -74,9 +74,9 @@ def collectives(trace: Trace, timeline: Timeline) -> Collectives:
     """Return the collectives of the known steps; none where steps are unknown."""
     table = trace.device if trace.has_device else trace.annotations
     if trace.has_device:
-        rows = np.flatnonzero((table["kind"] == KERNEL) & named_by(trace, table, _is_collective))
+        rows = np.flatnonzero((table["kind"] == KERNEL) & named(trace, table, _is_collective))
     else:
-        rows = np.flatnonzero(named_by(trace, table, _is_host_collective))
+        rows = np.flatnonzero(named(trace, table, _is_host_collective))
     rows = rows[np.argsort(table.start[rows], kind="stable")]
     number = _step_numbers(trace, timeline)
     index = timeline.steps.index(table.start[rows])
@@ -108,10 +108,9 @@ def _step_numbers(trace: Trace, timeline: Timeline) -> Ints:
     """Return the profiler's number of each step; empty where steps are unknown."""
     if not timeline.steps.known:
         return np.zeros(0, dtype=np.int64)
-    wanted = np.array([is_step(name) for name in trace.names], dtype=bool)
     numbers = {}
-    for table in (trace.annotations, trace.operators):
-        marks = table.where(named(trace, table, wanted))
+    for table in trace.ranges:
+        marks = table.where(named(trace, table, is_step))
         for start, name in zip(marks.start.tolist(), marks.name.tolist(), strict=True):
             digits = trace.names[name].rpartition("#")[2]
             numbers[start] = int(digits) if digits.isdigit() else -1

@@ -29,6 +29,7 @@ from torchdoctor.trace.kinds import (
 )
 from torchdoctor.trace.product_sizes import PRODUCT_OPERATORS, ProductInputs
 from torchdoctor.words.figures import counted
+from torchdoctor.words.intervals import Intervals, union
 
 ACCUMULATED = "torch::autograd::AccumulateGrad"  # its input is the gradient of one parameter
 _BYTES = {
@@ -154,6 +155,10 @@ class Table:
     def __getitem__(self, column: str) -> Ints:
         return self.columns[column]
 
+    def spans(self, rows: NDArray[Any] | slice = slice(None)) -> Intervals:
+        """Return the time that the selected rows cover."""
+        return union(self.start[rows], self.end[rows])
+
     def where(self, rows: NDArray[Any]) -> Table:
         """Return the rows that a mask or an index array selects."""
         return Table(
@@ -194,6 +199,11 @@ class Trace:
     doubts: list[str] = field(default_factory=list)
     # See `once`. Not an argument: a trace made by `replace` has other events and starts anew.
     known: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def ranges(self) -> tuple[Table, Table]:
+        """Return annotations and operators: either may hold marks and loaders, by release."""
+        return self.annotations, self.operators
 
     @property
     def has_device(self) -> bool:

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.facts.user_frames import FRAME
-from torchdoctor.trace.columns import Ints, Table, Trace
+from torchdoctor.trace.columns import Ints, Trace
 from torchdoctor.trace.kinds import is_pointwise
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
 from torchdoctor.trace.python import user_frame
-from torchdoctor.trace.threads import named, named_by
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import Location, PointwiseChain, PointwiseChains, TracedCompilation
-from torchdoctor.words.intervals import subtract, union
+from torchdoctor.words.intervals import join, subtract, union
 
 _REGION = re.compile(r"Torch-Compiled Region(: |$)")
 # Names of torch 2.1 to today; a frame's compilation, and all that takes time in compiling.
@@ -30,13 +30,12 @@ def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | 
     """Return means over the steps; None if nothing compiled runs or is compiled in them."""
     steps, table = timeline.steps, trace.operators
     within = table.where(steps.index(table.start) >= 0)
-    regions = _named(trace, within.name, _REGION)
-    timed = within.where(_named(trace, within.name, _TIMED))
+    regions = named(trace, within, _REGION.match)
+    timed = within.where(named(trace, within, _TIMED.match))
     if not regions.any() and not len(timed):
         return None
-    compiling = union(timed.start, timed.end)
-    in_each = compiling.covered(steps.start, steps.end)
-    frames = _named(trace, timed.name, _FRAME)
+    in_each = timed.spans().covered(steps.start, steps.end)
+    frames = named(trace, timed, _FRAME.match)
     return TracedCompilation(
         compiles_per_step=float(frames.sum()) / len(steps),
         compile_s=float(in_each.sum()) / len(steps) / 1e9,
@@ -45,11 +44,6 @@ def traced_compilation(trace: Trace, timeline: Timeline) -> TracedCompilation | 
         again=_again(trace, timeline, int(frames.sum())),
         resumed=_resumed(trace),
     )
-
-
-def _named(trace: Trace, names: np.ndarray, pattern: re.Pattern[str]) -> np.ndarray:
-    matches = np.array([pattern.match(name) is not None for name in trace.names], dtype=bool)
-    return matches[names] if len(names) else np.zeros(0, dtype=bool)
 
 
 def _again(trace: Trace, timeline: Timeline, frames: int) -> int | None:
@@ -118,7 +112,7 @@ def pointwise_chains(trace: Trace, timeline: Timeline) -> PointwiseChains | None
 
 def _members(trace: Trace, timeline: Timeline) -> _Members:
     device, call = trace.device, launch_rows(trace)
-    pointwise = named_by(trace, device, is_pointwise) & (timeline.steps.index(device.start) >= 0)
+    pointwise = named(trace, device, is_pointwise) & (timeline.steps.index(device.start) >= 0)
     pointwise &= ~_by_an_optimizer(trace, call)
     order = np.lexsort((device.start, device["stream"], device["device"]))
     one_stream = np.ones(len(order), dtype=bool)
@@ -132,7 +126,7 @@ def _members(trace: Trace, timeline: Timeline) -> _Members:
     inside = pointwise[order] & (sizes[chain] > 1)
     rows = order[inside]
     alone = subtract(
-        union(device.start[rows], device.end[rows]),
+        device.spans(rows),
         union(*(np.delete(column, rows) for column in (device.start, device.end))),
     )
     _, number = np.unique(chain[inside], return_inverse=True)
@@ -142,16 +136,12 @@ def _members(trace: Trace, timeline: Timeline) -> _Members:
 
 def _by_an_optimizer(trace: Trace, call: Ints) -> NDArray[np.bool_]:
     """Return True for the device events that were launched in an optimizer's step."""
-    wanted = np.array([name.startswith(_OPTIMIZER) for name in trace.names], dtype=bool)
-    rows = [table.where(named(trace, table, wanted)) for table in _annotated(trace)]
-    spans = union(*(np.concatenate([getattr(t, side) for t in rows]) for side in ("start", "end")))
+    spans = join(
+        *(t.spans(named(trace, t, lambda name: name.startswith(_OPTIMIZER))) for t in trace.ranges)
+    )
     if not len(trace.runtime):
         return np.zeros(len(call), dtype=bool)
     return (call >= 0) & spans.contain(trace.runtime.start[call])
-
-
-def _annotated(trace: Trace) -> tuple[Table, Table]:
-    return trace.annotations, trace.operators
 
 
 def _costliest(trace: Trace, members: _Members, count: int, steps: int) -> list[PointwiseChain]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from torchdoctor.trace.kinds import (
     uses_tensor_cores,
 )
 from torchdoctor.trace.nesting import launch_rows
-from torchdoctor.trace.threads import named_by
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
 from torchdoctor.words.intervals import exposed_in_order, intersect, union
 
@@ -29,39 +29,25 @@ _SYNC_CALL = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class DeviceSummary:
-    """Fields of `TraceStatistics`: means per step, None where the trace does not say."""
-
-    kernels_per_step: float
-    short_kernels_share: float | None
-    kernel_median_us: float | None
-    gpu_busy_share: float | None
-    sync_s: float
-    syncs_per_step: float
-    tensor_core_share: float | None
-    float32_matrix_s: float
-
-
-def summarise_device(trace: Trace, timeline: Timeline) -> DeviceSummary:
-    """Read the device's tracks and the host's calls of its runtime."""
+def summarise_device(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Return fields of `TraceStatistics`: kernels, synchronisation and tensor cores."""
     steps, count = timeline.steps, len(timeline.steps)
     device = trace.device.where(steps.index(trace.device.start) >= 0)
     kernels = device.where(device["kind"] == KERNEL)
     length = kernels.end - kernels.start
     host = steps.host
     calls = trace.runtime.where(host.index(trace.runtime.start) >= 0)
-    waiting = (calls.end - calls.start)[_matching(trace, calls, _SYNC_CALL)]
-    return DeviceSummary(
-        kernels_per_step=len(kernels) / count,
-        short_kernels_share=float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
-        kernel_median_us=float(np.median(length)) / 1000 if len(length) else None,
-        gpu_busy_share=_busy_share(trace.device, steps),
-        sync_s=float(waiting.sum()) / count / 1e9,
-        syncs_per_step=len(waiting) / count,
-        tensor_core_share=_tensor_core_share(trace, kernels),
-        float32_matrix_s=_float32_matrix_ns(trace, steps) / count / 1e9,
-    )
+    waiting = (calls.end - calls.start)[named(trace, calls, _SYNC_CALL.match)]
+    return {
+        "kernels_per_step": len(kernels) / count,
+        "short_kernels_share": float((length < SHORT_KERNEL_NS).mean()) if len(length) else None,
+        "kernel_median_us": float(np.median(length)) / 1000 if len(length) else None,
+        "gpu_busy_share": _busy_share(trace.device, steps),
+        "sync_s": float(waiting.sum()) / count / 1e9,
+        "syncs_per_step": len(waiting) / count,
+        "tensor_core_share": _tensor_core_share(trace, kernels),
+        "float32_matrix_s": _float32_matrix_ns(trace, steps) / count / 1e9,
+    }
 
 
 @once
@@ -72,17 +58,13 @@ def device_time(trace: Trace) -> Ints:
     product that runs beside a collective takes its time all the same.
     """
     device = trace.device
-    computing = (device["kind"] == KERNEL) & ~named_by(trace, device, is_communication)
+    computing = (device["kind"] == KERNEL) & ~named(trace, device, is_communication)
     added = np.zeros(len(device), dtype=np.int64)
     added[computing] = exposed_in_order(device.start[computing], device.end[computing])
     start, end = device.start[~computing], device.end[~computing]
-    under = union(device.start[computing], device.end[computing]).covered(start, end)
+    under = device.spans(computing).covered(start, end)
     added[~computing] = np.minimum(exposed_in_order(start, end), end - start - under)
     return added
-
-
-def _matching(trace: Trace, table: Table, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    return named_by(trace, table, lambda name: pattern.match(name) is not None)
 
 
 def _busy_share(device: Table, steps: Steps) -> float | None:
@@ -93,22 +75,23 @@ def _busy_share(device: Table, steps: Steps) -> float | None:
     shares = []
     for number in np.unique(device["device"]):
         rows = kernels["device"] == number
-        busy = union(kernels.start[rows], kernels.end[rows])
-        shares.append(float(busy.covered(steps.start, steps.end).sum()) / steps.total)
+        shares.append(
+            float(kernels.spans(rows).covered(steps.start, steps.end).sum()) / steps.total
+        )
     return float(np.mean(shares))
 
 
 def _float32_matrix_ns(trace: Trace, steps: Steps) -> int:
     """Return the device time of matrix kernels without tensor cores; doubles are left out."""
     device = trace.device
-    wanted = (device["kind"] == KERNEL) & named_by(trace, device, computes_float32)
+    wanted = (device["kind"] == KERNEL) & named(trace, device, computes_float32)
     return int(device_time(trace)[wanted & (steps.index(device.start) >= 0)].sum())
 
 
 def _tensor_core_share(trace: Trace, kernels: Table) -> float | None:
     """Return the tensor cores' share of the time in matrix kernels; None: there are none."""
-    matrix = named_by(trace, kernels, is_matrix_work)
-    tensor = named_by(trace, kernels, uses_tensor_cores)
+    matrix = named(trace, kernels, is_matrix_work)
+    tensor = named(trace, kernels, uses_tensor_cores)
     length = kernels.end - kernels.start
     in_matrix = int(length[matrix].sum())
     in_tensor = int(length[matrix & tensor].sum())
@@ -121,22 +104,8 @@ COPY_LAUNCH_NS = 20_000
 _SIDES = re.compile(r"\((\w+) ?-> ?(\w+)\)|Copy(Host|Device)To(Host|Device)")
 
 
-@dataclass(frozen=True)
-class CopySummary:
-    """Fields of `TraceStatistics`: means per step, None where the trace does not say."""
-
-    h2d_bytes: int | None
-    d2h_bytes: int | None
-    pageable_copies: float
-    pageable_wait_s: float
-    d2h_copies: float
-    d2h_wait_s: float
-    blocking_copy_s: float
-    blocking_copy_exposed_s: float
-
-
-def summarise_copies(trace: Trace, timeline: Timeline) -> CopySummary:
-    """Read the device's copies and the host's calls that make them."""
+def summarise_copies(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Return fields of `TraceStatistics`: copies, and how long they block the host."""
     steps, count = timeline.steps, len(timeline.steps)
     inside = (steps.index(trace.device.start) >= 0) & (trace.device["kind"] == MEMCPY)
     copies, call = trace.device.where(inside), launch_rows(trace)[inside]
@@ -154,16 +123,16 @@ def summarise_copies(trace: Trace, timeline: Timeline) -> CopySummary:
         calls = np.unique(call[rows & (call >= 0)])
         return float(held_ns[calls].sum()) / count / 1e9
 
-    return CopySummary(
-        h2d_bytes=_bytes(copies, to_device, count),
-        d2h_bytes=_bytes(copies, to_host, count),
-        pageable_copies=float(pageable.sum()) / count,
-        pageable_wait_s=wait_s(pageable),
-        d2h_copies=float(to_host.sum()) / count,
-        d2h_wait_s=wait_s(to_host),
-        blocking_copy_s=float(held_ns.sum()) / count / 1e9,
-        blocking_copy_exposed_s=exposed.total / count / 1e9,
-    )
+    return {
+        "h2d_bytes": _bytes(copies, to_device, count),
+        "d2h_bytes": _bytes(copies, to_host, count),
+        "pageable_copies": float(pageable.sum()) / count,
+        "pageable_wait_s": wait_s(pageable),
+        "d2h_copies": float(to_host.sum()) / count,
+        "d2h_wait_s": wait_s(to_host),
+        "blocking_copy_s": float(held_ns.sum()) / count / 1e9,
+        "blocking_copy_exposed_s": exposed.total / count / 1e9,
+    }
 
 
 def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[np.str_]]:
@@ -180,7 +149,7 @@ def copy_sides(trace: Trace, copies: Table) -> tuple[NDArray[np.str_], NDArray[n
 def _held_ns(trace: Trace, timeline: Timeline) -> Ints:
     """Return how long each runtime call holds the host in a copy, beyond queueing it."""
     runtime = trace.runtime
-    counts = named_by(trace, runtime, lambda name: COPY_CALL.match(name) is not None)
+    counts = named(trace, runtime, COPY_CALL.match)
     counts &= timeline.steps.host.index(runtime.start) >= 0
     return np.where(counts, np.maximum(runtime.end - runtime.start - COPY_LAUNCH_NS, 0), 0)
 

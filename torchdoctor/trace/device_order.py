@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torchdoctor.trace.columns import Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, is_communication
 from torchdoctor.trace.nesting import launch_rows
-from torchdoctor.trace.threads import named, named_by
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words.intervals import Ints
 
@@ -129,7 +129,7 @@ def _dense(values: Ints) -> Ints:
 
 
 def _cost(trace: Trace, table: Table) -> Ints:
-    collective = named_by(trace, table, is_communication)
+    collective = named(trace, table, is_communication)
     kernel = table["kind"] == KERNEL
     cost = np.where(kernel, GPU, np.where(table["kind"] == MEMCPY, COPY, FIXED))
     return np.where(kernel & collective, COMMUNICATION, cost)
@@ -200,8 +200,7 @@ def _start_later_by(events: DeviceEvents, waiting: Ints, awaited: Ints) -> Ints:
 
 
 def _declared_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
-    wanted = np.array([_WAIT_EVENT.match(name) is not None for name in trace.names], dtype=bool)
-    calls = trace.runtime.where(named(trace, trace.runtime, wanted))
+    calls = trace.runtime.where(named(trace, trace.runtime, _WAIT_EVENT.match))
     known = np.flatnonzero(events.call >= 0)
     none = np.zeros(0, dtype=np.int64)
     if not len(calls) or not len(known):

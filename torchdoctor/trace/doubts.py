@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.kinds import KERNEL
-from torchdoctor.trace.metadata import dictionary
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting
-from torchdoctor.trace.threads import named, named_by
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps
 
 # cudaLaunchKernel, cuLaunchKernelEx, hipExtModuleLaunchKernel, cudaGraphLaunch, ncclLaunch, ...
@@ -22,13 +20,6 @@ _COMPUTES = re.compile(
     r"aten::(?:mm|bmm|addmm|baddbmm|(?:cudnn|miopen)_\w+|convolution_backward|relu_?|clamp_min_?|"
     r"native_(?:batch|layer|group)_norm\w*|threshold_backward|gelu\w*|_(?:log_)?softmax\w*)$"
 )
-# What only a GPU runs, or runs on behalf of one; names that the host's own operators do not have.
-_DEVICE_OPERATOR = re.compile(
-    r"aten::(?:_?cudnn_|_?miopen_|_thnn_fused|_fused_dropout|record_stream|_?pin_memory|"
-    r"_(?:flash|efficient)_attention_|_scaled_dot_product_\w+_attention(?!_for_cpu))|nccl:"
-)
-_DEVICE_BACKEND = re.compile(r"nccl|rccl|xccl|hccl", re.IGNORECASE)
-_DEVICE_ACTIVITY = re.compile(r"\b(?:CUDA|XPU|HPU|MTIA|PrivateUse1)\b", re.IGNORECASE)
 _NEXT_TO_NONE = 0.10  # of the launches show their kernel: the device was not recorded
 _MISSING_FROM_CUT = 0.20  # of the launches lack it, in a file that was cut off
 
@@ -48,7 +39,7 @@ class Launches:
 
 def launches(trace: Trace, steps: Steps) -> Launches:
     """Count the launches; a kernel that names no launch of the trace may belong to any."""
-    launching = named_by(trace, trace.runtime, lambda name: _LAUNCH.search(name) is not None)
+    launching = named(trace, trace.runtime, _LAUNCH.search)
     calls = launching & (steps.host.index(trace.runtime.start) >= 0)
     made = int(calls.sum())
     kernels = trace.device["kind"] == KERNEL
@@ -62,9 +53,8 @@ def launches(trace: Trace, steps: Steps) -> Launches:
 
 def _without_launch(trace: Trace, steps: Steps) -> float:
     """Return the share of computing operators without a launch: calls are lost as well."""
-    computes = np.array([_COMPUTES.match(name) is not None for name in trace.names], dtype=bool)
     nesting = operator_nesting(trace)
-    wanted = named(trace, trace.operators, computes) & nesting.leaves
+    wanted = named(trace, trace.operators, _COMPUTES.match) & nesting.leaves
     wanted &= steps.host.index(trace.operators.start) >= 0
     if not wanted.any():
         return 0.0
@@ -74,36 +64,12 @@ def _without_launch(trace: Trace, steps: Steps) -> float:
     return float((wanted & ~calling).sum() / wanted.sum())
 
 
-def _drives_device(trace: Trace) -> bool:
-    """Return True if the part of a file that is there shows that its program drives a device."""
-    if trace.metadata.get("deviceProperties") or len(trace.runtime):
-        return True
-    if any(_DEVICE_OPERATOR.search(name) for name in trace.names):
-        return True
-    backend = dictionary(trace.metadata.get("distributedInfo")).get("backend")
-    if isinstance(backend, str) and _DEVICE_BACKEND.search(backend):
-        return True
-    activities = _under(trace.metadata, "activities")
-    return any(
-        isinstance(activity, str) and _DEVICE_ACTIVITY.search(activity) for activity in activities
-    )
-
-
-def _under(value: Any, key: str, levels: int = 8) -> list[Any]:
-    """Return what the lists of this name hold anywhere in the metadata."""
-    if not isinstance(value, dict) or not levels:
-        return []
-    entries = value.get(key)
-    below = [entry for inner in value.values() for entry in _under(inner, key, levels - 1)]
-    return [*(entries if isinstance(entries, list) else []), *below]
-
-
 def device_missing(trace: Trace, steps: Steps) -> str | None:
     """Return why the device's part of the steps is missing, in a sentence; None: it is there."""
     counted = launches(trace, steps)
     share = counted.share
     if trace.cut_off:
-        if not trace.has_device and (counted.made or _drives_device(trace)):
+        if not trace.has_device and (len(trace.runtime) or trace.metadata.get("deviceProperties")):
             return (
                 "The file was cut off or damaged before its GPU events, which the profiler writes "
                 "after the host's: what the GPU did is unknown. Record or copy the trace again."
@@ -151,8 +117,8 @@ def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:
 
 
 def _silent_graphs(trace: Trace) -> str | None:
-    wanted = np.array(["GraphLaunch" in name for name in trace.names], dtype=bool)
-    launches = trace.runtime["correlation"][named(trace, trace.runtime, wanted)]
+    graphs = named(trace, trace.runtime, lambda name: "GraphLaunch" in name)
+    launches = trace.runtime["correlation"][graphs]
     silent = int((~np.isin(launches, trace.device["correlation"])).sum())
     if not silent:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 import operator
 import re
@@ -167,21 +166,6 @@ def salvage(run: bytes, more_follows: bool) -> Salvage:
                 return result
         result.read = _EVENT_START.match(run, result.read).end()  # type: ignore[union-attr]
     return result
-
-
-def whole_array_end(run: bytes) -> int | None:
-    """Return where the array's closing bracket stands; None: what is before it is not valid.
-
-    Args:
-        run: UTF-8, from an entry of the array on; slow, for the last one of a file.
-    """
-    try:
-        text = run.decode()
-        entries, end = json.JSONDecoder().raw_decode("[" + text)
-    except (ValueError, RecursionError):
-        return None
-    held = any(isinstance(entry, dict) for entry in entries)
-    return len(text[: end - 2].encode()) if held else None
 
 
 def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> int | None:

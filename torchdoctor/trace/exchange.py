@@ -12,9 +12,8 @@ from torchdoctor.trace.columns import ACCUMULATED, Ints, Trace
 from torchdoctor.trace.kinds import KERNEL, is_communication
 from torchdoctor.trace.metadata import dictionary, whole_number
 from torchdoctor.trace.nesting import innermost, launch_rows, nest
-from torchdoctor.trace.threads import named_by
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Steps, Timeline
-from torchdoctor.words.intervals import union
 from torchdoctor.words.traced import GradientExchange
 
 _KINDS = {
@@ -84,16 +83,16 @@ def gradient_exchange(trace: Trace, timeline: Timeline) -> GradientExchange | No
 def _backward_s(trace: Trace, steps: Steps) -> float | None:
     """Return the time from the first to the last kernel of the backward pass; None: no kernel."""
     table, runtime, device = trace.operators, trace.runtime, trace.device
-    table = table.where(named_by(trace, table, lambda name: bool(_BACKWARD.search(name))))
+    table = table.where(named(trace, table, _BACKWARD.search))
     within = np.zeros(len(runtime), dtype=bool)
     for thread in np.unique(table.thread):
         own = table.where(table.thread == thread)
         calls = np.flatnonzero(runtime.thread == thread)
-        within[calls] = union(own.start, own.end).contain(runtime.start[calls])
+        within[calls] = own.spans().contain(runtime.start[calls])
     launch = launch_rows(trace)
     if not within.any() or not len(launch):
         return None
-    computes = (device["kind"] == KERNEL) & ~named_by(trace, device, is_communication)
+    computes = (device["kind"] == KERNEL) & ~named(trace, device, is_communication)
     rows = np.flatnonzero(computes & (launch >= 0) & within[launch])
     index = steps.index(device.start[rows])
     rows, index = rows[index >= 0], index[index >= 0]
@@ -108,11 +107,11 @@ def _backward_s(trace: Trace, steps: Steps) -> float | None:
 def _collectives(trace: Trace, steps: Steps) -> _Collectives:
     """Return the collective kernels; older ones have name and size in the host's range alone."""
     device = trace.device
-    rows = np.flatnonzero((device["kind"] == KERNEL) & named_by(trace, device, is_communication))
+    rows = np.flatnonzero((device["kind"] == KERNEL) & named(trace, device, is_communication))
     rows = rows[np.argsort(device.start[rows], kind="stable")]
     index = steps.index(device.start[rows])
     rows, index = rows[index >= 0], index[index >= 0]
-    ranges = trace.annotations.where(named_by(trace, trace.annotations, is_communication))
+    ranges = trace.annotations.where(named(trace, trace.annotations, is_communication))
     launch = launch_rows(trace)[rows] if len(rows) else rows
     asked = np.maximum(launch, 0)
     runtime = trace.runtime
@@ -150,7 +149,7 @@ def _bytes(exchanged: _Collectives, rows: NDArray[np.bool_]) -> float:
 def _accumulated(trace: Trace, steps: Steps) -> float:
     """Return the bytes of all gradients that the backward passes accumulate; 0: not known."""
     table = trace.operators
-    rows = np.flatnonzero(named_by(trace, table, lambda name: name == ACCUMULATED))
+    rows = np.flatnonzero(named(trace, table, lambda name: name == ACCUMULATED))
     inside = Steps(steps.host_start, steps.host_end, steps.host_start, steps.host_end, True)
     payload = table["payload"][rows[inside.index(table.start[rows]) >= 0]]
     if not len(payload) or (payload >= 0).mean() < _NEARLY_ALL:

@@ -19,12 +19,10 @@ from torchdoctor.trace.events import (
     EVENT_END,
     MOST_DAMAGED,
     Run,
-    Salvage,
     Slice,
     decode_run,
     repair,
     salvage,
-    whole_array_end,
 )
 from torchdoctor.words.errors import NoTrace, UsageError
 
@@ -149,9 +147,6 @@ class TraceFile:
             return []
         rest = repair(rest)
         salvaged = salvage(rest, more_follows=False)
-        if not salvaged.array_ended and (end := whole_array_end(rest)) is not None:
-            whole = Run(rest[:end], decode_run(rest[:end]) or [])
-            salvaged = Salvage([whole], read=end, array_ended=True)
         self.damaged += salvaged.damaged
         if salvaged.array_ended:
             self._read_tail(rest[salvaged.read :])

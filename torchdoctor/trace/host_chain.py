@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.trace.columns import Table, Trace
+from torchdoctor.trace.columns import Trace
 from torchdoctor.trace.device_order import (
     CLOCK_NS,
     COPY,
@@ -26,9 +26,9 @@ from torchdoctor.trace.device_order import (
     DeviceEvents,
 )
 from torchdoctor.trace.kinds import COPY_CALL
-from torchdoctor.trace.threads import is_loader, is_step, named, named_by
+from torchdoctor.trace.threads import is_loader, main_thread, named
 from torchdoctor.trace.timeline import Timeline
-from torchdoctor.words.intervals import Intervals, Ints, join, subtract, union
+from torchdoctor.words.intervals import Intervals, Ints, join, subtract
 
 _DEVICE_SYNC = re.compile(r"(?:cuda|hip)(?:Device|Thread)Synchronize|(?:cu|hip)CtxSynchronize")
 _STREAM_SYNC = re.compile(r"(?:cuda|hip|cu)StreamSynchronize")
@@ -76,7 +76,7 @@ def stuck_ns(trace: Trace, events: DeviceEvents, rows: Ints, waits: HostWaits) -
 
 
 def _matching(trace: Trace, rows: Ints, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    return named_by(trace, trace.runtime, lambda name: pattern.match(name) is not None)[rows]
+    return named(trace, trace.runtime, pattern.match)[rows]
 
 
 def _synchronisations(trace: Trace, events: DeviceEvents, rows: Ints) -> tuple[Ints, Ints, int]:
@@ -143,9 +143,11 @@ def _copies(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints, int]:
     copies = np.flatnonzero((events.cost == COPY) & (events.call >= 0))
     call = events.call[copies]
     is_copy_call = _matching(trace, call, COPY_CALL)
-    pageable = np.array(["ageable" in name for name in trace.names], dtype=bool)
+    pageable = np.array(
+        ["ageable" in trace.names[name] for name in events.name[copies]], dtype=bool
+    )
     done = events.end[copies] <= runtime.end[call]  # exactly: most calls return just before
-    under_way = pageable[events.name[copies]] & (events.start[copies] <= runtime.end[call])
+    under_way = pageable & (events.start[copies] <= runtime.end[call])
     good = is_copy_call & (done | under_way)
     return call[good], copies[good], COPY
 
@@ -232,20 +234,6 @@ def host_points(
     return points
 
 
-def main_thread(trace: Trace) -> int:
-    """Return the thread with the step annotations, or else with most operators."""
-    steps = np.array([is_step(name) for name in trace.names], dtype=bool)
-    marked = [t.thread[named(trace, t, steps)] for t in (trace.annotations, trace.operators)]
-    for threads in (np.concatenate(marked), trace.operators.thread, trace.runtime.thread):
-        if len(threads):
-            return int(np.bincount(threads).argmax())
-    return 0
-
-
-def _of_thread(table: Table, rows: NDArray[np.bool_]) -> Intervals:
-    return union(table.start[rows], table.end[rows])
-
-
 def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> HostPoints:
     count = len(time)
     chain = np.arange(count) - 1
@@ -266,19 +254,14 @@ def _chained(trace: Trace, time: Ints, thread: Ints, kind: Ints, ref: Ints) -> H
 
 def _spent(trace: Trace, thread: int) -> dict[int, Intervals]:
     """Return a thread's time in the loader, in copy calls and in other calls without a launch."""
-    loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
-    copies = np.array([COPY_CALL.match(name) is not None for name in trace.names], dtype=bool)
-    launches = np.array(["Launch" in name or "Memset" in name for name in trace.names], dtype=bool)
-    loading = join(
-        *(
-            _of_thread(table, (table.thread == thread) & named(trace, table, loads))
-            for table in (trace.operators, trace.annotations)
-        )
-    )
     runtime = trace.runtime
+    loading = join(
+        *(t.spans((t.thread == thread) & named(trace, t, is_loader)) for t in trace.ranges)
+    )
     own = runtime.thread == thread
-    copying = _of_thread(runtime, own & named(trace, runtime, copies))
-    other = _of_thread(runtime, own & ~named(trace, runtime, copies | launches))
+    copies = named(trace, runtime, COPY_CALL.match)
+    launches = named(trace, runtime, lambda name: "Launch" in name or "Memset" in name)
+    copying, other = runtime.spans(own & copies), runtime.spans(own & ~copies & ~launches)
     copying = subtract(copying, loading)
     return {LOADER: loading, COPY: copying, RUNTIME: subtract(subtract(other, loading), copying)}
 
@@ -311,7 +294,7 @@ def _bursts(
     edges = np.unique(np.concatenate([part for t in rows for part in (t.start, t.end)]))
     edges = edges[edges >= begin]
     busy = join(
-        _of_thread(trace.runtime, trace.runtime.thread == main),
+        trace.runtime.spans(trace.runtime.thread == main),
         _spent(trace, main)[LOADER],
     )
     parts: list[tuple[Ints, Ints, Ints, Ints, NDArray[np.bool_], NDArray[np.bool_]]] = []
@@ -323,7 +306,7 @@ def _bursts(
         is_first = np.concatenate(([True], gap[1:] != gap[:-1])) if len(gap) else none.astype(bool)
         is_last = np.concatenate((is_first[1:], [True])) if len(gap) else is_first
         silent, back = edges[gap[is_first] - 1], edges[gap[is_first]]
-        works = join(*(_of_thread(t, t.thread == number) for t in (trace.operators, trace.runtime)))
+        works = join(*(t.spans(t.thread == number) for t in (trace.operators, trace.runtime)))
         begins = ~works.contain(silent)
         asleep = ~works.contain(back) & ~busy.contain(silent)
         parts.append((own[is_first], own[is_last], silent, back, begins, asleep))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -81,29 +80,15 @@ _LONG_IDLE_NS = 500_000  # longer than dispatch and a module's Python take betwe
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(Data", "Optimizer.")  # "Operator" in 2020
 
 
-@dataclass(frozen=True)
-class OperatorSummary:
-    """Means per step; None where the trace has no operators."""
-
-    calls: float | None
-    median_us: float | None
-    compute_s: float | None
-    gather_s: float | None
-    small_s: float | None
-    python_s: float
-    outside_s: float
-    operators: list[Operator]
-
-
-def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
-    """Summarise what ran on the host inside the steps."""
+def summarise_operators(trace: Trace, timeline: Timeline) -> dict[str, Any]:
+    """Return fields of `TraceStatistics`: what ran on the host inside the steps, and between."""
     steps, count = timeline.steps, len(timeline.steps)
     host = steps.host
     table = _true_operators(trace)
     table = table.where(host.index(table.start) >= 0)
     idle, outside = (ns / count / 1e9 for ns in _python_time(trace, timeline, host, table))
     if not len(table):
-        return OperatorSummary(None, None, None, None, None, idle, outside, [])
+        return {"python_s": idle, "outside_s": outside}
     nesting = nest(table)
     working = _outermost_working(table, nesting, steps)
     working &= ~timeline.branches["data_loader"].contain(table.start)
@@ -111,8 +96,7 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
     large = working & (table.end - table.start >= LARGE_OPERATOR_NS)
     large &= _usual_length(table, working) >= LARGE_OPERATOR_NS / _INTERRUPTED
     large[large] &= ~too_small(trace, table.where(large))
-    in_large = union(table.start[large], table.end[large])
-    in_all = union(table.start[working], table.end[working])
+    in_large, in_all = table.spans(large), table.spans(working)
     device_ns = _device_time(trace, timeline, table, nesting)
     gathers = np.array([bool(_GATHERS.match(name)) for name in trace.names], bool)
     if device_ns is None:
@@ -120,23 +104,23 @@ def summarise_operators(trace: Trace, timeline: Timeline) -> OperatorSummary:
         gather_s = _inside(union(table.start[rows], table.end[rows]), host) / count / 1e9
     else:
         gather_s = float(device_ns[gathers].sum()) / count / 1e9
-    return OperatorSummary(
-        calls=len(lengths) / count,
-        median_us=float(np.median(lengths)) / 1000 if len(lengths) else None,
-        compute_s=_inside(in_large, host) / count / 1e9,
-        gather_s=gather_s,
-        small_s=(_inside(in_all, host) - _inside(in_large, host)) / count / 1e9,
-        python_s=idle,
-        outside_s=outside,
-        operators=_top_operators(trace, table, nesting, device_ns, count),
-    )
+    return {
+        "operator_calls_per_step": len(lengths) / count,
+        "operator_median_us": float(np.median(lengths)) / 1000 if len(lengths) else None,
+        "compute_s": _inside(in_large, host) / count / 1e9,
+        "gather_s": gather_s,
+        "small_operator_s": (_inside(in_all, host) - _inside(in_large, host)) / count / 1e9,
+        "python_s": idle,
+        "outside_s": outside,
+        "operators": _top_operators(trace, table, nesting, device_ns, count),
+    }
 
 
 def _true_operators(trace: Trace) -> Table:
     """Return the operators of the steps, without those of threads that only fetch."""
-    annotation = np.array([name.startswith(_ANNOTATION_PREFIXES) for name in trace.names], bool)
     table = trace.operators
-    return table.where(~named(trace, table, annotation) & ~of_fetching_thread(trace, table))
+    annotation = named(trace, table, lambda name: name.startswith(_ANNOTATION_PREFIXES))
+    return table.where(~annotation & ~of_fetching_thread(trace, table))
 
 
 def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:

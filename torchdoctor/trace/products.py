@@ -19,7 +19,7 @@ from torchdoctor.trace.metadata import gpus
 from torchdoctor.trace.nesting import Nesting, innermost, launch_rows, nest
 from torchdoctor.trace.product_sizes import ProductSizes, convolution_output, product_sizes
 from torchdoctor.trace.python import user_frame
-from torchdoctor.trace.threads import named_by
+from torchdoctor.trace.threads import named
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import Gpu, Location, MatrixProduct, MatrixWork
 from torchdoctor.words.traced import KNOWN_ENOUGH, UnevenSize
@@ -139,8 +139,8 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
     inside = innermost(table, nesting, runtime.thread[call[asked]], runtime.start[call[asked]])
     launched, row = asked[inside >= 0], inside[inside >= 0]
     added = device_time(trace)[is_kernel].astype(np.float64)
-    tensor = named_by(trace, kernels, uses_tensor_cores)
-    matrix = named_by(trace, kernels, is_matrix_work)
+    tensor = named(trace, kernels, uses_tensor_cores)
+    matrix = named(trace, kernels, is_matrix_work)
 
     def per_call(wanted: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         spent = added[launched]
@@ -169,8 +169,7 @@ def _calls(trace: Trace, timeline: Timeline) -> _Calls | None:
 
 def _sizes(trace: Trace, table: Table, nesting: Nesting) -> list[ProductSizes | None]:
     """Return the sizes of every row of `table`; each kind of call is read once."""
-    wanted = np.array([name in _GRADIENTS for name in trace.names], dtype=bool)
-    parts = trace.operators.where(wanted[trace.operators.name])
+    parts = trace.operators.where(named(trace, trace.operators, _GRADIENTS.__contains__))
     inside = innermost(table, nesting, parts.thread, parts.start)
     gradients = np.bincount(inside[inside >= 0], minlength=len(table))
     outputs = dict(filter(None, map(convolution_output, trace.products)))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torchdoctor.facts.user_frames import FRAME, is_users
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.nesting import nest
-from torchdoctor.trace.threads import find_step_thread
+from torchdoctor.trace.threads import main_thread
 from torchdoctor.trace.timeline import Timeline
 from torchdoctor.words import Location, PythonPlace
 from torchdoctor.words.intervals import Intervals
@@ -28,7 +28,7 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
     table = trace.python
     if not len(table):
         return []
-    table = table.where(table.thread == find_step_thread(trace))
+    table = table.where(table.thread == main_thread(trace))
     if not len(table):
         return []
     parent = nest(table).parent

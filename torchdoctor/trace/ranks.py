@@ -76,12 +76,12 @@ def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
             raise unread[0]
         raise UsageError(f"None of {len(unread)} files is a trace that can be read: {unread[0]}")
     doubts = [f"{trace.what}; it was passed over." for trace in unread]
-    copies = [trace for trace in traces if _is_copy(trace, traces)]
-    doubts += [
-        f"{copy.statistics.path} is an annotated copy of another of the traces; it was passed over."
-        for copy in copies
-    ]
-    traces = [trace for trace in traces if not any(trace is copy for copy in copies)]
+    if not all(trace.annotated for trace in traces):
+        copies = [trace.statistics.path for trace in traces if trace.annotated]
+        doubts += [
+            f"{path} is an annotated copy of a trace; it was passed over." for path in copies
+        ]
+        traces = [trace for trace in traces if not trace.annotated]
     return Ranks(sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0)), doubts)
 
 
@@ -99,33 +99,16 @@ def _paths(sources: Sequence[str]) -> list[Path]:
     return list(by_place.values())
 
 
-def _is_copy(trace: RankTrace, traces: Sequence[RankTrace]) -> bool:
-    """Return True for `diagnose --annotate`'s copy of a trace that is there as well."""
-
-    def same(other: RankTrace) -> tuple[object, ...]:
-        figures = other.statistics
-        return figures.steps, figures.step_times_s, figures.operator_calls_per_step
-
-    return trace.annotated and any(
-        not other.annotated
-        and trace.rank in (None, other.rank)  # it may stand in the other's name alone
-        and same(other) == same(trace)
-        for other in traces
-    )
-
-
 def _in_parallel(paths: list[Path], timelines: bool) -> list[RankTrace | NoTrace]:
     size = sum(path.stat().st_size for path in paths if path.is_file())
-    workers = min(len(paths), len(os.sched_getaffinity(0)) if _HAS_AFFINITY else 1)
+    has_affinity = hasattr(os, "sched_getaffinity")
+    workers = min(len(paths), len(os.sched_getaffinity(0)) if has_affinity else 1)
     if workers < 2 or size < _IN_PARALLEL_BYTES:
         return [_read(path, timelines) for path in paths]
     # Spawned, not forked: forking a process that has threads (numpy's) may hang the child.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         return list(pool.map(_read, paths, [timelines] * len(paths)))
-
-
-_HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
 def _read(source: Path | str, timelines: bool) -> RankTrace | NoTrace:

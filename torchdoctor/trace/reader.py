@@ -41,10 +41,9 @@ def of_one_process(trace: Trace) -> Trace:
 
 def _steps(trace: Trace) -> Counter[Process]:
     """Return how many steps are marked in each process."""
-    wanted = np.array([is_step(name) for name in trace.names], dtype=bool)
     marks: Counter[Process] = Counter()
-    for table in (trace.annotations, trace.operators):
-        for thread in table.thread[named(trace, table, wanted)].tolist():
+    for table in trace.ranges:
+        for thread in table.thread[named(trace, table, is_step)].tolist():
             marks[trace.threads[thread][0]] += 1
     return marks
 

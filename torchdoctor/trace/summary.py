@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +43,11 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
     timeline = timeline or build_timeline(trace)
     steps = timeline.steps
     host = summarise_operators(trace, timeline)
-    device: dict[str, Any] = {}
     missing = device_missing(trace, steps)
     about = doubts_about(trace, missing)
-    allocated = allocation(trace, timeline)
+    device: dict[str, Any] = {}
     if trace.has_device:
-        device = asdict(summarise_device(trace, timeline)) | asdict(
-            summarise_copies(trace, timeline)
-        )
+        device = summarise_device(trace, timeline) | summarise_copies(trace, timeline)
     return TraceStatistics(
         path=trace.path,
         steps=len(steps) if steps.known else 0,
@@ -59,22 +55,10 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         step_times_s=[float(x) / 1e9 for x in (steps.end - steps.start)] if steps.known else [],
         shares=device_shares(timeline)
         if trace.has_device
-        else host_shares(timeline, host.outside_s, device_unknown=missing is not None),
+        else host_shares(timeline, host["outside_s"], device_unknown=missing is not None),
         has_device=trace.has_device,
         device_missing=missing,
-        operator_calls_per_step=host.calls,
-        operator_median_us=host.median_us,
-        compute_s=host.compute_s,
-        gather_s=host.gather_s,
-        small_operator_s=host.small_s,
-        python_s=host.python_s,
-        outside_s=host.outside_s,
-        operators=host.operators,
         runtime_calls=runtime_calls(trace, timeline),
-        allocations_per_step=allocated.calls if allocated else None,
-        allocation_s=allocated.host_s if allocated else None,
-        allocator_retries_per_step=allocated.retries if allocated else None,
-        releases_per_step=allocated.released if allocated else None,
         matrix_work=matrix_work(trace, timeline),
         pointwise=pointwise_chains(trace, timeline),
         compilation=traced_compilation(trace, timeline),
@@ -84,6 +68,8 @@ def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics
         doubts=[*trace.doubts, *steps.doubts, *about],
         **_communication(trace, timeline),
         **backend_of(trace, timeline),
+        **host,
+        **allocation(trace, timeline),
         **device,
     )
 

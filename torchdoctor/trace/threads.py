@@ -12,27 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.trace.columns import Ints, Table, Trace, once
-from torchdoctor.words.intervals import union
+from torchdoctor.words.intervals import join
 
 _STEP = "ProfilerStep#"
 _OPTIMIZER = "Optimizer.step#"
 _WORKS = 0.1  # of the busiest thread's operators, from where on a thread is taken to do the steps
 
 
-def named(trace: Trace, table: Table, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the rows of a table whose name is wanted; `wanted` has one entry per interned name."""
-    return wanted[table.name] if len(table) else np.zeros(0, dtype=bool)
+def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Return True for the rows of a table whose name is wanted.
 
-
-def named_by(trace: Trace, table: Table, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Return the rows of a table whose name is wanted; only the table's own names are asked about.
-
-    A trace may have hundreds of thousands of names, of operators most of them.
+    Only the table's own names are asked about: a trace may have hundreds of thousands.
     """
     own = np.zeros(len(trace.names), dtype=bool)
-    for number in np.unique(table.name).tolist():
-        own[number] = wanted(trace.names[number])
-    return named(trace, table, own)
+    for number in np.flatnonzero(np.bincount(table.name)).tolist():
+        own[number] = bool(wanted(trace.names[number]))
+    return own[table.name]
 
 
 def is_step(name: str) -> bool:
@@ -47,29 +42,26 @@ def is_loader(name: str) -> bool:
     ) or name.startswith("enumerate(DataPipe)#")
 
 
-def find_step_thread(trace: Trace) -> int:
+def main_thread(trace: Trace) -> int:
     """Return the thread of the training loop: that of the steps, else of most operators."""
-    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
-    for table in (trace.annotations, trace.operators):
-        threads = table.where(named(trace, table, step_name)).thread
+    marked = [table.thread[named(trace, table, is_step)] for table in trace.ranges]
+    for threads in (np.concatenate(marked), trace.operators.thread, trace.runtime.thread):
         if len(threads):
             return int(np.bincount(threads).argmax())
-    threads = trace.operators.thread
-    return int(np.bincount(threads).argmax()) if len(threads) else -1
+    return 0
 
 
 @once
 def fetching_threads(trace: Trace) -> NDArray[np.bool_]:
     """Return True for each thread that iterates a loader and does not do the steps."""
-    loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
-    loading = _threads_of(trace, loads)
+    loading = _threads_of(trace, is_loader)
     if not loading.any():
         return loading
     for wanted in (is_step, lambda name: name.startswith(_OPTIMIZER)):
-        stepping = _threads_of(trace, np.array([wanted(name) for name in trace.names], dtype=bool))
+        stepping = _threads_of(trace, wanted)
         if stepping.any():
             return loading & ~stepping
-    return loading & ~_working_threads(trace, loads)
+    return loading & ~_working_threads(trace)
 
 
 def of_fetching_thread(trace: Trace, table: Table) -> NDArray[np.bool_]:
@@ -77,24 +69,19 @@ def of_fetching_thread(trace: Trace, table: Table) -> NDArray[np.bool_]:
     return fetching_threads(trace)[table.thread] if len(table) else np.zeros(0, dtype=bool)
 
 
-def _threads_of(trace: Trace, wanted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _threads_of(trace: Trace, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
     threads = np.zeros(len(trace.threads), dtype=bool)
-    for table in (trace.annotations, trace.operators):
+    for table in trace.ranges:
         threads[table.thread[named(trace, table, wanted)]] = True
     return threads
 
 
-def _working_threads(trace: Trace, loads: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _working_threads(trace: Trace) -> NDArray[np.bool_]:
     """Return which threads spend much time in operators that no loader of theirs calls."""
     spent: Ints = np.zeros(len(trace.threads), dtype=np.int64)
-    tables = (trace.annotations, trace.operators)
+    waits = [table.where(named(trace, table, is_loader)) for table in trace.ranges]
     for thread in np.unique(trace.operators.thread):
         ours = trace.operators.where(trace.operators.thread == thread)
-        waits = [t.where(named(trace, t, loads) & (t.thread == thread)) for t in tables]
-        loading = union(
-            np.concatenate([wait.start for wait in waits]),
-            np.concatenate([wait.end for wait in waits]),
-        )
-        own = ours.where(~loading.contain(ours.start))
-        spent[thread] = union(own.start, own.end).total
+        loading = join(*(wait.spans(wait.thread == thread) for wait in waits))
+        spent[thread] = ours.spans(~loading.contain(ours.start)).total
     return spent >= _WORKS * spent.max() if len(spent) else np.zeros(0, dtype=bool)

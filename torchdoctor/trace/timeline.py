@@ -12,14 +12,13 @@ import functools
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.kinds import KERNEL, MEMCPY, MEMSET, is_communication
 from torchdoctor.trace.nesting import launch_rows, operator_nesting
-from torchdoctor.trace.threads import is_loader, is_step, named, named_by, of_fetching_thread
+from torchdoctor.trace.threads import is_loader, is_step, named, of_fetching_thread
 from torchdoctor.words.figures import counted
-from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract, union
+from torchdoctor.words.intervals import EMPTY, Intervals, intersect, join, subtract
 
 # The order in which branches claim time. Collective kernels come right after the others, so that
 # gpu + communication is the time under any kernel, whatever the collective's operator is called.
@@ -92,8 +91,7 @@ class Timeline:
 
 def find_steps(trace: Trace) -> Steps:
     """Return the steps by the profiler's marks, each ended by the last device event of it."""
-    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
-    marks = [t.where(named(trace, t, step_name)) for t in (trace.annotations, trace.operators)]
+    marks = [table.where(named(trace, table, is_step)) for table in trace.ranges]
     start = np.concatenate([mark.start for mark in marks])
     end = np.concatenate([mark.end for mark in marks])
     name = np.concatenate([mark.name for mark in marks])
@@ -105,7 +103,7 @@ def find_steps(trace: Trace) -> Steps:
             kept.append(row)
             ended[int(name[row])] = int(end[row])
     if not kept:
-        return _whole_trace(trace, step_name)
+        return _whole_trace(trace)
     host_start, host_end, doubts = _one_after_the_other(start[kept], end[kept])
     steps = _with_device_work(trace, host_start, host_end)
     return replace(steps, doubts=[*doubts, *steps.doubts])
@@ -131,7 +129,7 @@ def _one_after_the_other(start: Ints, end: Ints) -> tuple[Ints, Ints, list[str]]
     return start, end - np.where(late, over, 0), [doubt]
 
 
-def _whole_trace(trace: Trace, step_name: NDArray[np.bool_]) -> Steps:
+def _whole_trace(trace: Trace) -> Steps:
     host = [table for table in (trace.operators, trace.annotations, trace.runtime) if len(table)]
     tables = host or [table for table in (trace.device, trace.spans) if len(table)]
     start = np.array([min((int(table.start.min()) for table in tables), default=0)])
@@ -179,8 +177,7 @@ def _start_up(trace: Trace, length_ns: int) -> list[str]:
     if not len(long):
         return []
     names = sorted({trace.names[name] for name in runtime.name[long]})
-    held = union(runtime.start[long], runtime.end[long])
-    total_ns = int((held.end - held.start).sum())
+    total_ns = runtime.spans(long).total
     holds = "holds" if len(long) == 1 else "hold"
     return [
         f"{counted(len(long), 'call')} ({', '.join(names)}) {holds} the host for "
@@ -237,13 +234,13 @@ def build_timeline(trace: Trace) -> Timeline:
     steps = find_steps(trace)
     device = trace.device
     kind = device["kind"]
-    communication = (kind == KERNEL) & named_by(trace, device, is_communication)
+    communication = (kind == KERNEL) & named(trace, device, is_communication)
     branches = {
-        "gpu": _rows(device, (kind == KERNEL) & ~communication),
-        "memcpy": _rows(device, kind == MEMCPY),
-        "memset": _rows(device, kind == MEMSET),
-        "communication": _rows(device, communication),
-        "runtime": _rows(trace.runtime, ~of_fetching_thread(trace, trace.runtime)),
+        "gpu": device.spans((kind == KERNEL) & ~communication),
+        "memcpy": device.spans(kind == MEMCPY),
+        "memset": device.spans(kind == MEMSET),
+        "communication": device.spans(communication),
+        "runtime": trace.runtime.spans(~of_fetching_thread(trace, trace.runtime)),
         **_host_branches(trace),
     }
     collectives = branches["communication"]
@@ -261,20 +258,18 @@ def build_timeline(trace: Trace) -> Timeline:
 
 
 def _host_branches(trace: Trace) -> dict[str, Intervals]:
-    loads = np.array([is_loader(name) for name in trace.names], dtype=bool)
-    step_name = np.array([is_step(name) for name in trace.names], dtype=bool)
     loader, work = [], []
-    for table in (trace.operators, trace.annotations):
-        loading, elsewhere = named(trace, table, loads), of_fetching_thread(trace, table)
-        loader.append(_rows(table, loading & ~elsewhere))
-        work.append(_rows(table, ~loading & ~elsewhere & ~named(trace, table, step_name)))
+    for table in trace.ranges:
+        loading, elsewhere = named(trace, table, is_loader), of_fetching_thread(trace, table)
+        loader.append(table.spans(loading & ~elsewhere))
+        work.append(table.spans(~loading & ~elsewhere & ~named(trace, table, is_step)))
     return {"data_loader": join(*loader), "cpu": join(*work)}
 
 
 def host_collectives(trace: Trace) -> Intervals:
     """Return the collectives that run on the host (gloo): without a GPU these are all."""
-    wanted = np.array([name.startswith(HOST_COMMUNICATION) for name in trace.names], dtype=bool)
-    return _rows(trace.annotations, named(trace, trace.annotations, wanted))
+    table = trace.annotations
+    return table.spans(named(trace, table, lambda name: name.startswith(HOST_COMMUNICATION)))
 
 
 def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Intervals:
@@ -282,8 +277,4 @@ def _not_hidden(trace: Trace, collectives: Intervals, loading: Intervals) -> Int
     if not len(collectives):
         return collectives
     leaves = operator_nesting(trace).leaves
-    return subtract(collectives, join(loading, _rows(trace.operators, leaves)))
-
-
-def _rows(table: Table, mask: NDArray[np.bool_]) -> Intervals:
-    return union(table.start[mask], table.end[mask])
+    return subtract(collectives, join(loading, trace.operators.spans(leaves)))
