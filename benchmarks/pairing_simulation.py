@@ -4,7 +4,7 @@
 
 Prints, for each design and number of rounds, the coverage of the nominal 95 % t interval, its
 mean half width, and the A/A candidate's; and how often few pairs make a false winner. The figures
-are quoted in docs/decisions/pairing.md.
+are quoted in docs/decisions/side-by-side.md.
 """
 
 from __future__ import annotations

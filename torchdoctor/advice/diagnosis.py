@@ -1,5 +1,5 @@
 """Walks the decision tree that the check files form: data loader, memcpy, communication, GPU
-utilization, CPU execution, other. docs/decisions/diagnosis-rule.md says why the rule is as it is.
+utilization, CPU execution, other. docs/decisions/diagnosis.md says why the rule is as it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the ceilings say of the diagnosis: shares suggest, taking a cost away proves.
 
-docs/decisions/ceilings.md says why a share may mislead.
+docs/decisions/upper-bounds.md says why a share may mislead.
 """
 
 from __future__ import annotations

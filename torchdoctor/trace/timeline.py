@@ -2,7 +2,7 @@
 
 A moment belongs to the first of kernel, memcpy, memset, runtime, data loader and CPU operators
 that covers it, else to "other": a wait hidden under a kernel counts as kernel. What only
-collective kernels cover is the branch "communication". docs/decisions/trace-attribution.md
+collective kernels cover is the branch "communication". docs/decisions/trace-shares.md
 gives the reasons.
 """
 

@@ -1,7 +1,7 @@
 """How long a step of a trace would take without each of its costs, by replaying the trace.
 
 A replay is a model: host time, device time and waits of unknown cause are taken from the trace,
-everything else follows from what waits for what. docs/decisions/what-if-replay.md has the rules.
+everything else follows from what waits for what. docs/decisions/upper-bounds.md has the rules.
 """
 
 from __future__ import annotations

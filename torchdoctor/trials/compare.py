@@ -71,7 +71,7 @@ def half_width(
         confidence: of the interval.
         looked: of the look that chose this candidate, in pairs of the same kind. How much one pair
             varies they say as well as fresh ones; where the mean lies they must not say
-            (docs/decisions/few-pairs.md).
+            (docs/decisions/search.md).
     """
     pairs, degrees = len(differences), len(differences) + len(looked) - 1
     if pairs < 2:

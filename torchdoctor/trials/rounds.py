@@ -1,6 +1,6 @@
 """Rounds of launches, and how a candidate is paired with the baselines of its round. Pure.
 
-Three shapes, chosen by simulation (docs/decisions/pairing.md):
+Three shapes, chosen by simulation (docs/decisions/side-by-side.md):
 
 - block: baseline, the candidates in random order, baseline. A candidate is compared with the two
   baselines interpolated at its own time, so that a steady drift cancels. The A/A candidate is the

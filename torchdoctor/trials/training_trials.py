@@ -1,6 +1,6 @@
 """Advice on training, tried in short launches: after all else, and apart from speed.
 
-docs/decisions/training-advice-trials.md says what is compared and when it shows something.
+docs/decisions/training.md says what is compared and when it shows something.
 """
 
 from __future__ import annotations

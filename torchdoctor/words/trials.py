@@ -238,7 +238,7 @@ class LossComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTrial:
-    """Advice on training in short launches; see docs/decisions/training-advice-trials.md."""
+    """Advice on training in short launches; see docs/decisions/training.md."""
 
     fix: str  #: Id of the fix.
     #: A learning-rate range test, or losses with and without it.
