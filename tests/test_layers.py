@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,25 @@ def test_a_room_names_no_room_that_it_does_not_import() -> None:
         if named - imported:
             unused[room] = named - imported
     assert not unused
+
+
+def _reached(rooms: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Return all rooms that each room leads to, in any number of steps."""
+
+    def below(room: str) -> set[str]:
+        return rooms.get(room, set()).union(*(below(other) for other in rooms.get(room, ())))
+
+    return {room: below(room) for room in rooms}
+
+
+def test_the_drawing_of_the_rooms_is_that_of_the_imports() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    arrows = re.findall(r"^  (\w+) --> (\w+)$", page, re.MULTILINE)
+    drawn: dict[str, set[str]] = {room: set() for room in _may_import()}
+    for room, imported in arrows:
+        drawn[room].add(imported)
+    assert all(drawn[room] <= imported for room, imported in _may_import().items())
+    assert _reached(drawn) == _reached(_may_import()), "an arrow is missing or too many"
 
 
 def test_the_rooms_stand_on_each_other_without_a_cycle() -> None:
