@@ -12,7 +12,8 @@ from observed_program import SEEN, STEPS
 from torchdoctor.facts.other_load import load_of
 from torchdoctor.gate.figures import Measured, waiting
 from torchdoctor.gate.gate_run import NEW, GateRun
-from torchdoctor.gate.observing import Observed, Side, launch_doubts, observe_both
+from torchdoctor.gate.observing import Observed, observe_both
+from torchdoctor.gate.session import GateSession
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.observation import Observation
@@ -40,15 +41,19 @@ class Program:
         return found
 
 
-def observed(new: Program, old: Program, **tolerances: float) -> Observed:
+def session_of(**tolerances: float) -> GateSession:
     settings = GateSettings(tolerances={"step_time": 0.02, **tolerances})
+    workload = Workload(command=["train.py"], cwd="/w")
+    return GateSession(workload, settings, lambda event: None)
 
+
+def observed(new: Program, old: Program, **tolerances: float) -> Observed:
     def observe(*arguments: Any) -> Observation:
         return (old if arguments[-1].name == "observe-baseline" else new).observe()
 
-    recorder: Any = SimpleNamespace(observe=observe)
-    arms = UNTOUCHED, NEW
-    return observe_both(recorder, arms, "main", settings, lambda phase, what: None)
+    session, recorder = session_of(**tolerances), SimpleNamespace(observe=observe)
+    session.recorder = recorder  # type: ignore[assignment]
+    return observe_both(session, (UNTOUCHED, NEW), "main")
 
 
 def test_a_new_version_that_crashes_after_its_first_steps_is_no_pass() -> None:
@@ -125,10 +130,11 @@ def test_what_was_seen_to_be_doubtful_is_said_once() -> None:
 
 
 def test_writes_that_escaped_and_a_weak_sandbox_are_doubts() -> None:
-    recorder: Any = SimpleNamespace(escaped=["/a", "/b"], doubts=["hung"])
-    sandbox: Any = SimpleNamespace(mode="redirect", doubt="Only writes by Python are redirected.")
-    found = launch_doubts(recorder, sandbox)
-    assert found == [
+    session: Any = session_of()
+    session.recorder = SimpleNamespace(escaped=["/a", "/b"], doubts=["hung"])
+    doubt = "Only writes by Python are redirected."
+    session.sandbox = SimpleNamespace(mode="redirect", doubt=doubt)
+    assert session.launch_doubts() == [
         "hung",
         "2 writes reached your files in spite of the 'redirect' sandbox: /a, /b.",
         "Only writes by Python are redirected.",
@@ -188,8 +194,7 @@ def measure(**starts: Any) -> None:
     )
     settings = GateSettings(tolerances={"step_time": 0.02})
     run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)
-    reference, new = (Side(arm=arm, seen=SEEN) for arm in (UNTOUCHED, NEW))
-    observed = Observed(reference=reference, new=new, waits=[])
+    observed = Observed(arms=(UNTOUCHED, NEW), versions=(SEEN, SEEN), waits=[])
     arguments = Engine(launches, patience=2), launches, observed, Measured(how=Estimator())
     run._decide(*arguments)
 

@@ -12,7 +12,7 @@ from observed_program import SEEN
 from torchdoctor.gate.decision import FAIL_FINAL, decides, pairs_for, state, too_few_pairs
 from torchdoctor.gate.figures import Measured
 from torchdoctor.gate.gate_run import NEW, GateRun
-from torchdoctor.gate.observing import Observed, Side
+from torchdoctor.gate.observing import Observed
 from torchdoctor.gate.sentence import Basis, sentence
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
@@ -130,12 +130,12 @@ def decided(
     monkeypatch: pytest.MonkeyPatch, pairs_s: list[float], budget_s: float
 ) -> tuple[str, str, Clock]:
     clock = Clock(pairs_s)
-    monkeypatch.setattr("torchdoctor.gate.gate_run.time", clock)
+    for module in ("gate_run", "session"):
+        monkeypatch.setattr(f"torchdoctor.gate.{module}.time", clock)
     settings = GateSettings(tolerances={"step_time": 0.02}, budget_s=budget_s)
     run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)
     clock.now = 25.0  # both versions were observed
-    reference, new = (Side(arm=arm, seen=SEEN) for arm in (UNTOUCHED, NEW))
-    observed = Observed(reference=reference, new=new, waits=[])
+    observed = Observed(arms=(UNTOUCHED, NEW), versions=(SEEN, SEEN), waits=[])
     verdict = run._decide(clock, clock, observed, Measured(how=Estimator()))
     return verdict, run._why, clock
 

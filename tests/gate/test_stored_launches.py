@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from observed_program import SEEN, STEPS
 
+from torchdoctor.gate.session import GateSession
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.stored import launched, load_doubts, read_stored, stored_report
 from torchdoctor.launch.launch_spec import LaunchSpec
+from torchdoctor.observe.observation import Observation
 from torchdoctor.words import (
     Baseline,
     Diagnosis,
@@ -21,6 +23,7 @@ from torchdoctor.words import (
     Report,
     SensorStatistics,
     StepTime,
+    Workload,
     WorkloadRecord,
 )
 from torchdoctor.words.errors import Inconclusive, UsageError
@@ -127,15 +130,19 @@ class Clock:
         return self.endings.pop(0) if self.endings else launch([0.1] * 10)
 
 
-def run(clock: Clock, budget_s: float, **settings: Any) -> list[LaunchTiming]:
+def run(
+    clock: Clock, budget_s: float, seen: Observation = SEEN, **settings: Any
+) -> list[LaunchTiming]:
     wanted = replace(SETTINGS, budget_s=budget_s, **settings)
-    return launched(clock, SEEN, wanted, budget_s, lambda phase, what: None)  # type: ignore[arg-type]
+    session: Any = GateSession(Workload(command=[], cwd=""), wanted, lambda event: None)
+    session.recorder = clock
+    return launched(session, seen)
 
 
 @pytest.fixture
 def clocked(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(clock: Clock) -> Clock:
-        monkeypatch.setattr("torchdoctor.gate.stored.time", clock)
+        monkeypatch.setattr("torchdoctor.gate.session.time", clock)
         return clock
 
     return use
@@ -151,8 +158,7 @@ def test_a_launch_of_a_thousand_long_steps_is_waited_for(clocked: Any) -> None:
     """At 2 s a step each launch was ended after 600 s, and the sentence gave no reason."""
     clock = clocked(Clock(10.0))
     slow = replace(SEEN, steps=replace(STEPS, mean_s=2.0, median_s=2.0))
-    settings = replace(SETTINGS, steps=1000)
-    launched(clock, slow, settings, math.inf, lambda phase, what: None)
+    run(clock, math.inf, slow, steps=1000)
     assert min(clock.timeouts) > 4 * 2000.0
 
 

@@ -107,7 +107,8 @@ def _measured(
     quiet: bool,
 ) -> GateReport:
     """The result; where nothing could be measured, the files say why before the error goes on."""
-    from torchdoctor.gate.gate_run import GateRun, undecided
+    from torchdoctor.gate.gate_run import GateRun
+    from torchdoctor.gate.session import undecided
     from torchdoctor.gate.stored import gate_against_report, read_stored
     from torchdoctor.reports.progress import Progress
 

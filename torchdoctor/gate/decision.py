@@ -28,7 +28,7 @@ _BASELINE_CONFIDENCE = 0.999  # of the prediction interval: one false alarm in a
 
 
 def look(differences: Sequence[float], tolerance: float, final: bool = False) -> str:
-    """ "slower", "not slower", or "more": not decided yet.
+    """Return "slower", "not slower", or "more": not decided yet.
 
     Args:
         differences: of the pairs so far.
@@ -49,7 +49,7 @@ def look(differences: Sequence[float], tolerance: float, final: bool = False) ->
 
 
 def blind_spot(differences: Sequence[float]) -> float | None:
-    """The largest slow-down that the pairs do not rule out, as a share; None below two pairs.
+    """Return the largest slow-down that the pairs do not rule out, as a share; None below two.
 
     The upper end of the 95 % interval; 0 where that is faster.
     """
@@ -59,12 +59,12 @@ def blind_spot(differences: Sequence[float]) -> float | None:
 
 
 def is_blind(blind: float | None, tolerance: float | None) -> bool:
-    """Whether a pass rests on too little: it could have missed clearly more than is accepted."""
+    """Return True if a pass rests on too little: it could have missed more than is accepted."""
     return blind is not None and blind > (1.0 + _NARROW) * (tolerance or 0.0) + 1e-3
 
 
 def means_say_slower(mean: Interval | None, tolerance: float | None) -> bool:
-    """Whether all steps together took longer than is accepted, where typical ones decide.
+    """Return True if all steps together took longer than is accepted, where typical steps decide.
 
     Args:
         mean: new / reference of the mean step with its interval; None: it decides, or is unknown.
@@ -76,7 +76,7 @@ def means_say_slower(mean: Interval | None, tolerance: float | None) -> bool:
 def state(
     verdict: str, ratio: Interval | None, tolerance: float | None, mean: Interval | None = None
 ) -> str:
-    """The word for the step time's row: "ok" only where the pairs could have seen the tolerance.
+    """Return the word for the step time's row: "ok" only if pairs could have shown the tolerance.
 
     Args:
         verdict: of the rule.
@@ -103,7 +103,7 @@ def state(
 
 
 def pairs_for(differences: Sequence[float], slowdown: float) -> int | None:
-    """Pairs that prove a slow-down of that size four times in five; None: more than a gate makes.
+    """Return the pairs that prove it four times in five; None: more than a gate makes.
 
     Args:
         differences: of the pairs so far, two or more: how much one pair varies.
@@ -116,7 +116,7 @@ def pairs_for(differences: Sequence[float], slowdown: float) -> int | None:
 
 
 def shows(differences: Sequence[float], pairs: int) -> float:
-    """The smallest slow-down that so many pairs prove four times in five, as a share."""
+    """Return the smallest slow-down that so many pairs prove four times in five, as a share."""
     return visible(stdev(differences), pairs, FAIL_FINAL)
 
 
@@ -139,7 +139,7 @@ class StoredComparison:
 def against_stored(
     stored_s: Sequence[float], now_s: Sequence[float], tolerance: float
 ) -> StoredComparison:
-    """Launches of now against those of a stored report, by a prediction interval.
+    """Compare launches of now with those of a stored report, by a prediction interval.
 
     Args:
         stored_s: time per sample of each launch of the stored run; at least two.
@@ -160,7 +160,7 @@ def against_stored(
 
 
 def grown(reference: Sequence[float], new: Sequence[float], tolerance: float) -> bool:
-    """Whether a figure that hardly varies (peak memory) grew beyond the tolerance.
+    """Return True if a figure that hardly varies (peak memory) grew beyond the tolerance.
 
     Every launch of the new version must lie above every one of the reference.
     """
@@ -171,7 +171,7 @@ def grown(reference: Sequence[float], new: Sequence[float], tolerance: float) ->
 
 
 def budget_option(needed_s: float) -> str:
-    """`--budget` for what takes about so many seconds: with some to spare, rounded up."""
+    """Return `--budget` for what takes about so many seconds: with some to spare, rounded up."""
     with_spare = _TO_SPARE * needed_s
     if with_spare > _LONG_S:
         return f"--budget {math.ceil(with_spare / 60.0)}m"
@@ -179,7 +179,7 @@ def budget_option(needed_s: float) -> str:
 
 
 def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
-    """Why a gate ended undecided, and with how much time it would not have.
+    """Return why a gate ended undecided, and how much time would have decided it.
 
     Args:
         pairs: that were measured.
@@ -197,7 +197,7 @@ def too_few_pairs(pairs: int, spent_s: float, pair_s: float) -> str:
 def decides(
     differences: Sequence[float], tolerance: float, state: str, spent_s: float, pair_s: float
 ) -> str:
-    """What would decide a pass that proves little; "" where that cannot be computed.
+    """Return what would decide a pass that proves little; "" where that cannot be computed.
 
     Args:
         differences: of the pairs.
@@ -219,8 +219,8 @@ def decides(
         least = shows(differences, LOOKS[-1])
         return (
             f"Pairs vary so much here that even {LOOKS[-1]}, the most that a gate measures, would "
-            f"prove only one of {_percent(least)}: measure on a quieter machine (torchdoctor env "
-            "--noise), or accept more with --tolerance."
+            f"prove only a slow-down of {_percent(least)}: measure on a quieter machine, or accept "
+            "more with --tolerance."
         )
     pairs = max(pairs, len(differences) + 1)
     needed_s = spent_s + pairs * pair_s
@@ -231,7 +231,7 @@ def decides(
 
 
 def rounded(seconds: float) -> str:
-    """A time that is known roughly: "75 s", "4 min"."""
+    """Return a time that is known roughly: "75 s", "4 min"."""
     if seconds > _LONG_S:
         return f"{math.ceil(seconds / 60.0)} min"
     return f"{math.ceil(seconds / 5.0) * 5} s"

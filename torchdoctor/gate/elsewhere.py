@@ -48,7 +48,7 @@ class Elsewhere:
 
 
 def elsewhere(reference: Reference) -> Elsewhere:
-    """The program in the scratch folder, with links to what git does not hold.
+    """Return the program in the scratch folder, with links to what git does not hold.
 
     Args:
         reference: checked out; its folder is added to.
@@ -94,7 +94,7 @@ class _Move:
         return str(self._folder / inside.relative_to(self._root))
 
     def word(self, word: str) -> str:
-        """An argument: a whole path, or one behind `--config=` or `config=`."""
+        """Return an argument moved: a whole path, or a path behind `--config=` or `config=`."""
         option, equal, value = word.partition("=")
         if equal and not Path(option).is_absolute():
             return f"{option}={self._existing(value)}"
@@ -109,7 +109,7 @@ class _Move:
 
 
 def _imported_from(workload: Workload) -> Sequence[str] | None:
-    """Folders beside the interpreter's own that it imports from; None: not known."""
+    """Return folders beside the interpreter's own that it imports from; None: not known."""
     if workload.python is None:
         return None
     try:
@@ -117,14 +117,14 @@ def _imported_from(workload: Workload) -> Sequence[str] | None:
             [workload.python, "-c", _ASK], cwd=workload.cwd, stdin=subprocess.DEVNULL,
             capture_output=True, timeout=_ASK_TIMEOUT_S, check=True,
         )  # fmt: skip
-        found = json.loads(ended.stdout.splitlines()[-1])
+        folders = json.loads(ended.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
-    return [str(path) for path in found]
+    return [str(path) for path in folders]
 
 
 def _link_the_rest(reference: Reference) -> None:
-    """What git does not hold, and submodules as they are checked out today."""
+    """Link what git does not hold, and submodules as they are checked out today."""
     untracked = reference.git_names("ls-files", "--others", "--directory", "-z")
     names = [name.rstrip("/") for name in untracked]
     for name in [*names, *reference.submodules()]:
@@ -139,13 +139,13 @@ def _link_the_rest(reference: Reference) -> None:
 
 
 def _own_repository(reference: Reference) -> None:
-    """A `.git` that answers `git rev-parse HEAD` with the reference's commit.
+    """Make a `.git` that answers `git rev-parse HEAD` with the reference's commit.
 
     It shares the objects, as one of `git worktree add` does, but stands in no list, and what a
     program does to its index or HEAD is done to these.
     """
-    said = reference.git("rev-parse", "--git-common-dir").rstrip("\n")
-    common = Path(reference.root, said).resolve()
+    answer = reference.git("rev-parse", "--git-common-dir").rstrip("\n")
+    common = Path(reference.root, answer).resolve()
     own = reference.folder / ".git"
     own.mkdir()
     (own / "commondir").write_text(f"{common}\n")

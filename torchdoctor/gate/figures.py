@@ -17,7 +17,7 @@ _OTHER_LOAD_CPUS = 0.5  # from here on it is others who make steps differ in len
 
 
 def estimator(observed: Sequence[tuple[StepStatistics, float | None]]) -> Estimator:
-    """What suits the program's steps.
+    """Return what suits the program's steps.
 
     Args:
         observed: of each version its steps, and CPUs that other programs kept busy meanwhile.
@@ -88,7 +88,7 @@ def metrics(
     verdict: str,
     observed: Sequence[tuple[StepStatistics, StepStatistics]],
 ) -> list[GateMetric]:
-    """One row for each metric.
+    """Return a row for each metric.
 
     Args:
         measured: pairs of both versions.
@@ -103,7 +103,7 @@ def metrics(
     if len(differences) > 1:
         ratio = as_interval(fmean(differences), half_width(differences))
     accepted = tolerances.get("step_time")
-    said = state(verdict, ratio, accepted, measured.mean_ratio)
+    word = state(verdict, ratio, accepted, measured.mean_ratio)
     rows = [
         GateMetric(
             name="step_time",
@@ -112,7 +112,7 @@ def metrics(
             unit="s/step" if measured.per_step else "s/sample",
             ratio=ratio,
             tolerance=accepted,
-            verdict=said,
+            verdict=word,
         )
     ]
     if not measured.per_step:
@@ -122,7 +122,7 @@ def metrics(
 
 
 def rate(time: GateMetric) -> GateMetric:
-    """The row of samples/s that belongs to one of seconds per sample."""
+    """Return the row of samples/s that belongs to a row of seconds per sample."""
     return GateMetric(
         name="samples_per_s",
         reference=_inverse(time.reference),
@@ -134,14 +134,14 @@ def rate(time: GateMetric) -> GateMetric:
 
 
 def peaks(launches: Sequence[LaunchTiming]) -> list[float]:
-    """Peak memory in bytes of the launches that have one."""
+    """Return the peak memory in bytes of the launches that have one."""
     return [float(x.peak_memory_bytes) for x in launches if usable(x) and x.peak_memory_bytes]
 
 
 def memory(
     before: Sequence[float], now: Sequence[float], tolerances: Mapping[str, float]
 ) -> GateMetric:
-    """The row of peak memory, from each launch's bytes."""
+    """Return the row of peak memory, from each launch's bytes."""
     tolerance = tolerances.get("peak_memory")
     worse = tolerance is not None and grown(before, now, tolerance)
     return GateMetric(
@@ -157,7 +157,7 @@ def memory(
 def waiting(
     observed: Sequence[tuple[StepStatistics, StepStatistics]], tolerances: Mapping[str, float]
 ) -> GateMetric:
-    """The row of the time spent waiting for data: worse only where it grew in each order.
+    """Return the row of the time spent waiting for data: worse only where it grew in each order.
 
     Args:
         observed: of launches (reference, new), once for each order; one order judges nothing, as

@@ -6,36 +6,23 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timezone
-from pathlib import Path
 from statistics import fmean
 
-from torchdoctor import __version__
 from torchdoctor.facts.other_load import load_of
-from torchdoctor.gate.decision import (
-    FEWEST_PAIRS,
-    blind_spot,
-    decides,
-    look,
-    state,
-    too_few_pairs,
-)
+from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, decides, look, state, too_few_pairs
 from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.figures import Measured, estimator, metrics
-from torchdoctor.gate.observing import Observed, environment_of, launch_doubts, observe_both
+from torchdoctor.gate.observing import Observed, observe_both
 from torchdoctor.gate.sentence import Basis, sentence
+from torchdoctor.gate.session import GateSession
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.gate.sources import SourcesAtStart, unloaded_doubts
 from torchdoctor.gate.versions import Reference
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
-from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
-from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.machine.environment import environment
 from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks, choose_turns, too_large, why_in_turns
 from torchdoctor.pairs.engine import Engine, Failed
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
-from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.compare import p_value
 from torchdoctor.words import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
 from torchdoctor.words.errors import Inconclusive, ProgramFailed, TorchdoctorError
@@ -54,10 +41,6 @@ class GateRun:
         ref: the commit to compare with.
         settings: what the user asked for.
         progress: told whenever something begins.
-
-    Raises:
-        UsageError, ProgramFailed, NoStepFound, TimedOut: of the working tree's version.
-        Inconclusive: the reference cannot be measured.
     """
 
     def __init__(
@@ -67,61 +50,53 @@ class GateRun:
         settings: GateSettings,
         progress: Callable[[ProgressEvent], None],
     ) -> None:
-        self._workload, self._ref, self._settings, self._tell = workload, ref, settings, progress
-        self._began = time.monotonic()
-        self._created = datetime.now(timezone.utc)
+        self._session = GateSession(workload, settings, progress)
+        self._workload, self._ref, self._settings = workload, ref, settings
         self._doubts: list[str] = []
         self._why = ""  # it is not decided
+        self._interrupted = False
         self._spent_s, self._pair_s = 0.0, 0.0  # before the first pair, and by each
 
     def run(self) -> GateReport:
-        """Measure until decided; what was measured counts when it is interrupted."""
-        settings = self._settings
-        with contextlib.ExitStack() as closing:
-            reference = Reference(self._workload, self._ref)
-            closing.callback(reference.close)
-            folder = new_run_folder(settings.output, self._workload.cwd, self._created)
-            mode = "auto" if settings.sandbox else "none"
-            sandbox = Sandbox.choose(mode, folder, self._workload)
-            closing.callback(sandbox.close)
-            recorder = Recorder(
-                self._workload,
-                folder,
-                sandbox,
-                settings.seed,
-                keep_stdin(folder),
-                settings.timeout_s,
-            )
-            closing.callback(recorder.close)
-            arms = self._reference_arm(sandbox, reference), NEW
-            observed = observe_both(recorder, arms, self._ref, settings, self._say)
-            both = (observed.reference.seen, observed.new.seen)
-            self._doubts += [*observed.doubts, *_unloaded(reference, observed)]
-            loaded = [x for process in both[1].processes for x in process.sources]
-            sources = SourcesAtStart(loaded, reference.root.resolve())
-            launches = self._launches(recorder, observed)
-            measured = Measured(how=estimator([(x.steps, x.sensors.other_load_cpus) for x in both]))
-            verdict, interrupted, engine = self._measured(launches, observed, measured)
+        """Measure until decided; what was measured counts when it is interrupted.
+
+        Raises:
+            UsageError, ProgramFailed, NoStepFound, TimedOut: of the working tree's version.
+            Inconclusive: the reference cannot be measured.
+        """
+        with (
+            contextlib.closing(Reference(self._workload, self._ref)) as reference,
+            self._session as session,
+        ):
+            observed = observe_both(session, (self._reference_arm(reference), NEW), self._ref)
+            processes = [process for version in observed.versions for process in version.processes]
+            loaded = [path for process in processes for path in process.sources]
+            folders = [reference.root.resolve(), reference.folder.resolve()]
+            self._doubts += [
+                *observed.doubts,
+                *unloaded_doubts(folders, reference.differing, loaded),
+            ]
+            sources = SourcesAtStart(loaded, folders[0])
+            launches = self._launches(observed)
+            engine = Engine(launches, seed=self._settings.seed, patience=_FORGIVEN)
+            kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
+            measured = Measured(how=estimator(kinds))
+            verdict = self._verdict(engine, launches, observed, measured)
             if changed := sources.changed():
                 verdict, self._why = "inconclusive", changed
-            self._doubts += [*_failure_doubts(engine), *launch_doubts(recorder, sandbox)]
-            machine = environment_of(self._workload, both[1], sandbox)
-            if load := load_of([seen.sensors for seen in both], machine.cpus):
+            self._doubts += [*_failure_doubts(engine), *session.launch_doubts()]
+            machine = session.environment(observed.versions[1])
+            if load := load_of([x.sensors for x in observed.versions], machine.cpus):
                 self._doubts.append(
                     f"Other programs kept {load} busy while the versions were observed: on a quiet "
                     "machine the same time would show smaller differences."
                 )
             report = self._report(observed, measured, verdict, reference.commit)
-            beside = engine.runs_beside(NEW)
-            return replace(
-                report,
-                environment=machine,
-                interrupted=interrupted,
-                run_folder=str(folder),
-                measured="side by side" if beside else "in turns",
-            )
+            beside = engine.runs_beside(*observed.arms)
+            how = "side by side" if beside else "in turns"
+            return session.completed(replace(report, environment=machine, measured=how))
 
-    def _reference_arm(self, sandbox: Sandbox, reference: Reference) -> LaunchSpec:
+    def _reference_arm(self, reference: Reference) -> LaunchSpec:
         """Return how the reference is launched."""
         if not reference.differing:
             self._doubts.append(
@@ -133,7 +108,7 @@ class GateRun:
                 f"{self._workload.script} lies outside the repository: both sides run the same "
                 "file."
             )
-        if sandbox.mode == "overlay":
+        if self._session.sandbox.mode == "overlay":
             return replace(UNTOUCHED, contents=reference.contents())
         self._doubts.append(
             f"Without the overlay sandbox the reference ran in {reference.folder}, with links to "
@@ -143,50 +118,50 @@ class GateRun:
         self._doubts += moved.doubts
         return replace(UNTOUCHED, workload=moved.workload, variables=moved.variables)
 
-    def _launches(self, recorder: Recorder, observed: Observed) -> ProgramLaunches:
+    def _launches(self, observed: Observed) -> ProgramLaunches:
         """Return how both are launched: by the slower version's steps."""
-        both = [observed.reference.seen, observed.new.seen]
-        slower = max((seen.steps for seen in both), key=lambda steps: steps.mean_s)
+        settings, left_s = self._settings, self._session.left_s()
+        slower = max((x.steps for x in observed.versions), key=lambda steps: steps.mean_s)
         # What either version's workers hold ready is used up within the warm-up.
-        loaders = [loader for seen in both for loader in seen.processes[0].loaders]
-        window = choose_window(slower, self._left() / 2, loaders)
-        window = window.overruled(self._settings.steps, self._settings.warmup)
-        pace = Pace.of(*both)
+        loaders = [loader for x in observed.versions for loader in x.processes[0].loaders]
+        window = choose_window(slower, left_s / 2, loaders)
+        window = window.overruled(settings.steps, settings.warmup)
+        pace = Pace.of(*observed.versions)
         turns: TurnBlocks | None = None
-        if self._settings.side_by_side:
-            most_s = self._left() / (FEWEST_PAIRS + 2)
-            turns = choose_turns(slower, window, pace.start_s, most_s, self._settings.steps)
-            why = why_in_turns(slower) if turns is None else too_large(both)
+        if settings.side_by_side:
+            most_s = left_s / (FEWEST_PAIRS + 2)
+            turns = choose_turns(slower, window, pace.start_s, most_s, settings.steps)
+            why = why_in_turns(slower) if turns is None else too_large(observed.versions)
             if why is not None:
                 turns = None
                 self._doubts.append(
                     f"The launches took turns, because {why}: that sees less in the same time."
                 )
-        return ProgramLaunches(recorder=recorder, pace=pace, window=window, turns=turns)
+        return ProgramLaunches(
+            recorder=self._session.recorder, pace=pace, window=window, turns=turns
+        )
 
-    def _measured(
-        self, launches: ProgramLaunches, observed: Observed, measured: Measured
-    ) -> tuple[str, bool, Engine]:
-        """Return the verdict, and whether Ctrl-C ended it."""
-        engine = Engine(launches, seed=self._settings.seed, patience=_FORGIVEN)
+    def _verdict(
+        self, engine: Engine, launches: ProgramLaunches, observed: Observed, measured: Measured
+    ) -> str:
+        """Return the verdict, also where Ctrl-C or a version that fails ends the gate."""
         try:
-            return self._decide(engine, launches, observed, measured), False, engine
+            return self._decide(engine, launches, observed, measured)
         except KeyboardInterrupt:
+            self._interrupted = True
             self._why = "It was interrupted: only what was measured until then."
-            return "inconclusive", True, engine
         except Inconclusive as error:
             self._why = str(error)
-            return "inconclusive", False, engine
+        return "inconclusive"
 
     def _decide(
         self, engine: Engine, launches: ProgramLaunches, observed: Observed, measured: Measured
     ) -> str:
         """Measure pair after pair until the rule has decided or the time is up."""
-        tolerance = self._settings.tolerances["step_time"]
-        arms = observed.new.arm, observed.reference.arm
+        session, tolerance = self._session, self._settings.tolerances["step_time"]
+        reference, new = observed.arms
         took: list[float] = []
-        self._spent_s = time.monotonic() - self._began
-        self._pair_s = engine.expected_s(*arms)
+        self._spent_s, self._pair_s = session.spent_s(), engine.expected_s(new, reference)
         while True:
             differences = measured.differences()
             verdict = look(differences, tolerance)
@@ -197,38 +172,25 @@ class GateRun:
             needed = len(differences) < FEWEST_PAIRS
             shortest_s = launches.shortest_pair_s if engine.side_by_side else self._pair_s
             short_s = min([*took, shortest_s]) if needed else min(took[1:] or took)
-            if short_s > self._left():
+            if short_s > session.left_s():
                 break
             # The machine may have become slower than it was: still five pairs, of fewer blocks.
             # Blocks that have begun end later than that, so it is not all of their share.
-            share_s = _SHARED * self._left() / max(FEWEST_PAIRS - len(differences), 1)
+            share_s = _SHARED * session.left_s() / max(FEWEST_PAIRS - len(differences), 1)
             begun = time.monotonic()
-            how = "side by side" if engine.runs_beside(*arms) else "in turns"
-            self._say("measure", f"both versions {how}, pair {len(measured.pairs) + 1}")
-            outcome = engine.pair(*arms, most_s=share_s)
+            how = "side by side" if engine.runs_beside(new, reference) else "in turns"
+            session.say("measure", f"both versions {how}, pair {len(measured.pairs) + 1}")
+            outcome = engine.pair(new, reference, most_s=share_s)
             if isinstance(outcome, Failed):
                 raise _given_up(outcome)
             if isinstance(outcome, Pair):
                 measured.pairs.append(outcome)
             took.append(time.monotonic() - begun)
             self._pair_s = fmean(took)
-        if len(differences) < FEWEST_PAIRS:
+        if needed:
             self._why = too_few_pairs(len(differences), self._spent_s, self._pair_s)
             return "inconclusive"
         return look(differences, tolerance, final=True)
-
-    def _left(self) -> float:
-        return self._settings.budget_s - (time.monotonic() - self._began)
-
-    def _say(self, phase: str, message: str) -> None:
-        self._tell(
-            ProgressEvent(
-                phase=phase,
-                message=message,
-                elapsed_s=time.monotonic() - self._began,
-                budget_s=self._settings.budget_s,
-            )
-        )
 
     def _report(
         self, observed: Observed, measured: Measured, verdict: str, commit: str
@@ -249,9 +211,7 @@ class GateRun:
             mean=measured.mean_ratio,
         )
         return GateReport(
-            torchdoctor_version=__version__,
-            created=self._created.isoformat(timespec="seconds"),
-            workload=WorkloadRecord(command=self._workload.command, cwd=self._workload.cwd),
+            workload=WorkloadRecord(command=[]),
             environment=Environment(),
             reference=name,
             verdict=verdict,
@@ -262,16 +222,9 @@ class GateRun:
             p_value=p,
             mean_ratio=basis.mean,
             blind_spot=blind_spot(differences),
-            doubts=list(dict.fromkeys(self._doubts)),
+            doubts=self._doubts,
+            interrupted=self._interrupted,
         )
-
-
-def _unloaded(reference: Reference, observed: Observed) -> list[str]:
-    """Return sentences about changed files whose change is on neither side."""
-    processes = [*observed.reference.seen.processes, *observed.new.seen.processes]
-    loaded = [path for process in processes for path in process.sources]
-    folders: list[Path] = [reference.root.resolve(), reference.folder.resolve()]
-    return unloaded_doubts(folders, reference.differing, loaded)
 
 
 def _failure_doubts(engine: Engine) -> list[str]:
@@ -296,28 +249,3 @@ def _given_up(failed: Failed) -> TorchdoctorError:
     if name == "new" and failed.kind in ("failed", "out-of-memory", "late"):
         return ProgramFailed(message)
     return Inconclusive(message)
-
-
-def undecided(
-    workload: Workload, reference: str, why: str, *, interrupted: bool = False, broken: bool = False
-) -> GateReport:
-    """Return a result without figures, so that readers of the files learn the reason.
-
-    Args:
-        workload: what was to be compared.
-        reference: with what.
-        why: it could not be; a sentence.
-        interrupted: by Ctrl-C.
-        broken: it is the working tree's program that cannot be measured.
-    """
-    return GateReport(
-        torchdoctor_version=__version__,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
-        environment=environment(workload.python),
-        reference=reference,
-        verdict="inconclusive",
-        sentence=why,
-        interrupted=interrupted,
-        broken=broken,
-    )

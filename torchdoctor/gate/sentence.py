@@ -36,7 +36,7 @@ class Basis:
 def sentence(
     rows: Sequence[GateMetric], verdict: str, reference: str, basis: Basis | None = None
 ) -> str:
-    """The verdict in words.
+    """Return the verdict in words.
 
     Args:
         rows: of the table, step time first.
@@ -69,9 +69,9 @@ def sentence(
             if basis.p is None
             else f" (p = {basis.p:.2g}, and a gate fails below {FAIL_FINAL:g})"
         )
-        what = so_far or "The step time is above that"
+        measured = so_far or "The step time is above that"
         return _joined(
-            f"{what} of {reference}, which is not proven{bound}.", long_steps, basis.decides
+            f"{measured} of {reference}, which is not proven{bound}.", long_steps, basis.decides
         )
     unseen = max(time.ratio.high - 1.0, 0.0) if time.ratio is not None else 0.0
     if by_itself == "not seen well enough":
@@ -91,17 +91,17 @@ def sentence(
 
 
 def _worse(rows: Sequence[GateMetric], reference: str) -> str:
-    """Each row that fails, with what it was, is and may be."""
+    """Return each row that fails, with what it was, is and may be."""
     # The rate is the step time's figure, inverted.
     worse = [row for row in rows if row.verdict == "worse" and row.name != "samples_per_s"]
     named = ", ".join(_name(row) for row in worse)
-    said = []
+    parts = []
     for row in worse:
         values = f"{_name(row)} {figure(row.reference, row)} -> {figure(row.new, row)}"
         times = _times(row.ratio, "as long")
         allowed = "" if row.tolerance is None else f", allowed {_allowed(row)}"
-        said.append(f"{values}{f', {times}' if times else ''}{allowed}")
-    return f"Worse than {reference} in {named}: {'; '.join(said)}."
+        parts.append(f"{values}{f', {times}' if times else ''}{allowed}")
+    return f"Worse than {reference} in {named}: {'; '.join(parts)}."
 
 
 def _allowed(row: GateMetric) -> str:
@@ -123,11 +123,11 @@ def _in_the_mean(mean: Interval | None, typical: Interval | None) -> str:
     )
 
 
-def _times(ratio: Interval | None, what: str) -> str:
-    """ "1.020 times the step time (95 % interval 0.990 to 1.050)"; "" where that is no figure."""
+def _times(ratio: Interval | None, noun: str) -> str:
+    """Return "1.020 times the step time (95 % interval ...)"; "" where that is no figure."""
     if ratio is None or ratio.high >= _SAYS_NOTHING:
         return ""
-    return f"{ratio.estimate:.3f} times {what} (95 % interval {ratio.low:.3f} to {ratio.high:.3f})"
+    return f"{ratio.estimate:.3f} times {noun} (95 % interval {ratio.low:.3f} to {ratio.high:.3f})"
 
 
 def _name(row: GateMetric) -> str:

@@ -33,12 +33,12 @@ class GateSettings:
 
 
 def program_folder(workload: Workload) -> str:
-    """Where the program lies: its script's folder, else the one it starts in."""
+    """Return where the program lies: its script's folder, else the folder it starts in."""
     return str(Path(workload.script).parent) if workload.script else workload.cwd
 
 
 def tolerances(folder: str, given: str | None) -> dict[str, float]:
-    """Accepted growth by metric, as shares.
+    """Return accepted growth by metric, as shares.
 
     Args:
         folder: the nearest pyproject.toml from here upwards is read.
@@ -47,18 +47,18 @@ def tolerances(folder: str, given: str | None) -> dict[str, float]:
     Raises:
         UsageError: an unknown metric, or a value that is no share.
     """
-    found, said = {**DEFAULT_TOLERANCES, **_stored(Path(folder))}, set()
+    accepted, named = {**DEFAULT_TOLERANCES, **_stored(Path(folder))}, set()
     for part in filter(None, (x.strip() for x in (given or "").split(","))):
         name, equal, value = part.partition("=")
         if not equal:
             raise UsageError(f"--tolerance takes METRIC=SHARE, e.g. step_time=5%, not '{part}'.")
         metric = _known(name.strip(), "--tolerance")
-        if metric in said:
+        if metric in named:
             raise UsageError(f"--tolerance names {metric} twice: keep one of them.")
-        said.add(metric)
-        found[metric] = _share(value.strip(), part)
-    found["samples_per_s"] = found["step_time"]
-    return found
+        named.add(metric)
+        accepted[metric] = _share(value.strip(), part)
+    accepted["samples_per_s"] = accepted["step_time"]
+    return accepted
 
 
 def _stored(folder: Path) -> dict[str, float]:
@@ -103,7 +103,7 @@ def _known(name: str, where: str) -> str:
 
 
 def _share(value: Any, of: str) -> float:
-    """0.05 of "5%", "0.05" or 0.05."""
+    """Return 0.05 for "5%", "0.05" or 0.05."""
     text = str(value).strip()
     percents = text.endswith("%")
     try:

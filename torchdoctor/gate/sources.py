@@ -25,17 +25,18 @@ class SourcesAtStart:
     def __init__(self, sources: Iterable[str], root: Path) -> None:
         below = {Path(x) for x in sources if Path(x).is_relative_to(root)}
         self._root = root
-        self._seen = {path: _digest(path) for path in below}
+        self._digests = {path: _digest(path) for path in below}
 
     def changed(self) -> str | None:
-        """A sentence where one of them is another one by now; None: they are as they were."""
-        found = sorted(path for path, then in self._seen.items() if _digest(path) != then)
-        if not found:
+        """Return a sentence if one of them differs by now; None: they are as they were."""
+        changed = sorted(path for path, then in self._digests.items() if _digest(path) != then)
+        if not changed:
             return None
-        more = f" and {counted(len(found) - 1, 'more file')}" if len(found) > 1 else ""
+        more = counted(len(changed) - 1, "more file")
+        more = f" and {more}" if len(changed) > 1 else ""
         return (
-            f"{found[0].relative_to(self._root)}{more} changed while the gate measured: its pairs "
-            "are of several programs. Measure again."
+            f"{changed[0].relative_to(self._root)}{more} changed while the gate measured: its "
+            "pairs are of several programs. Measure again."
         )
 
 
@@ -49,7 +50,7 @@ def _digest(path: Path) -> bytes | None:
 def unloaded_doubts(
     folders: Sequence[Path], differing: Iterable[str], sources: Iterable[str]
 ) -> list[str]:
-    """What of the difference between two versions was perhaps not measured, as sentences.
+    """Return sentences on what of the difference between the versions was perhaps not measured.
 
     Args:
         folders: where the versions lay, symbolic links resolved.
@@ -58,9 +59,9 @@ def unloaded_doubts(
     """
     loaded, changed = set(sources), list(differing)
     python = [path for path in changed if path.endswith(".py")]
-    left_out = [x for x in python if not any(str(one / x) in loaded for one in folders)]
+    left_out = [x for x in python if not any(str(folder / x) in loaded for folder in folders)]
     packages = [Path(x).parent for x in loaded if x.endswith("/__init__.py")]
-    installed = [one for one in packages if one.parent.name in _INSTALLED]
+    installed = [package for package in packages if package.parent.name in _INSTALLED]
     copies = [(x, copy) for x in left_out if (copy := _installed_copy(x, folders, installed))]
     if copies:
         path, copy = copies[0]
@@ -81,12 +82,12 @@ def unloaded_doubts(
 
 
 def _installed_copy(path: str, folders: Sequence[Path], installed: Sequence[Path]) -> Path | None:
-    """The installed package that has this file of a package of the repository as well."""
+    """Return the installed package that has this file of a package of the repository as well."""
     parts = PurePath(path).parts
     for depth, name in enumerate(parts[:-1]):
         # The package's own folder, not one of the same name within another package.
-        whole = [one.joinpath(*parts[: depth + 1], "__init__.py") for one in folders]
-        above = [one.joinpath(*parts[:depth], "__init__.py") for one in folders]
+        whole = [x.joinpath(*parts[: depth + 1], "__init__.py") for x in folders]
+        above = [x.joinpath(*parts[:depth], "__init__.py") for x in folders]
         if not any(x.exists() for x in whole) or any(x.exists() for x in above):
             continue
         for package in installed:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import geometric_mean
 
-from torchdoctor import __version__
 from torchdoctor.facts.other_load import load_of
 from torchdoctor.gate.decision import against_stored, state
 from torchdoctor.gate.figures import memory, peaks, rate, waiting
-from torchdoctor.gate.observing import environment_of, launch_doubts, observe_new
 from torchdoctor.gate.sentence import Basis, sentence
+from torchdoctor.gate.session import GateSession
 from torchdoctor.gate.settings import GateSettings
 from torchdoctor.launch.launch_spec import UNTOUCHED
-from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
-from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import choose_window
+from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.pairs.pair_times import is_per_step, seconds_per_sample, usable
-from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.compare import has_two_modes
 from torchdoctor.words import (
     Environment,
@@ -39,6 +33,7 @@ from torchdoctor.words import (
 from torchdoctor.words.errors import Inconclusive, UsageError
 from torchdoctor.words.figures import seconds
 from torchdoctor.words.gate import GateMetric, GateReport
+from torchdoctor.words.record_files import read_report
 
 _SEES_NOTHING = 10.0  # times as long, from which on alone a comparison would fail
 FEWEST_STORED, LAUNCHES = 3, 5
@@ -64,87 +59,52 @@ def gate_against_report(
         Inconclusive: another machine, driver, torch or workload, or too few stored launches.
         ProgramFailed, NoStepFound, TimedOut: of the program.
     """
-    began, created = time.monotonic(), datetime.now(timezone.utc)
     launches = stored.baseline.launches_s
     if len(launches) < FEWEST_STORED:
         raise Inconclusive(
             f"{name} holds {len(launches)} launches of the untouched program, and "
             f"{FEWEST_STORED} are needed: make it with torchdoctor run, fixes included."
         )
-
-    def say(phase: str, message: str) -> None:
-        elapsed_s = time.monotonic() - began
-        progress(
-            ProgressEvent(
-                phase=phase, message=message, elapsed_s=elapsed_s, budget_s=settings.budget_s
-            )
-        )
-
-    folder = new_run_folder(settings.output, workload.cwd, created)
-    with Sandbox.choose("auto" if settings.sandbox else "none", folder, workload) as sandbox:
-        recorder = Recorder(
-            workload, folder, sandbox, settings.seed, keep_stdin(folder), settings.timeout_s
-        )
-        say("observe", "the program")
-        seen = [observe_new(recorder, UNTOUCHED, settings)]
-        found = environment_of(workload, seen[0], sandbox)
-        if reason := not_comparable(workload, found, seen[0].steps, stored):
+    with GateSession(workload, settings, progress) as session:
+        session.say("observe", "the program")
+        observed = [session.observe(UNTOUCHED)]
+        machine = session.environment(observed[0])
+        if reason := not_comparable(workload, machine, observed[0].steps, stored):
             raise Inconclusive(f"{name} is not comparable: {reason}.")
         if settings.tolerances.get("data_loader_share") is not None:
             # The first launch reads from a cold disk.
-            say("observe", "the program again: the wait for data")
-            seen.append(observe_new(recorder, UNTOUCHED, settings))
-        ends_s = began + settings.budget_s
-        timings = launched(recorder, seen[0], settings, ends_s, say)
-        recorder.close()
-        doubts = [*seen[0].doubts, *launch_doubts(recorder, sandbox)]
-    doubts += load_doubts(stored, [one.sensors for one in seen], found.cpus)
-    report = stored_report(stored, name, settings, seen, timings)
-    return replace(
-        report,
-        created=created.isoformat(timespec="seconds"),
-        workload=WorkloadRecord(command=workload.command, cwd=workload.cwd),
-        environment=found,
-        doubts=list(dict.fromkeys([*report.doubts, *doubts])),
-        run_folder=str(folder),
-    )
+            session.say("observe", "the program again: the wait for data")
+            observed.append(session.observe(UNTOUCHED))
+        timings = launched(session, observed[0])
+        report = stored_report(stored, name, settings, observed, timings)
+        doubts = [*report.doubts, *observed[0].doubts, *session.launch_doubts()]
+        doubts += load_doubts(stored, [x.sensors for x in observed], machine.cpus)
+        return session.completed(replace(report, environment=machine, doubts=doubts))
 
 
-def launched(
-    recorder: Recorder,
-    seen: Observation,
-    settings: GateSettings,
-    ends_s: float,
-    say: Callable[[str, str], None],
-) -> list[LaunchTiming]:
-    """Five timed launches, or as many as there is time for: never fewer than three.
+def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
+    """Time five launches, or as many as there is time for: never fewer than three.
 
     Args:
-        recorder: launches the program.
-        seen: of its observing launch.
-        settings: what the user asked for.
-        ends_s: `time.monotonic()` at which the time is up.
-        say: told before each.
+        session: launches the program.
+        observed: of its observing launch.
 
     Raises:
         Inconclusive: so many failed that three cannot be measured.
         KeyboardInterrupt: also of a launch that was interrupted.
     """
-    loaders = seen.processes[0].loaders
-    window = choose_window(seen.steps, settings.budget_s / 2, loaders)
+    settings = session.settings
+    window = choose_window(observed.steps, settings.budget_s / 2, observed.processes[0].loaders)
     window = window.overruled(settings.steps, settings.warmup)
-    timings: list[LaunchTiming] = []
-    launches = ProgramLaunches(recorder=recorder, pace=Pace.of(seen), window=window)
-    longest_s, measured = 0.0, 0
+    launches = ProgramLaunches(recorder=session.recorder, pace=Pace.of(observed), window=window)
+    engine, timings, longest_s, measured = Engine(launches), [], 0.0, 0
     for number in range(LAUNCHES):
-        begun = time.monotonic()
-        if measured >= FEWEST_STORED and begun + longest_s > ends_s:
+        begun_s = session.spent_s()
+        if measured >= FEWEST_STORED and longest_s > session.left_s():
             break
-        say("measure", f"launch {number + 1} of {LAUNCHES}")
-        timings.append(launches.alone(UNTOUCHED, math.inf))
-        if timings[-1].ended == "interrupted":
-            raise KeyboardInterrupt
-        longest_s = max(longest_s, time.monotonic() - begun)
+        session.say("measure", f"launch {number + 1} of {LAUNCHES}")
+        timings.append(engine.launch(UNTOUCHED))
+        longest_s = max(longest_s, session.spent_s() - begun_s)
         measured += usable(timings[-1])
         failed = len(timings) - measured
         if failed > LAUNCHES - FEWEST_STORED:
@@ -160,16 +120,16 @@ def stored_report(
     stored: Report,
     name: str,
     settings: GateSettings,
-    seen: Sequence[Observation],
+    observed: Sequence[Observation],
     timings: list[LaunchTiming],
 ) -> GateReport:
-    """Verdict, sentence and rows; what was run, and where, is filled in by the caller.
+    """Return verdict, sentence and rows; the caller adds what was run, and where.
 
     Args:
         stored: the report that is compared with.
         name: what to call it.
         settings: what the user asked for.
-        seen: observing launches of now.
+        observed: launches of now.
         timings: timed launches of now.
 
     Raises:
@@ -197,7 +157,7 @@ def stored_report(
         tolerance=tolerance,
         verdict=state(compared.verdict, compared.ratio, tolerance),
     )
-    rows = [time_row, *_further_rows(stored, settings, seen, timings, time_row)]
+    rows = [time_row, *_further_rows(stored, settings, observed, timings, time_row)]
     worse = any(row.verdict == "worse" for row in rows)
     if not worse and compared.chance > _SEES_NOTHING:
         raise Inconclusive(
@@ -212,7 +172,6 @@ def stored_report(
         f"{compared.limit:.3f} on."
     )
     return GateReport(
-        torchdoctor_version=__version__,
         workload=WorkloadRecord(command=[]),
         environment=Environment(),
         reference=name,
@@ -222,12 +181,12 @@ def stored_report(
         blind_spot=max(compared.ratio.high - 1.0, 0.0),
         measured="stored",
         per="step" if per_step else "sample",
-        doubts=_doubts(by, seen, timings),
+        doubts=_doubts(by, observed, timings),
     )
 
 
 def stored_by(stored: Report) -> str:
-    """ "mean" or "median": what the stored launches hold of their steps, also of older reports."""
+    """Return "mean" or "median": what the stored launches hold of their steps."""
     if stored.baseline.launches_by is not None:
         return stored.baseline.launches_by
     time_s = stored.baseline.step_time_s
@@ -235,21 +194,21 @@ def stored_by(stored: Report) -> str:
     return "mean" if two_modes or (time_s is not None and time_s.two_modes) else "median"
 
 
-def _doubts(by: str, seen: Sequence[Observation], timings: Sequence[LaunchTiming]) -> list[str]:
-    found = [
+def _doubts(by: str, observed: Sequence[Observation], timings: Sequence[LaunchTiming]) -> list[str]:
+    doubts = [
         "Compared with launches of another time: what else ran on the machine then and now is "
         "in the figures. A gate against a commit (--against) measures both side by side."
     ]
-    if by == "median" and (seen[0].steps.two_modes or has_two_modes(timings)):
-        found.append(
+    if by == "median" and (observed[0].steps.two_modes or has_two_modes(timings)):
+        doubts.append(
             "Some steps take far longer now, and the stored launches hold their median step "
             "alone: what the long steps take is not in the comparison."
         )
-    return found
+    return doubts
 
 
 def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) -> list[str]:
-    """Where a busy machine may be what differs, then or now."""
+    """Return where a busy machine may be what differs, then or now."""
     loads = {
         "when the stored launches were made": load_of([stored.sensors], stored.environment.cpus),
         "now": load_of(now, usable),
@@ -264,24 +223,22 @@ def load_doubts(stored: Report, now: Sequence[SensorStatistics], usable: float) 
 def _further_rows(
     stored: Report,
     settings: GateSettings,
-    seen: Sequence[Observation],
+    observed: Sequence[Observation],
     timings: list[LaunchTiming],
     time_row: GateMetric,
 ) -> list[GateMetric]:
-    """What the stored report holds beside the time."""
+    """Return rows of what the stored report holds beside the time."""
     rows = [] if time_row.unit == "s/step" else [rate(time_row)]
     before = stored.baseline.peak_memory_bytes
     rows.append(memory([float(before)] if before else [], peaks(timings), settings.tolerances))
     if stored.steps is not None:
-        observed = [(stored.steps, one.steps) for one in seen]
-        rows.append(waiting(observed, settings.tolerances))
+        steps = [(stored.steps, x.steps) for x in observed]
+        rows.append(waiting(steps, settings.tolerances))
     return rows
 
 
 def read_stored(path: Path) -> Report:
-    """The stored report. Raises UsageError."""
-    from torchdoctor.words.record_files import read_report
-
+    """Return the stored report. Raises UsageError."""
     report = read_report(path)
     if report.baseline.step_time_s is None:
         raise UsageError(f"{path} holds no step time: make it with torchdoctor run.")
@@ -293,7 +250,7 @@ def read_stored(path: Path) -> Report:
 def not_comparable(
     workload: Workload, now: Environment, steps: StepStatistics, stored: Report
 ) -> str | None:
-    """What differs from the stored run, in words, or None.
+    """Return what differs from the stored run, in words, or None.
 
     Args:
         workload: the program of now.
@@ -306,14 +263,14 @@ def not_comparable(
         return "it is of another command"
     if stored.steps and (stored.steps.samples_per_step is None) != (steps.samples_per_step is None):
         return "the size of a batch is known in one of them only"
-    for what, old, new in (
+    for name, old, new in (
         ("processor", before.cpu, now.cpu),
         ("number of usable CPUs", before.usable_cpus, now.usable_cpus),
-        ("GPU", [g.name for g in before.gpus], [g.name for g in now.gpus]),
+        ("GPU", [gpu.name for gpu in before.gpus], [gpu.name for gpu in now.gpus]),
         ("driver", before.driver, now.driver),
         ("torch", before.torch, now.torch),
         ("Python", before.python, now.python),
     ):
         if old != new:
-            return f"another {what} ({old} then, {new} now)"
+            return f"another {name} ({old} then, {new} now)"
     return None

@@ -58,7 +58,7 @@ class Reference:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def git(self, *arguments: str, folder: str | None = None, **extra: str) -> str:
-        """What git prints, run in the repository; `extra`: variables of the environment.
+        """Return what git prints, run in the repository; `extra`: variables of the environment.
 
         Raises:
             UsageError: git failed.
@@ -74,12 +74,12 @@ class Reference:
             check=False,
         )
         if result.returncode:
-            said = result.stderr.strip().splitlines() or ["no reason given"]
-            raise UsageError(f"git {arguments[0]} failed in {folder or self.root}: {said[-1]}.")
+            lines = result.stderr.strip().splitlines() or ["no reason given"]
+            raise UsageError(f"git {arguments[0]} failed in {folder or self.root}: {lines[-1]}.")
         return result.stdout
 
     def git_names(self, *arguments: str) -> list[str]:
-        """The entries of what git prints with `-z`. Raises UsageError as `git`."""
+        """Return the entries of what git prints with `-z`. Raises UsageError as `git`."""
         return [entry for entry in self.git(*arguments).split("\0") if entry]
 
     def _check_out(self) -> None:
@@ -91,12 +91,12 @@ class Reference:
 
     @property
     def misses_script(self) -> bool:
-        """Whether the script lies outside the repository, so that both sides have the same one."""
+        """Return True if the script lies outside the repository: both sides run the same."""
         script = self.workload.script
         return script is not None and not Path(script).resolve().is_relative_to(self.root)
 
     def _check_script(self) -> None:
-        """What git does not know is the same on both sides, and would be compared with itself."""
+        """Raise where git does not know the script: it would be compared with itself."""
         script = Path(self.workload.script).resolve() if self.workload.script else None
         if script is None or not script.is_relative_to(self.root):
             return
@@ -105,23 +105,23 @@ class Reference:
             raise UsageError(f"There is no {path} in {self.ref}: commit it, or name another one.")
 
     def submodules(self) -> list[str]:
-        """Paths of the commit's submodules."""
+        """Return the paths of the commit's submodules."""
         entries = self.git_names("ls-tree", "-r", "-z", self.commit)
         return [e.partition("\t")[2] for e in entries if e.startswith(f"{_SUBMODULE} ")]
 
     @functools.cached_property
     def differing(self) -> dict[str, tuple[str, str]]:
-        """Paths that differ from the working tree -> their modes in the commit, and at the start.
+        """Return paths that differ -> their modes in the commit, and at the start.
 
         Submodules, which stay as they are today, are left out.
         """
-        said = self.git_names("diff", "--raw", "--no-renames", "-z", self.commit, "--")
-        modes = [entry[1:].split(" ") for entry in said[::2]]
-        found = {path: (of[0], of[1]) for path, of in zip(said[1::2], modes, strict=True)}
-        return {path: of for path, of in found.items() if not set(of) <= {_SUBMODULE, _ABSENT}}
+        entries = self.git_names("diff", "--raw", "--no-renames", "-z", self.commit, "--")
+        modes = [entry[1:].split(" ") for entry in entries[::2]]
+        changed = {path: (of[0], of[1]) for path, of in zip(entries[1::2], modes, strict=True)}
+        return {path: of for path, of in changed.items() if not set(of) <= {_SUBMODULE, _ABSENT}}
 
     def contents(self) -> Contents:
-        """What differs from the working tree, by path there: the commit's bytes, None: absent.
+        """Return what differs, by path in the working tree: the commit's bytes, None: absent.
 
         Laid over the working tree this is the commit with today's untracked and ignored files,
         which a program needs for its data, and with today's submodules. The target of a symbolic
@@ -130,20 +130,20 @@ class Reference:
         Raises:
             UsageError: the versions differ by more than a launch can be handed.
         """
-        found: dict[str, bytes | str | None] = {}
+        contents: dict[str, bytes | str | None] = {}
         size = 0
         for name, (then, _) in self.differing.items():
             there, path = self.folder / name, str(self.root / name)
             if then in (_ABSENT, _SUBMODULE):
-                found[path] = None
+                contents[path] = None
             elif then == _LINK:
-                found[path] = str(there.readlink())
+                contents[path] = str(there.readlink())
             else:
                 data = there.read_bytes()
                 size += len(data)
-                found[path] = data
+                contents[path] = data
         if size > _MOST_CONTENT_BYTES:
             raise UsageError(
                 f"The working tree and {self.ref} differ by {size >> 20} MB, too much to compare."
             )
-        return found
+        return contents
