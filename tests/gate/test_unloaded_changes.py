@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torchdoctor.gate.sources import unloaded_doubts
 
-PROBE = Path(__file__).parent.parent.parent / "torchdoctor" / "probe" / "measure"
+PROBE = Path(__file__).parent.parent.parent
 
 
 def doubts(root: Path, differing: list[str], *loaded: Path) -> list[str]:
@@ -61,7 +61,7 @@ def test_loaded_files_are_the_programs_own_and_each_installed_packages_first(
     (tmp_path / "main.py").write_text(
         "import json, pytest, pkg.part, sys\n"
         f"sys.path.append({str(PROBE)!r})\n"
-        "from loaded_sources import loaded_sources\n"
+        "from torchdoctor.probe.measure.facts import loaded_sources\n"
         "print(json.dumps(loaded_sources()))\n"
     )
     found = json.loads(
