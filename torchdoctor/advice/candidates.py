@@ -29,7 +29,7 @@ def candidates(
     skip: Collection[str] = (),
     allow_training_changes: bool = False,
 ) -> tuple[list[Candidate], list[Refused]]:
-    """Candidates in the order to try, and the fixes that are not tried, each with its reason.
+    """Return candidates in the order to try, and the other fixes with their reasons.
 
     Args:
         recording: the observed program.

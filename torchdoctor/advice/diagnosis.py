@@ -32,7 +32,7 @@ _FEWEST_STEPS = 5  # in all: of fewer, most are the program's start
 
 
 def too_short(recording: Recording) -> str | None:
-    """A sentence where the program ended by itself before its steps could say anything."""
+    """Return a sentence if the program ended before its steps could say anything."""
     steps = recording.steps
     if steps is None or not steps.program_ended or steps.total_steps_seen >= _FEWEST_STEPS:
         return None
@@ -141,7 +141,7 @@ def _rank(finding: Finding) -> tuple[int, float]:
 def detail_of(
     bottleneck: str, findings: Sequence[Finding], checks: Mapping[str, CheckSpec], on_gpu: bool
 ) -> str | None:
-    """The check below the branch that explains most; None where nothing below it was found.
+    """Return the check below the branch that explains most; None if none below it has a finding.
 
     Among the findings of the highest severity, one without a share comes first: it is a switch or
     a setting, and so a cause, where a share may be its symptom.

@@ -43,7 +43,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it cannot apply."""
+    """Return why it cannot apply."""
     models = training_models(recording)
     if any(model.compiled for model in models):
         return "The model is compiled: torch.compile chooses by itself what to keep."
@@ -57,7 +57,7 @@ def _repeating(recording: Recording) -> list[ModelFacts]:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The class of the blocks."""
+    """Return the class of the blocks."""
     return [{"block": model.repeated_block} for model in _repeating(recording)]
 
 
@@ -95,7 +95,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to write in the forward of what holds the blocks."""
+    """Return what to write in the forward of what holds the blocks."""
     return (
         "from torch.utils.checkpoint import checkpoint\n"
         f"x = checkpoint(block, x, use_reentrant=False)  # for each {settings['block']}"

@@ -2,21 +2,19 @@
 
 What it does
 ------------
-Where torch.optim.Adam has a weight decay, it gives the class to use. In a trial launch the same
-decay is taken off the weights before each step, as AdamW does, and the losses of launches with and
-without are compared.
+If torch.optim.Adam has a weight decay, the fix gives the class to use. In a trial launch the same
+decay is taken off the weights before each step, as AdamW does, and losses are compared.
 
 Why it helps
 ------------
-Adam adds its weight decay to the gradient, and then divides both by the gradient's own scale:
-weights with large gradients hardly decay. AdamW takes the decay off the weights themselves. Models
-usually generalise better with it, and the decay can be tuned apart from the rate.
+Adam adds its weight decay to the gradient and divides both by the gradient's scale: weights with
+large gradients hardly decay. AdamW takes the decay off the weights themselves. Models usually
+generalise better with it.
 
 Risks
 -----
 The best weight decay is another one, usually larger (0.01 to 0.1); the trial keeps the program's.
-Which of the two generalises better shows on validation data after whole trainings, not over a few
-steps. The step takes the same time.
+Only whole trainings show on validation data which of the two generalises better.
 
 Make it permanent
 -----------------
@@ -39,7 +37,7 @@ from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not advised."""
+    """Return why it is not advised."""
     adams = [x for x in recording.main.optimizers if x.cls.rpartition(".")[2] == "Adam"]
     if not adams:
         return "The program does not use Adam."
@@ -49,7 +47,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def untriable(recording: Recording) -> str | None:
-    """Why a run cannot show anything of it."""
+    """Return why a run cannot show anything of it."""
     if any(x.inside_backwards for x in recording.main.optimizers):
         return "The backward passes run inside step(closure), where the decay cannot be moved."
     return None
@@ -84,7 +82,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The optimizer to make."""
+    """Return the optimizer to make."""
     optimizer = _decaying(recording)
     rate = "" if optimizer.lr is None else f"lr={optimizer.lr:g}, "
     return (

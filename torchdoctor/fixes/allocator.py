@@ -2,17 +2,14 @@
 
 What it does
 ------------
-On a CPU: preloads jemalloc or tcmalloc (`LD_PRELOAD`), where one of them is installed on this
-machine. On a GPU whose allocator was seen to ask the driver for memory within the steps: sets
-`expandable_segments` in `PYTORCH_CUDA_ALLOC_CONF`. Both are the launch's environment; the program
-is untouched.
+On a CPU, preloads jemalloc or tcmalloc (`LD_PRELOAD`) if one is installed. On a GPU whose allocator
+asks the driver for memory within the steps, sets `PYTORCH_CUDA_ALLOC_CONF=expandable_segments`.
 
 Why it helps
 ------------
-On the CPU each intermediate tensor is allocated and freed. The C library's `malloc` gives large
-blocks back to the kernel at once, and the next step faults every page in again; jemalloc and
-tcmalloc keep them. On a GPU, blocks of sizes that vary from step to step leave holes; segments that
-grow fit them all.
+On the CPU the C library's `malloc` gives large blocks back to the kernel at once, and the next step
+faults every page in again; jemalloc and tcmalloc keep them. On a GPU, blocks of varying sizes leave
+holes; segments that grow fit them all.
 
 Risks
 -----
@@ -53,7 +50,7 @@ _GROWING = "expandable_segments:True"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why no other allocator can be tried, or could gain."""
+    """Return why no other allocator can be tried, or could gain."""
     given = recording.main.flags.environment
     if recording.has_gpu:
         if "expandable_segments" in _cuda_configuration(recording):
@@ -81,14 +78,14 @@ def _cuda_configuration(recording: Recording) -> str:
 
 
 def installed() -> list[str]:
-    """Paths of the allocators that this machine has, the one to try first at the head."""
+    """Return the paths of the allocators on this machine, the first to try at the head."""
     paths = [Path(folder, name) for name in _LIBRARIES for folder in _FOLDERS]
     by_name = {path.name: str(path) for path in reversed(paths) if path.exists()}
     return [by_name[name] for name in _LIBRARIES if name in by_name][:2]
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Variables of the environment with their new values."""
+    """Return the variables of the environment with their new values."""
     given = recording.main.flags.environment
     if recording.has_gpu:
         name = "PYTORCH_ALLOC_CONF" if "PYTORCH_ALLOC_CONF" in given else _CUDA
@@ -117,7 +114,7 @@ def _mapped(library: str) -> bool:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The variables before the command."""
+    """Return the variables before the command."""
     written = " ".join(f"{name}={value}" for name, value in settings.items())
     return f"{written} {' '.join(recording.workload.command)}"
 

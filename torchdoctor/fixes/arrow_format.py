@@ -2,11 +2,9 @@
 
 What it does
 ------------
-`pandas.read_csv`, `read_table`, `read_json` and `read_excel` of a file that is read again (in each
-sample or epoch) are answered from an Arrow IPC file that was written when the file was first read
-with the same arguments. Before a copy is used, it is read back and compared with what pandas
-returned: values, dtypes, index, columns. Where anything differs (or the result is no DataFrame),
-that file is read as before.
+Answers `pandas.read_csv`, `read_table`, `read_json` and `read_excel` of a file that is read again
+from an Arrow IPC file, written at the first read with the same arguments. A copy is used only if it
+gives back the same DataFrame: values, dtypes, index, columns.
 
 Why it helps
 ------------
@@ -15,9 +13,9 @@ memory: reading it is hardly more than mapping it.
 
 Risks
 -----
-None for the result: equal DataFrames, and a file whose size or time of change differs is read
-anew. The copies take disk, about as much as the text. Reads from URLs and open files, in chunks,
-and with functions among the arguments (`converters`) are left alone.
+None for the result: a file whose size or time of change differs is read anew. The copies take disk,
+about as much as the text. Reads from URLs and open files, in chunks, and with functions among the
+arguments (`converters`) are left alone.
 
 Make it permanent
 -----------------
@@ -50,7 +48,7 @@ _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why Arrow files cannot apply or cannot gain."""
+    """Return why Arrow files cannot apply or cannot gain."""
     storage, steps = recording.storage, recording.steps
     tables = storage.tables if storage is not None else []
     if storage is None or not tables:
@@ -75,7 +73,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _share(tables: list[TableReads], recording: Recording) -> float | None:
-    """Share of the training time that pandas' readers take, of one worker."""
+    """Return the share of the training time that pandas' readers take, of one worker."""
     steps, loaders = recording.steps, training_loaders(recording)
     if steps is None or not steps.total_steps_seen or steps.mean_s <= 0:
         return None
@@ -85,7 +83,7 @@ def _share(tables: list[TableReads], recording: Recording) -> float | None:
 
 
 def works_on_s(recording: Recording) -> float | None:
-    """Seconds of a step in pandas' readers."""
+    """Return the seconds of a step in pandas' readers."""
     steps, tables = recording.steps, recording.storage.tables if recording.storage else []
     share = _share(tables, recording)
     return None if steps is None or share is None else share * steps.mean_s
@@ -99,7 +97,7 @@ class _Tables:
         self.unequal: set[str] = set()
 
     def key(self, function: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Names a read by function, file, its state, and arguments. OSError: no such file."""
+        """Return a name for a read: function, file, its state, arguments. OSError: no such file."""
         status = os.stat(path)
         # The very file: a link may have moved to another of the same size and the same instant.
         very = (status.st_dev, status.st_ino)
@@ -109,7 +107,7 @@ class _Tables:
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:40]
 
     def copy(self, key: str) -> Any:
-        """The table of an earlier read, or None."""
+        """Return the table of an earlier read, or None."""
         path = os.path.join(self._folder, key)
         if key in self.unequal or not os.path.exists(path):
             return None
@@ -145,7 +143,7 @@ class _Tables:
 
 
 def _options(pandas: Any) -> list[str]:
-    """Options that change what a reader returns."""
+    """Return the options that change what a reader returns."""
     names = ("future.infer_string", "mode.string_storage", "mode.copy_on_write")
     options = []
     for name in names:
@@ -157,7 +155,7 @@ def _options(pandas: Any) -> list[str]:
 
 
 def _equal(copy: Any, table: Any, pandas: Any) -> bool:
-    """Whether two tables are the same in values, dtypes, index, columns and attributes."""
+    """Return True if two tables are the same in values, dtypes, index, columns and attributes."""
     try:
         pandas.testing.assert_frame_equal(
             copy, table, check_exact=True, check_freq=True, check_flags=True, obj="copy"
@@ -172,7 +170,7 @@ def _equal(copy: Any, table: Any, pandas: Any) -> bool:
 
 
 def _same_kind(copy: Any, column: Any) -> bool:
-    """What assert_frame_equal lets pass: None for NaN, True for 1, arrays not to be written to."""
+    """Return False if assert_frame_equal overlooks a difference: None for NaN, True for 1."""
     ours, theirs = copy.values, column.values
     writable = [getattr(getattr(v, "flags", None), "writeable", None) for v in (ours, theirs)]
     if writable[0] != writable[1]:
@@ -183,7 +181,7 @@ def _same_kind(copy: Any, column: Any) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    """Whether `repr` says all of an argument: numbers, texts, and lists, sets and dicts of them."""
+    """Return True if `repr` says all of an argument: numbers, texts, and collections of them."""
     if isinstance(value, (list, tuple, set, frozenset)):
         return all(map(_plain, value))
     if isinstance(value, dict):
@@ -245,19 +243,19 @@ def _key(tables: _Tables, name: str, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _read(recording: Recording) -> TableReads | None:
-    """The reader that takes most time."""
+    """Return the reader that takes most time."""
     tables = recording.storage.tables if recording.storage is not None else []
     return max(tables, key=lambda table: table.total_s, default=None)
 
 
 def location(recording: Recording) -> Location | None:
-    """The line that reads, or else where the training loader is made."""
+    """Return the line that reads, or else where the training loader is made."""
     table = _read(recording)
     return (table and table.location) or loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The command that converts the program's files, and what to write at the line that reads."""
+    """Return the command that converts the files, and what to write where they are read."""
     table = _read(recording)
     reader = table.function if table is not None else "read_csv"
     example = os.path.join(recording.workload.cwd, table.example) if table is not None else ""

@@ -2,9 +2,8 @@
 
 What it does
 ------------
-Answers `torch.tensor(array)` from the array's own memory where nobody else holds the array, and
-`torch.tensor([array, ...])` by letting NumPy join the arrays first. Loader workers included. An
-array that somebody else still holds is copied as before: that one may be written to.
+Answers `torch.tensor(array)` from the array's own memory if nothing else holds the array, and
+`torch.tensor([array, ...])` by letting NumPy join the arrays first; in loader workers too.
 
 Why it helps
 ------------
@@ -15,8 +14,8 @@ is ten to a hundred times as slow as `numpy.array` of the list. `torch.as_tensor
 Risks
 -----
 Values and types are the same. Tensor and array share memory: code that writes to the array later
-writes to the tensor too. The trial therefore only shares what nobody else holds; look at that when
-changing other lines by hand.
+writes to the tensor too. The trial shares only arrays that nothing else holds; check that by hand
+elsewhere.
 
 Make it permanent
 -----------------
@@ -44,7 +43,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to share."""
+    """Return why there is nothing to share."""
     if not recording.main.analysed_steps:
         return (
             "Calls of torch.tensor were not looked at: that needs steps after the profiler window."
@@ -59,12 +58,12 @@ def _copies(recording: Recording) -> list[TensorCall]:
 
 
 def by_hand(recording: Recording) -> bool:
-    """Whether every copied array is held by somebody else, so that only a person can tell."""
+    """Return True if something else holds every copied array: only a person can tell then."""
     return not any(call.sure for call in _copies(recording))
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
+    """Return one setting without values, or none if only the source can do it."""
     return [] if by_hand(recording) else [{}]
 
 
@@ -124,7 +123,7 @@ def _shared(torch: Any, data: Any) -> Any:
 
 
 def _count_of_a_temporary() -> int:
-    """Reference count, in `*args`, of an object that nobody else holds."""
+    """Return the reference count, in `*args`, of an object that nothing else holds."""
     if sys.version_info >= (3, 14):
         return -1  # a caller's own reference may be borrowed there: nothing can be told
 
@@ -135,7 +134,7 @@ def _count_of_a_temporary() -> int:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Each line, and what to write."""
+    """Return each line, and what to write."""
     lines = []
     for call in _copies(recording):
         where = place(recording, call.location, "where it is made")
@@ -149,7 +148,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The lines whose arrays nobody else holds."""
+    """Return the lines whose arrays nobody else holds."""
     return [
         AsTensorEdit(
             file=call.location.file, line=call.location.line, joined=call.kind == "arrays-copy"

@@ -45,7 +45,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     if recording.trace is None:
         return "Operators were not measured: that needs the profiler window."
     if not unfused_attention.CHECK.findings(recording):
@@ -54,7 +54,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call, or the framework's switch."""
+    """Return the call, or the framework's switch."""
     if "transformers" in recording.main.frameworks:
         return 'AutoModel....from_pretrained(..., attn_implementation="sdpa")'
     return (

@@ -40,7 +40,7 @@ _BUSY = 0.8  # of the step in kernels: below, the host is the limit
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why nothing is predicted."""
+    """Return why nothing is predicted."""
     if not recording.has_gpu:
         return "The model trains on the CPU, from which no GPU can be predicted."
     if (recording.shares.gpu or 0.0) < _BUSY:
@@ -60,7 +60,7 @@ def _sheet(recording: Recording) -> DataSheet | None:
 
 
 def _better(recording: Recording) -> list[tuple[str, float, float]]:
-    """GPUs that are faster by both figures, with the least and the most that they give."""
+    """Return the GPUs that are faster by both figures, each with its least and greatest gain."""
     here, share = _sheet(recording), recording.shares.gpu or 0.0
     if here is None:
         return []
@@ -77,7 +77,7 @@ def _better(recording: Recording) -> list[tuple[str, float, float]]:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The prediction for each."""
+    """Return the prediction for each."""
     here, share = _sheet(recording), recording.shares.gpu or 0.0
     lines = [f"# predicted from {share:.0%} of the step in kernels, by data sheets; not measured"]
     for name, low, high in _better(recording):

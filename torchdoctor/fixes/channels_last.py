@@ -2,9 +2,8 @@
 
 What it does
 ------------
-Converts the convolution weights of each root module to `torch.channels_last`, and the 4-D inputs
-of its forward. Shapes stay the same; only the order in memory changes, and convolutions hand it
-on from layer to layer.
+Converts the convolution weights of each root module and the 4-D inputs of its forward to
+`torch.channels_last`. Shapes stay the same; only the order in memory changes.
 
 Why it helps
 ------------
@@ -14,9 +13,8 @@ largest together with 16-bit precision on a GPU.
 
 Risks
 -----
-Results differ by rounding, because other kernels sum in another order. Operators that do not know
-the format convert back and forth, which can make a model slower: the measurement tells. Code that
-calls `.view()` on an activation may fail and needs `.reshape()`.
+Results differ by rounding. Operators that do not know the format convert back and forth, which can
+make a model slower. Code that calls `.view()` on an activation may fail and needs `.reshape()`.
 
 Make it permanent
 -----------------
@@ -45,7 +43,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why the format cannot apply or cannot gain."""
+    """Return why the format cannot apply or cannot gain."""
     models = [m for m in training_models(recording) if m.conv2d]
     if not models:
         return "The model has no 2-D convolutions."
@@ -61,7 +59,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
-    """Low precision, whose kernels are made for this layout: alone either may gain nothing."""
+    """Return low precision, whose kernels are made for this layout."""
     if mixed_precision.refuses(recording) is not None:
         return {}
     return {"mixed-precision": mixed_precision.settings(recording)[0]}
@@ -172,7 +170,7 @@ def _follow(torch: Any, module: Any, optimizers: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to convert."""
+    """Return what to convert."""
     return (
         "model = model.to(memory_format=torch.channels_last)  # after moving it to the device\n"
         "x = x.to(memory_format=torch.channels_last)  # each batch of images"
@@ -180,7 +178,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty unless both the model and its images can be converted."""
+    """Return the edits; none unless both the model and its images can be converted."""
     images = on_images(recording, ".to(memory_format=torch.channels_last)")
     model = before_training(recording, "{model}.to(memory_format=torch.channels_last)")
     return [*model, *images] if model and images else []

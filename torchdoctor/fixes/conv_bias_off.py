@@ -2,23 +2,21 @@
 
 What it does
 ------------
-Watches one training forward pass, operator by operator, for convolutions whose output goes into a
-batch normalization and nowhere else, and then takes their bias away. The running mean of the
-normalization is shifted by the same amount, so that evaluation computes what it did before.
+Watches one training forward pass for convolutions whose output goes into a batch normalization and
+nowhere else, and takes their bias away. The running mean of the normalization is shifted by the
+same amount, so that evaluation computes what it did before.
 
 Why it helps
 ------------
-A batch normalization in training subtracts the mean of each channel, and a constant added to the
-channel goes with it: the bias cancels. Computing, differentiating and updating it is work for
-nothing: a reduction over the whole output in the backward pass, a small kernel in the forward, and
-one more tensor for the optimizer in each layer.
+A batch normalization in training subtracts the mean of each channel, so a bias before it cancels.
+Computing, differentiating and updating it is work for nothing: a reduction over the whole output,
+a small kernel, and one more tensor for the optimizer in each layer.
 
 Risks
 -----
-The bias cancels exactly on paper, and up to rounding in floating point. Checkpoints lack its key:
-an older one loads with `strict=False`, and then the running mean holds the old bias. A
-normalization that is frozen (in evaluation mode while training) does not cancel it, and is left
-alone.
+The bias cancels up to rounding. Checkpoints lack its key: an older one loads with `strict=False`,
+and then the running mean holds the old bias. A normalization in evaluation mode while training does
+not cancel it, and is left alone.
 
 Make it permanent
 -----------------
@@ -44,7 +42,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is no bias to drop."""
+    """Return why there is no bias to drop."""
     models = [m for m in training_models(recording) if m.conv_bias_before_norm]
     if not models:
         return "No convolution with a bias stands right before a batch normalization."
@@ -76,7 +74,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def _watching(torch: Any, module: Any, program: Any) -> Any:
-    """A context manager for one forward pass of `module`."""
+    """Return a context manager for one forward pass of `module`."""
     from torch.overrides import TorchFunctionMode
 
     flow = _Flow(torch, module)
@@ -206,7 +204,7 @@ def _leaves(value: Any) -> Any:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Which argument to set, and where.
+    """Return which argument to set, and where.
 
     No edit: without biases the layers take other random numbers when they are made, so the edited
     program would not train as the measured one did.

@@ -39,7 +39,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it cannot apply."""
+    """Return why it cannot apply."""
     if recording.has_gpu:
         return "The model trains on a GPU; tf32 is the like of it there."
     if not has_bf16_instructions(recording):
@@ -88,12 +88,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call to make."""
+    """Return the call to make."""
     return 'torch.set_float32_matmul_precision("medium")  # after the imports'
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The call after the imports; not where convolutions were switched too."""
+    """Return the call after the imports; not where convolutions were switched too."""
     script = recording.workload.script
     if script is None or any(model.conv2d for model in training_models(recording)):
         return []

@@ -38,7 +38,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to lift."""
+    """Return why there is nothing to lift."""
     if recording.has_gpu:
         return "The model trains on a GPU, where the CPU's vector instructions hardly matter."
     if not capped_simd(recording):
@@ -47,7 +47,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The variables that ask for too little."""
+    """Return the variables that ask for too little."""
     return [{"unset": sorted(capped_simd(recording))}]
 
 

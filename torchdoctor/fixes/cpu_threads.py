@@ -2,22 +2,20 @@
 
 What it does
 ------------
-Sets the number of threads that one operator may use (`torch.set_num_threads`), once training
-begins, and ignores what the program sets afterwards. Several numbers are tried: all usable cores,
-what the loader's workers leave, half, and one.
+Sets the number of threads of an operator (`torch.set_num_threads`) once training begins, and
+ignores what the program sets afterwards. Several numbers are tried: all usable cores, those that
+the loader's workers leave, half, and one.
 
 Why it helps
 ------------
-By default PyTorch uses as many threads as the *machine* has cores. In a container or a batch job
-that may use only some of them, threads wait for each other at the end of every operator; the same
-happens when loader workers or other processes need the cores. For small operators even handing work
-to a second thread costs more than it saves, so one thread can be the fastest.
+By default PyTorch uses as many threads as the *machine* has cores. If the job may use only some of
+them, or if loader workers need them, threads wait for each other at the end of every operator. For
+small operators, handing work to a second thread costs more than it saves.
 
 Risks
 -----
 Sums are split among threads, so another number of threads rounds differently. The best number
-depends on the machine: set it from the outside (`OMP_NUM_THREADS`) rather than in the code when
-the program runs on several kinds.
+depends on the machine: set it from the outside (`OMP_NUM_THREADS`) if the program runs on several.
 
 Make it permanent
 -----------------
@@ -47,7 +45,7 @@ _CPU_SHARE = 0.05  # of the step, on a GPU: below, threads on the CPU cannot mat
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why another number of threads cannot apply or cannot gain."""
+    """Return why another number of threads cannot apply or cannot gain."""
     if recording.has_gpu:
         share = recording.shares.cpu
         if share is None or share < _CPU_SHARE:
@@ -58,7 +56,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """All usable cores, what loader workers leave, half, one; without today's number."""
+    """Return all usable cores, what loader workers leave, half, one; without today's number."""
     cores = _cores(recording)
     workers = max((x.num_workers for x in training_loaders(recording)), default=0)
     numbers = [cores]
@@ -70,7 +68,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def ladder(recording: Recording) -> dict[str, Any]:
-    """Small operators are often fastest on some of many cores."""
+    """Return the range to search: small operators are often fastest on some of many cores."""
     today = recording.main.flags.num_threads
     return {"setting": "num_threads", "least": 1, "most": _cores(recording), "today": today}
 
@@ -119,12 +117,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def location(recording: Recording) -> Location | None:
-    """Where the program sets the number itself."""
+    """Return where the program sets the number itself."""
     return recording.main.flags.num_threads_location
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call to make, and where the program makes another."""
+    """Return the call to make, and where the program makes another."""
     number = settings["num_threads"]
     location = recording.main.flags.num_threads_location
     if location is not None:

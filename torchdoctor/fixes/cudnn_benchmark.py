@@ -3,21 +3,19 @@
 What it does
 ------------
 Sets `torch.backends.cudnn.benchmark = True`. For each new combination of convolution and input
-shape, cuDNN then runs its algorithms once, times them, and uses the fastest from there on.
+shape, cuDNN then times its algorithms once and uses the fastest from there on.
 
 Why it helps
 ------------
-cuDNN has several algorithms for a convolution (implicit GEMM, FFT, Winograd, ...), and which one
-is fastest depends on sizes, strides, data type and GPU. Without the switch a heuristic chooses.
-Measured once, the choice pays in every later step, provided that the shapes stay the same.
+cuDNN has several algorithms for a convolution, and which one is fastest depends on sizes, strides,
+data type and GPU. Without the switch a heuristic chooses. A measured choice pays in every later
+step, as long as the shapes stay the same.
 
 Risks
 -----
-The chosen algorithm may round differently, and the choice may differ from run to run. Every new
-input shape costs a new round of timing: with sizes that vary (free image sizes, a last batch that
-is smaller each time) training can become slower, so more than two input shapes are refused. Some
-algorithms need more workspace memory. It does not go together with
-`torch.use_deterministic_algorithms`.
+The chosen algorithm may round differently, and may differ from run to run. Every new input shape
+costs a round of timing, so more than two input shapes are refused. Some algorithms need more
+memory. It does not go together with `torch.use_deterministic_algorithms`.
 
 Make it permanent
 -----------------
@@ -47,7 +45,7 @@ _STATEMENT = "torch.backends.cudnn.benchmark = True"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why the auto-tuner cannot apply or cannot gain."""
+    """Return why the auto-tuner cannot apply or cannot gain."""
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and cuDNN runs on one alone."
     flags = recording.main.flags
@@ -86,7 +84,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The switch as the script's first statement."""
+    """Return the switch as the script's first statement."""
     script = recording.workload.script
     return [] if script is None else [StatementEdit(file=script, statement=_STATEMENT)]
 

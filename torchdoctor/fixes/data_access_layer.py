@@ -2,11 +2,10 @@
 
 What it does
 ------------
-Files that the program opens through fsspec from an object store or a server (`s3://`, `gs://`,
-`https://`) are answered by an fsspec cache on the local disk, which downloads each file once. Files
-of a network or FUSE mount that are read with `open` go through the same cache. Where `alluxiofs`
-is installed and ALLUXIO_WORKER_HOSTS names workers, reads from object stores go through Alluxio's
-own fsspec client instead.
+Answers files that the program opens through fsspec (`s3://`, `gs://`, `https://`) from an fsspec
+cache on the local disk, which downloads each file once. Files of a network or FUSE mount that are
+read with `open` go through the same cache. If `alluxiofs` is installed and ALLUXIO_WORKER_HOSTS
+names workers, reads from object stores go through Alluxio's fsspec client instead.
 
 Why it helps
 ------------
@@ -15,11 +14,10 @@ its download.
 
 Risks
 -----
-None for the result: the same bytes; each read asks for size, time, ETag or generation of the file,
-and a changed one is downloaded anew (a web server that says none of these is taken at its word
-that a file of the same size is the same). The first read of a file downloads all of it, which is
-more than a program needs that reads a small part of a large file. The cache takes disk. Readers in
-C (`pyarrow.fs`, `h5py`) and fsspec's `cat`, `get` and asynchronous methods are not redirected.
+The same bytes: each read asks for size, time, ETag or generation of the file, and a changed one is
+downloaded anew. The first read downloads the whole file, which is more than a program needs that
+reads a small part of it. The cache takes disk. Readers in C (`pyarrow.fs`, `h5py`) and fsspec's
+`cat`, `get` and asynchronous methods are not redirected.
 
 Make it permanent
 -----------------
@@ -62,7 +60,7 @@ _KERNELS = ("/proc", "/sys", "/dev", "/run")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why a cache cannot apply or cannot gain."""
+    """Return why a cache cannot apply or cannot gain."""
     storage = recording.storage
     wait = wait_share(recording)
     if wait is not None and wait < LEAST_WAIT:
@@ -80,7 +78,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _mount(recording: Recording) -> str | None:
-    """The slow remote mount that Python reads files from."""
+    """Return the slow remote mount that Python reads files from."""
     for mount, _ in slow_mounts(recording):
         if mount.kind in _REMOTE_KINDS and mount.opens:
             return mount.path
@@ -88,7 +86,7 @@ def _mount(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Alluxio where the user has it, and fsspec's cache."""
+    """Return Alluxio where the user has it, and fsspec's cache."""
     storage = recording.storage
     if storage is None:
         return []
@@ -115,7 +113,7 @@ class _Layers:
         self.busy = threading.local()  # its own reads are not redirected again
 
     def open(self, filesystem: Any, path: str) -> Any:
-        """A file in binary mode, from the layer over `filesystem`."""
+        """Return a file in binary mode, from the layer over `filesystem`."""
         self.busy.on = True
         try:
             with self._lock:
@@ -158,7 +156,7 @@ class _Layers:
 
 
 def _version(filesystem: Any, path: str) -> str:
-    """The name of a cached file: what it is, and in which state it is now."""
+    """Return the name of a cached file: what it is, and in which state it is now."""
     info = filesystem.info(path)
     state = [(key, str(info[key])) for key in _VERSION if key in info]
     # Not its token, which differs in each process.
@@ -236,20 +234,20 @@ def _of_mount(mount: str, local: Any, layers: _Layers, program: Any) -> Any:
 
 
 def _opened(recording: Recording) -> RemoteReads | None:
-    """The protocol that is opened most."""
+    """Return the protocol that is opened most."""
     storage = recording.storage
     remote = storage.remote if storage is not None else []
     return max(remote, key=lambda reads: reads.opens, default=None)
 
 
 def location(recording: Recording) -> Location | None:
-    """The line that opens remote files, or else where the training loader is made."""
+    """Return the line that opens remote files, or else where the training loader is made."""
     opened = _opened(recording)
     return (opened.location if opened is not None else None) or loader_location(recording)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """How to name the layer where files are opened."""
+    """Return how to name the layer where files are opened."""
     opened = _opened(recording)
     where = place(recording, opened.location if opened is not None else None, "")
     before = f"{where}  " if where else ""

@@ -60,7 +60,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     main = recording.main
     if any(m.data_parallel in ("DistributedDataParallel", "FSDP") for m in main.models):
         return "The program trains with a process for each GPU already."
@@ -72,7 +72,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The lines, the command that starts them, and what that could give."""
+    """Return the lines, the command that starts them, and what that could give."""
     first = []
     if any(model.data_parallel == "DataParallel" for model in recording.main.models):
         first = [

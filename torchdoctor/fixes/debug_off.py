@@ -2,17 +2,15 @@
 
 What it does
 ------------
-Keeps autograd's anomaly detection off, skips `gradcheck`, keeps the program's own
-`torch.profiler` from recording, and takes `CUDA_LAUNCH_BLOCKING` and `TORCH_DISTRIBUTED_DEBUG`
-out of the environment: whichever of them was seen.
+Keeps autograd's anomaly detection off, skips `gradcheck`, keeps the program's own `torch.profiler`
+from recording, and takes `CUDA_LAUNCH_BLOCKING` and `TORCH_DISTRIBUTED_DEBUG` out of the
+environment: whichever of them was on.
 
 Why it helps
 ------------
-Anomaly detection records a stack trace for every operator of the forward pass and checks every
-gradient for NaN. `gradcheck` computes the whole Jacobian by finite differences. A profiler records
-every operator and keeps it in memory. `CUDA_LAUNCH_BLOCKING=1` makes the program wait for each
-kernel, so that the GPU idles between any two. They are made for finding an error, not for
-training.
+Anomaly detection records a stack trace for every operator and checks every gradient for NaN.
+`gradcheck` computes the whole Jacobian by finite differences. A profiler keeps every operator in
+memory. With `CUDA_LAUNCH_BLOCKING=1` the program waits for each kernel.
 
 Risks
 -----
@@ -49,7 +47,7 @@ _VARIABLES = ("CUDA_LAUNCH_BLOCKING", "TORCH_DISTRIBUTED_DEBUG")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to turn off."""
+    """Return why there is nothing to turn off."""
     if not _left_on(recording):
         return (
             "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
@@ -58,7 +56,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """What was seen."""
+    """Return the switches that were left on."""
     return [{"off": _left_on(recording)}]
 
 
@@ -139,13 +137,13 @@ def _reread_distributed_level(torch: Any, name: str) -> None:
 
 
 def location(recording: Recording) -> Location | None:
-    """Where anomaly detection or the profiler is turned on."""
+    """Return where anomaly detection or the profiler is turned on."""
     flags = recording.main.flags
     return flags.anomaly_location or flags.profiler_location
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to remove, and where."""
+    """Return what to remove, and where."""
     flags = recording.main.flags
     lines = []
     for name in settings["off"]:
@@ -163,7 +161,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """set_detect_anomaly(False) as a source edit; the rest is left to the instruction."""
+    """Return set_detect_anomaly(False) as a source edit; the rest is left to the instruction."""
     location = recording.main.flags.anomaly_location
     if location is None or settings["off"] != ["anomaly"]:
         return []  # half of what was measured is no patch for it

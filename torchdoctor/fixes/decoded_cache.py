@@ -2,29 +2,23 @@
 
 What it does
 ------------
-The first time that an index of the training data set is asked for, its sample is made as before
-and a copy of it is kept; the next time it is answered from memory, as a fresh copy. In the
-training process, or in each persistent worker. Never for samples that differ from one use to the
-next: the first eight are made twice and compared byte by byte, a data set that draws random
-numbers (from Python, NumPy or torch, or from a generator that it holds) is left alone, and in
-each further epoch four samples are made again and compared before any is answered from memory.
+Keeps a copy of each sample when it is first made, in the training process or in each persistent
+worker, and answers later uses with a fresh copy. Samples that differ from use to use are never
+kept: eight are made twice and compared byte by byte, in each further epoch four more, and a dataset
+that draws random numbers is left alone.
 
 Why it helps
 ------------
-Reading, decoding and resizing give the same result in each epoch. Where the decoded samples fit
-into memory, that work is needed once.
+Reading, decoding and resizing give the same result in each epoch. If the decoded samples fit into
+memory, that work is needed once.
 
 Risks
 -----
-None for the samples: what is kept is what the data set gave, bit for bit, and where a comparison
-fails the cache is switched off for good. The checks ask the data set for eight samples once more
-than training would (random states are put back), which a data set that counts its calls would
-notice. Memory: the decoded samples, up to the limit given, divided among the workers. Samples may
-hold tensors, arrays, images, numbers and texts in lists, tuples and dictionaries; others are not
-kept. A data set with random augmentation gains nothing here: cache before the augmentation. A
-launch that ends within the first epoch cannot show a gain: there it is offered as code, where a
-few samples that were made twice after everything else was seen were the same, and refused with the
-reason where they were not.
+None for the samples: if a comparison fails, the cache is switched off for good. The checks ask the
+dataset for a few samples more than training would. The decoded samples take memory, up to the
+limit given, divided among the workers. A dataset with random augmentation gains nothing: cache
+before the augmentation. A launch that ends within the first epoch cannot show a gain: the fix is
+offered there as code, if the samples that were made twice were the same.
 
 Make it permanent
 -----------------
@@ -70,7 +64,7 @@ _SHAPE = re.compile(r"^(\d+(?:x\d+)*) ([a-z]+)(\d*)")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why a cache cannot apply or cannot gain."""
+    """Return why a cache cannot apply or cannot gain."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no samples to keep."
@@ -104,7 +98,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def doubt(recording: Recording) -> str | None:
-    """What the dataset changes in itself, which a sample from memory does not."""
+    """Return what the dataset changes in itself, which a sample from memory does not."""
     changes = changes_itself(recording)
     return (
         None if changes is None else f"{changes}: a sample that comes from a cache would not do it."
@@ -112,7 +106,7 @@ def doubt(recording: Recording) -> str | None:
 
 
 def by_hand(recording: Recording) -> bool:
-    """Whether no launch gets to a second use of a sample, so that none can show a gain."""
+    """Return True if no launch gets to a second use of a sample, so that none can show a gain."""
     loaders = training_loaders(recording)
     if not loaders or loaders[0].iterable:
         return False
@@ -121,7 +115,7 @@ def by_hand(recording: Recording) -> bool:
 
 
 def _needed_bytes(loader: LoaderFacts) -> float | None:
-    """Memory of all samples, from the shape of a batch such as "32x3x64x64 float32, 32 int64"."""
+    """Return the bytes of all samples, by the shape of a batch ("32x3x64x64 float32, 32 int64")."""
     if not loader.batch_shapes or not loader.dataset_length or not loader.batch_size:
         return None
     total = 0.0
@@ -141,7 +135,7 @@ def _limit_bytes(recording: Recording) -> int | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """One: as much as fits into a quarter of the memory."""
+    """Return one setting: as much as fits into a quarter of the memory."""
     limit = _limit_bytes(recording) or 2**30
     return [{"limit_bytes": limit, **loader_target(recording)}]
 
@@ -215,7 +209,7 @@ def _makes_samples(recording: Recording) -> Location | None:
 
 
 def _takes(loader: LoaderFacts) -> str:
-    """What the offered code, which has no limit, takes of the memory."""
+    """Return what the offered code, which has no limit, takes of the memory."""
     needed, each = _needed_bytes(loader), " in each worker" if loader.num_workers else ""
     if needed is None:
         return "# It has no limit: all decoded samples must fit into memory.\n"
@@ -224,7 +218,7 @@ def _takes(loader: LoaderFacts) -> str:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to keep, and where."""
+    """Return what to keep, and where."""
     loaders = training_loaders(recording)
     cls = loaders[0].dataset_cls.rpartition(".")[2] if loaders else ""
     where = _makes_samples(recording)

@@ -53,7 +53,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     if not recording.has_gpu:
         return "The model trains on the CPU, where there is no copy to hide."
     steps, trace = recording.steps, recording.trace
@@ -66,7 +66,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Where the class goes."""
+    """Return where the class goes."""
     where = place(recording, training_loader_location(recording), "the training loader")
     return (
         f"{where}  loader = Prefetched(loader, device)  # see torchdoctor explain device-prefetch"

@@ -2,11 +2,10 @@
 
 What it does
 ------------
-Where a torch.optim.swa_utils.AveragedModel was made with an averaging function of its own (avg_fn),
-it gives the one that handles all tensors together. In a trial launch it takes the function's place
-where that is seen to be a moving average with a constant decay (its answers for a few numbers say
-so), and the time of a step is compared. The averages do not come back into the training. A loop
-over parameters that the program writes itself is not recognized.
+If a torch.optim.swa_utils.AveragedModel has an averaging function of its own (avg_fn), the fix
+gives the one that handles all tensors together. In a trial launch it takes that function's place,
+if the function is a moving average with a constant decay. A loop over parameters that the program
+writes itself is not recognized.
 
 Why it helps
 ------------
@@ -42,14 +41,14 @@ _AGREES = 1e-6
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not advised."""
+    """Return why it is not advised."""
     if not recording.main.flags.averaged_by_loop:
         return "No AveragedModel with an averaging function of the program's own was made."
     return None
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
+    """Return one setting without values, or none if only the source can do it."""
     return [{}]
 
 
@@ -81,7 +80,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def _decay(torch: Any, average: Any) -> float | None:
-    """The decay d of an average d * averaged + (1 - d) * current; None: it is another function."""
+    """Return the decay d of d * averaged + (1 - d) * current; None: it is another function."""
     decays = []
     for count in (1, 1000):
         for averaged, current in _NUMBERS:
@@ -95,7 +94,7 @@ def _decay(torch: Any, average: Any) -> float | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call."""
+    """Return the call."""
     decay = settings.get("decay", 0.999)
     own = "" if "decay" in settings else "  # with the decay of your avg_fn"
     return (

@@ -2,29 +2,24 @@
 
 What it does
 ------------
-Copies the data files from the slow storage (network, FUSE, rotating disk) to memory (`/dev/shm`)
-or to the local disk, and answers reads from the copies. The files that the observed loop read are
-copied before training begins; others of the same mount, up to 64 MB each, when they are first
-read. A copy answers only while the file that it was made of is as it was (size, time of change).
+Copies data files from slow storage (network, FUSE, rotating disk) to memory (`/dev/shm`) or to the
+local disk, and answers reads from the copies. The files that the observed loop read are copied
+before training begins; others, up to 64 MB each, when they are first read. A copy is used only
+while its original is unchanged (size, time of change).
 
 Why it helps
 ------------
-Every file on a network or FUSE file system costs round trips at each epoch, where the page cache
-does not keep it. Memory and a local solid-state disk answer in microseconds.
+Every file on a network or FUSE file system costs round trips at each epoch if the page cache does
+not keep it. Memory and a local solid-state disk answer in microseconds.
 
 Risks
 -----
-None for the result, as long as the files stay as they are while they are open: the same bytes. A
-file that is written while another handle or a map reads it (a replay buffer, a log that is
-followed) is not seen changing through that handle. The copies take memory or disk: only where all
-files are likely to fit into half of what is free is a place tried. `open`, `io.open` and `os.open`
-are redirected, and with them `numpy.load`, `numpy.memmap`, `PIL.Image.open`, `torch.load`,
-`zipfile`, `tarfile` and `pathlib`. Libraries that open files in C or C++ (`cv2.imread`,
-`torchvision.io`, `h5py`, `lmdb`, `pyarrow`, `torch.load(mmap=True)`) cannot be redirected and go on
-reading the slow storage: there only copying the folder and naming the copy helps. Files opened for
-writing are never redirected.
-Each read still asks the slow storage whether its file has changed, which a
-script that reads the copied folder does not: there it may gain more than was measured.
+The same bytes are read, unless a file is written while it is open. The copies take memory or disk:
+a place is tried only if all files are likely to fit into half of its free space. Reads by `open`,
+`io.open` and `os.open` are redirected, and so those of NumPy, PIL, `torch.load`, `zipfile` and
+`pathlib`. Libraries that open files in C or C++ (`cv2`, `h5py`, `lmdb`, `pyarrow`) go on reading
+the slow storage: copy the folder and name the copy. A script that reads the copied folder may gain
+more than was measured, because the trial asks the slow storage whether each file has changed.
 
 Make it permanent
 -----------------
@@ -68,7 +63,7 @@ _FOLDER = "TORCHDOCTOR_STAGED"  # tells children where the copies lie
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why copies cannot apply or cannot gain."""
+    """Return why copies cannot apply or cannot gain."""
     slow = slow_mounts(recording)
     if not slow:
         return why_not_slow(recording)
@@ -95,7 +90,7 @@ def _no_room(recording: Recording, mount: MountReads) -> str:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Each faster local place with room, memory first."""
+    """Return each faster local place with room, memory first."""
     slow, storage = slow_mounts(recording), recording.storage
     if not slow or storage is None:
         return []
@@ -132,7 +127,7 @@ class _Stage:
         self._used = os.path.join(folder, "used")  # a byte for each 64 KiB: appending is atomic
 
     def concerns(self, path: str) -> bool:
-        """Whether a file lies on the slow mount, links in its folders resolved."""
+        """Return True if a file lies on the slow mount, links in its folders resolved."""
         folder = os.path.dirname(path)
         known = self._within.get(folder)
         if known is None:
@@ -141,7 +136,7 @@ class _Stage:
         return self._within[folder]
 
     def copy_of(self, path: str, most: int | None) -> str | None:
-        """An existing copy, or one made now where the file has at most `most` bytes."""
+        """Return an existing copy, or one made now where the file has at most `most` bytes."""
         try:
             status = os.stat(path)
         except OSError:
@@ -202,7 +197,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def _folder(place: str, program: Any) -> tuple[str, bool]:
-    """Where copies lie, and whether this process is the first to need them and to remove them."""
+    """Return the folder of the copies, and whether this process is the first to need it."""
     known = os.environ.get(_FOLDER)
     if known and os.path.isdir(known):
         return known, False
@@ -236,7 +231,7 @@ def _copy_before(stage: _Stage, program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to copy, and the command that reads the copy, where the folder is an argument."""
+    """Return what to copy, and the command that reads the copy, where the folder is an argument."""
     folders = [
         f for m in read_mounts_of(recording) if m.path == settings["mount"] for f in m.folders
     ]
@@ -257,7 +252,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def _named(recording: Recording, folder: str) -> tuple[str, str] | None:
-    """Where the script itself names the folder, and the words that it uses."""
+    """Return where the script itself names the folder, and the words that it uses."""
     script = recording.workload.script
     for line, text in names_of_folder(script, folder) if script is not None else ():
         return place(recording, Location(file=script or "", line=line), ""), text
@@ -265,7 +260,7 @@ def _named(recording: Recording, folder: str) -> tuple[str, str] | None:
 
 
 def _pointed(word: str, source: str, copy: str) -> str:
-    """An argument that names the folder, or one in it, names the copy."""
+    """Return an argument with the copy in place of the folder that it names."""
     option, equals, value = word.rpartition("=")
     if value == source or value.startswith(source + "/"):
         return option + equals + copy + value[len(source) :]

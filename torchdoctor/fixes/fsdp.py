@@ -2,21 +2,20 @@
 
 What it does
 ------------
-Nothing at run time. Where memory is short and there are several GPUs, it gives the lines and the
+Nothing at run time. If memory is short and there are several GPUs, the fix gives the lines and the
 command.
 
 Why it helps
 ------------
 DistributedDataParallel keeps the whole model, its gradients and the optimizer's state on every GPU.
-FSDP keeps a part of each on each GPU and gathers a layer's weights just before it is computed. What
+FSDP keeps a part of each, and gathers a layer's weights just before it is computed. The memory that
 a GPU saves is available for the batch.
 
 Risks
 -----
-Weights are sent once more in the forward and the backward pass: on a slow network it is slower than
-DistributedDataParallel. Every process loads its own share of the data, so one step sees as many
-batches as there are GPUs: the learning rate may have to follow. Checkpoints need
-torch.distributed.checkpoint. The optimizer has to be made afterwards, of the sharded parameters.
+Weights are sent once more in each pass: on a slow network DistributedDataParallel is faster. One
+step sees as many batches as there are GPUs, so the learning rate may have to follow. Checkpoints
+need torch.distributed.checkpoint. Make the optimizer afterwards, of the sharded parameters.
 
 Make it permanent
 -----------------
@@ -83,7 +82,7 @@ _BYTES = {"float64": 8, "bfloat16": 2, "float16": 2}
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     main = recording.main
     if any(model.data_parallel == "FSDP" for model in main.models):
         return "The model is sharded already."
@@ -95,7 +94,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What it would save, the lines with the program's own block, and how to start it."""
+    """Return what it would save, the lines with the program's own block, and how to start it."""
     main = recording.main
     count = max(len(main.devices), main.world_size or 1, 2)
     models = training_models(recording)
@@ -114,7 +113,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def _kept(recording: Recording, elements: int) -> tuple[str, float]:
-    """What is kept for the weights on each GPU, in words, and its bytes.
+    """Return what each GPU keeps for the weights, in words, and its bytes.
 
     Of an optimizer whose state is not known (SGD may have a momentum), without it.
     """

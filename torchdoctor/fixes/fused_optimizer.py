@@ -2,22 +2,21 @@
 
 What it does
 ------------
-Constructs the optimizer with `fused=True` where its class has a fused implementation (Adam, AdamW,
-SGD, Adagrad). Where it has none, `foreach=True` is tried, which handles all tensors together, one
-operation at a time.
+Constructs the optimizer with `fused=True` if its class has a fused implementation (Adam, AdamW,
+SGD, Adagrad), or else with `foreach=True`, which handles all tensors together, one operation at a
+time.
 
 Why it helps
 ------------
-The plain implementation loops over the parameters in Python and calls about ten small operators
-for each: a model with 200 tensors means 2000 calls a step, whatever their size. The fused
-implementation does the whole update of many tensors in one kernel, which reads and writes each
-value once. On a CPU the loop is PyTorch's default; on a GPU it is `foreach`.
+The plain implementation calls about ten small operators for each parameter: a model with 200
+tensors means 2000 calls a step. The fused implementation updates many tensors in one kernel, which
+reads and writes each value once. The loop is PyTorch's default on a CPU, `foreach` on a GPU.
 
 Risks
 -----
 The same formula with another order of rounding: results agree to the last digits, not bit by bit.
-`foreach` needs temporary memory of about the size of the parameters. Sparse gradients are not
-supported: a model with `Embedding(sparse=True)` fails in the trial.
+`foreach` needs temporary memory of about the size of the parameters. A model with sparse gradients
+(`Embedding(sparse=True)`) fails in the trial.
 
 Make it permanent
 -----------------
@@ -47,7 +46,7 @@ _DEVICES = ("cuda", "cpu", "xpu", "mps")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why another implementation cannot apply."""
+    """Return why another implementation cannot apply."""
     stepping = _stepping(recording)
     if not stepping:
         return "The program steps no torch optimizer."
@@ -62,7 +61,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """fused where a class has it; foreach where another does not use it yet."""
+    """Return fused if a class has it; foreach if another does not use it yet."""
     variants: list[dict[str, Any]] = []
     stepping = _stepping(recording)
     if any(o.supports_fused and not o.fused for o in stepping):
@@ -149,7 +148,7 @@ def _changed(settings: dict[str, Any], recording: Recording) -> list[OptimizerFa
 
 
 def works_on_s(recording: Recording) -> float | None:
-    """Seconds of a step in the updates of the optimizers that another implementation is for."""
+    """Return the seconds of a step in updates that another implementation would do."""
     steps = recording.steps
     changed: dict[int, OptimizerFacts] = {}
     for variant in settings(recording):
@@ -165,13 +164,13 @@ def works_on_s(recording: Recording) -> float | None:
 
 
 def location(recording: Recording) -> Location | None:
-    """Where the first optimizer that it concerns is made."""
+    """Return where the first optimizer that it concerns is made."""
     concerned = [o for s in settings(recording) for o in _changed(s, recording)]
     return concerned[0].location if concerned else None
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where."""
+    """Return the argument to set, and where."""
     asked = trainer_call(recording, settings)
     if asked is not None:
         return asked
@@ -185,7 +184,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where the place is not known."""
+    """Return the same as a source edit; none if the place is not known."""
     made: list[Edit] = []
     for optimizer in _changed(settings, recording):
         name, where = _name(optimizer), optimizer.location

@@ -2,22 +2,20 @@
 
 What it does
 ------------
-At the first batch, collects once, then moves every object that is alive (modules, the model, the
-dataset) to the collector's permanent generation (`gc.freeze()`), and lets it look for new garbage
+At the first batch, collects once and moves every living object (modules, the model, the dataset) to
+the collector's permanent generation (`gc.freeze()`). From then on the collector looks for garbage
 after 50,000 new objects instead of 700 (2,000 from Python 3.12 on).
 
 Why it helps
 ------------
-The collector finds cycles of objects that nobody else refers to. To do so it walks through every
-container object there is, and in a program with a large dataset in Python lists or dictionaries
-these are millions that never become garbage. A full collection then takes a good part of a second,
-again and again, and on a GPU nothing is launched meanwhile.
+To find unused cycles, the collector walks through every container object. In a program with a large
+dataset in Python lists these are millions that never become garbage. A full collection then takes a
+good part of a second, and on a GPU nothing is launched meanwhile.
 
 Risks
 -----
 The same numbers. Cycles that become garbage are found later, so memory may grow by what 50,000
-objects hold; tensors in such cycles count. What was frozen and becomes garbage later is kept if it
-is part of a cycle. The report shows the memory.
+objects hold, tensors included. The report shows the memory.
 
 Make it permanent
 -----------------
@@ -47,7 +45,7 @@ _THRESHOLD = (50_000, 20, 20)
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to gain."""
+    """Return why there is nothing to gain."""
     steps = recording.steps
     if steps is not None and steps.mean_s > 0 and steps.gc_s < _WORTH * steps.mean_s:
         return f"Garbage collection takes only {steps.gc_s / steps.mean_s:.1%} of the step."
@@ -70,7 +68,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The calls to make before the loop."""
+    """Return the calls to make before the loop."""
     threshold = ", ".join(f"{number:_}" for number in _THRESHOLD)
     return (
         "import gc\n"

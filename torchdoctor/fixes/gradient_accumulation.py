@@ -44,7 +44,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     steps = recording.steps
     if not memory_is_short(recording):
         return "Memory does not stop the batch: a larger one is faster than accumulating."
@@ -54,7 +54,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The sizes, and the lines to change."""
+    """Return the sizes, and the lines to change."""
     loaders = training_loaders(recording)
     size = loaders[0].batch_size if loaders else None
     half = f"batch_size={size // 2}" if size and size > 1 else "half the batch size"

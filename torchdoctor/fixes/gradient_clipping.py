@@ -2,10 +2,9 @@
 
 What it does
 ------------
-Where the norms of the gradients at a few steps lie far apart, or are not finite, and nothing clips
-them, it gives the call with a bound from those norms: the 90th percentile of those that are no
-spikes, so that nearly all steps stay as they are. In a trial launch the gradients are clipped
-before each step, and the losses of launches with and without are compared, and the time of a step.
+If the gradient norms at a few steps lie far apart or are not finite, and nothing clips them, the
+fix gives the call with a bound: the 90th percentile of the norms that are no spikes. In a trial
+launch the gradients are clipped before each step, and losses and step times are compared.
 
 Why it helps
 ------------
@@ -14,9 +13,9 @@ loss NaN. A bound on the norm keeps its direction and limits its length.
 
 Risks
 -----
-A bound that is too low slows learning, and it is not known which models gain by it; recurrent
-networks and transformers usually do. What it prevents may be rarer than a short run is long. With a
-gradient scaler the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
+A bound that is too low slows learning, and it is not known which models gain; recurrent networks
+and transformers usually do. A spike may be rarer than a short run is long. With a gradient scaler
+the gradients have to be unscaled first. error_if_nonfinite waits for the GPU.
 
 Make it permanent
 -----------------
@@ -47,7 +46,7 @@ _PERCENTILE = 0.9  # of the norms that are no spikes
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not advised."""
+    """Return why it is not advised."""
     norms = recording.main.gradient_norms
     if recording.main.flags.clip_calls:
         return "The program clips its gradients."
@@ -66,13 +65,13 @@ def _spikes(norms: list[float]) -> bool:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The bound: a percentile of the norms that are no spikes."""
+    """Return the bound: a percentile of the norms that are no spikes."""
     usual = _usual(recording.main.gradient_norms)
     return [{"max_norm": float(f"{_quantile(usual, _PERCENTILE):.2g}")}] if usual else []
 
 
 def _usual(norms: list[float]) -> list[float]:
-    """The finite ones that are no spikes, ascending."""
+    """Return the finite ones that are no spikes, ascending."""
     finite = sorted(x for x in norms if x < float("inf"))
     return [x for x in finite if x <= _SPIKE * finite[len(finite) // 2]]
 
@@ -84,7 +83,7 @@ def _quantile(ordered: list[float], share: float) -> float:
 
 
 def untriable(recording: Recording) -> str | None:
-    """Why a run cannot show anything of it."""
+    """Return why a run cannot show anything of it."""
     if not settings(recording):
         return "None of the norms that were seen is finite."
     if any(x.inside_backwards for x in recording.main.optimizers):
@@ -110,7 +109,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call, with the norms that were seen."""
+    """Return the call, with the norms that were seen."""
     norms = recording.main.gradient_norms
     usual = _usual(norms)
     bound = f"{_quantile(usual, _PERCENTILE):.2g}" if usual else "1.0"

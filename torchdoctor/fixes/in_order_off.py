@@ -6,17 +6,16 @@ Sets `in_order=False` of the training DataLoader: whichever worker's batch is do
 
 Why it helps
 ------------
-Where samples differ much in cost, the batch whose turn it is may take long while others lie ready.
-In order, the loop waits for it, and the workers that are done wait as well once their queues are
-full. Out of order, nobody waits while any batch is ready.
+If samples differ much in cost, the next batch in order may take long while others lie ready. In
+order, the loop waits for it. Out of order, nobody waits while any batch is ready.
 
 Risks
 -----
-The same batches, each once, in an order that differs from run to run: training can no longer be
-repeated exactly, and what is cheap to load comes first, which for the cut of an epoch (or a
-training that stops early) is another selection of samples. So it changes training: it is tried
-only with `--allow-training-changes`. It needs torch 2.6. With an IterableDataset, the shares of
-its workers are mixed otherwise. `prefetch-factor` evens out smaller differences in order.
+The same batches come in an order that differs from run to run, so training can no longer be
+repeated exactly. Cheap samples come first, which changes the selection if an epoch is cut short.
+So it changes training: it is tried only with `--allow-training-changes`. It needs torch 2.6. With
+an IterableDataset, the shares of its workers are mixed otherwise. `prefetch-factor` evens out
+smaller differences in order.
 
 Make it permanent
 -----------------
@@ -42,7 +41,7 @@ _SINCE = (2, 6)
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why the order cannot be given up or costs nothing."""
+    """Return why the order cannot be given up or costs nothing."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there is no order to give up."
@@ -60,13 +59,13 @@ def refuses(recording: Recording) -> str | None:
 
 
 def works_on_s(recording: Recording) -> float | None:
-    """Seconds of a step spent waiting while a later batch lay ready."""
+    """Return the seconds of a step spent waiting while a later batch lay ready."""
     share, steps = order_wait_share(recording), recording.steps
     return None if share is None or steps is None else share * steps.mean_s
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """It has no values to choose from."""
+    """Return one setting without values, or none if only the source can do it."""
     return [loader_target(recording)]
 
 

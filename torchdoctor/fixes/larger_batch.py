@@ -2,31 +2,25 @@
 
 What it does
 ------------
-Doubles `batch_size` of the training DataLoader, in multiples of 8, for as long as the time *per
-sample* falls: up to the size of the data set, the upper end of the measured gradient noise scale,
-or the memory. Where a launch runs out of memory, that size has failed, and the search goes on
-between it and the largest that fits, halving the gap. Without a GPU, sizes that would need more
-than four fifths of the memory (of the container's limit) by what smaller ones took are not
-launched. The best sizes are then measured as any fix is. It changes training, so it is tried only
-with `--allow-training-changes`.
+Doubles `batch_size` of the training DataLoader, in multiples of 8, as long as the time *per sample*
+falls. The dataset, the measured gradient noise scale and the memory end the search. If a launch
+runs out of memory, the search goes on between that size and the largest that fits. It changes
+training, so it is tried only with `--allow-training-changes`.
 
 Why it helps
 ------------
-A step has costs that do not grow with the batch: Python, launching kernels, the optimizer, the
-exchange of gradients. A larger batch spreads them over more samples, and fills processors that a
-small batch leaves idle. On tensor cores, sizes that are multiples of 8 (64 on an A100 and later)
-use the fast kernels.
+A step has costs that do not grow with the batch: Python, kernel launches, the optimizer, the
+exchange of gradients. A larger batch spreads them over more samples and fills idle processors. On
+tensor cores, multiples of 8 (64 on an A100 and later) use the fast kernels.
 
 Risks
 -----
 This is other training: fewer steps an epoch, less noise in each gradient, and usually another
-learning rate. Up to a critical batch size, larger batches reach the same loss with about the same
-number of samples; beyond it, additional samples in a batch are wasted. The gradient noise scale
-says where that is: torchdoctor estimates it from the gradients of some successive steps, which
-it only reads, and shows it with an interval. It grows as training goes on. Start from multiplying
-the learning rate by the same factor as the batch (SGD) or its square root (Adam), warm it up, and
-judge by the validation loss. Memory for activations grows with the batch. Batch normalization sees
-other statistics.
+learning rate. Up to a critical batch size, larger batches need about the same number of samples;
+beyond it, additional samples are wasted. The gradient noise scale, which torchdoctor estimates with
+an interval, says where that is. Multiply the learning rate by the same factor (SGD) or its square
+root (Adam), warm it up, and judge by the validation loss. Batch normalization sees other
+statistics.
 
 Make it permanent
 -----------------
@@ -70,7 +64,7 @@ class Tried(Protocol):
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why the batch cannot be made larger, or should not."""
+    """Return why the batch cannot be made larger, or should not."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, whose batch size could be set."
@@ -92,14 +86,14 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Twice the batch, a multiple of 8, where the dataset has so many; `next_settings` goes on."""
+    """Return twice the batch, a multiple of 8, if the dataset has so many samples."""
     today = training_loaders(recording)[0].batch_size or 1
     size, most = _doubled(today), _most(recording)
     return [{"batch_size": size, **loader_target(recording)}] if size <= most else []
 
 
 def next_settings(tried: Sequence[Tried], recording: Recording) -> dict[str, Any] | None:
-    """The next size: double what fits and is faster, then halve the gap to what does not fit.
+    """Return the next size: double what fits and is faster, then halve the gap to what fails.
 
     Args:
         tried: the untouched program, then each size as it was tried.
@@ -130,21 +124,21 @@ def _doubled(size: int) -> int:
 
 
 def _most(recording: Recording) -> float:
-    """Samples of the dataset, or what the gradient noise scale calls useful at most."""
+    """Return the samples of the dataset, or what the gradient noise scale calls useful at most."""
     length, scale = training_loaders(recording)[0].dataset_length, noise_scale(recording)
     useful = math.inf if scale is None or scale.high is None else scale.high
     return min(math.inf if length is None else length, useful)
 
 
 def _still_falls(sizes: dict[int, Tried], fitting: list[int]) -> bool:
-    """Whether the largest that fits takes less time per sample than the one below it."""
+    """Return True if the largest that fits takes less time per sample than the one below it."""
     below, largest = sorted(fitting)[-2:]
     before, now = sizes[below].seconds, sizes[largest].seconds
     return before is None or now is None or now < before * (1.0 - _WORTH)
 
 
 def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> bool:
-    """Whether a size fits by what smaller ones took; on a GPU only trying tells."""
+    """Return True if a size fits by what smaller ones took; on a GPU only trying tells."""
     machine = recording.environment
     limits = [x for x in (machine.memory_bytes, machine.container.memory_bytes) if x]
     known = sorted(
@@ -158,7 +152,7 @@ def _has_memory(size: int, sizes: dict[int, Tried], recording: Recording) -> boo
 
 
 def note(recording: Recording) -> str | None:
-    """The measured gradient noise scale."""
+    """Return the measured gradient noise scale."""
     scale = noise_scale(recording)
     return None if scale is None else f"the gradient noise scale is {scale.words()}"
 
@@ -182,7 +176,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where; the useful limit; what becomes of the learning rate."""
+    """Return the argument to set, the useful limit, and the learning rate to begin with."""
     call = loader_call(recording, batch_size=settings["batch_size"])
     scale = noise_scale(recording)
     if scale is not None:

@@ -2,30 +2,26 @@
 
 What it does
 ------------
-Sets `num_workers` of the training DataLoader. With 0, the default, every batch is read, decoded
-and collated by the training process itself, and the model waits for it. With n workers, n
-processes prepare the next batches meanwhile. Several numbers are tried, and only the time of the
-whole step decides: a worker that takes a core from the forward pass may gain nothing.
+Sets `num_workers` of the training DataLoader. With 0, the default, the training process reads,
+decodes and collates every batch itself, and the model waits for it. With n workers, n processes
+prepare the next batches meanwhile. torchdoctor tries several numbers, and the time of the whole
+step decides.
 
 Why it helps
 ------------
-Preparation and computation overlap, so a step takes as long as the slower of the two and no
-longer their sum. Where preparing a batch needs the processor, more workers than free cores only
-get in each other's way. Where it waits for a disk or a network, far more workers than cores can
-pay, because a waiting worker needs no core. Where samples are cheaper than handing them over, or
-than starting the workers again for each epoch, none at all may be fastest: 0 is tried there.
+Preparation and computation overlap, so a step takes as long as the slower of the two, not as long
+as both. If preparation needs the processor, more workers than free cores get in each other's way.
+If it waits for a disk or a network, far more workers than cores can pay. If samples cost less than
+handing them over, no worker at all may be fastest: 0 is tried there.
 
 Risks
 -----
-The samples and their order stay the same, but random augmentation draws its numbers in the
-workers: other ones than before, and seeded by `torch` per worker, not by NumPy's global state. An
-IterableDataset must shard itself by `get_worker_info()`, or every worker yields every sample: one
-that does not gets one worker at most, which repeats nothing. Each worker holds a copy of whatever
-Python objects it touches, and what a dataset changes in itself while it prepares a sample (a count
-of how often each was seen) changes in that copy alone: where such a line is found, the fix is shown
-only if it was measured to train the same. Batches travel through shared memory, which containers
-limit (`--shm-size`). Where workers are spawned (Windows, macOS), the script needs
-`if __name__ == "__main__":` and a dataset that can be pickled.
+The samples and their order stay the same. Random augmentation draws other numbers, seeded by
+`torch` for each worker. An IterableDataset must shard itself by `get_worker_info()`, or every
+worker yields every sample. Each worker has its own copy of the dataset: what the dataset changes
+in itself stays in that copy. Batches travel through shared memory, which containers limit
+(`--shm-size`). On Windows and macOS the script needs `if __name__ == "__main__":` and a dataset
+that can be pickled.
 
 Make it permanent
 -----------------
@@ -83,7 +79,7 @@ def __iter__(self):
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why more workers cannot apply or cannot gain."""
+    """Return why more workers cannot apply or cannot gain."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to start."
@@ -104,7 +100,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def doubt(recording: Recording) -> str | None:
-    """What the dataset changes in itself, which workers do each for themselves."""
+    """Return what the dataset changes in itself, which workers do each for themselves."""
     loaders = training_loaders(recording)
     changes = changes_itself(recording)
     if changes is None or loaders[0].num_workers:
@@ -116,7 +112,7 @@ def doubt(recording: Recording) -> str | None:
 
 
 def note(recording: Recording) -> str | None:
-    """A cache in the dataset becomes one for each worker."""
+    """Return the remark that a cache in the dataset becomes one for each worker."""
     loaders = training_loaders(recording)
     caches = [write for write in loaders[0].dataset_writes if write.cache] if loaders else []
     if not caches or loaders[0].num_workers:
@@ -128,7 +124,7 @@ def note(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Numbers of workers, the one that should just keep up with the model first."""
+    """Return the numbers of workers, the one that should just keep up with the model first."""
     loader = training_loaders(recording)[0]
     target = {"loader": loader.ident} if loader.iterable else loader_target(recording)
     numbers = worker_numbers(recording, loader)
@@ -136,7 +132,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
-    """Fewer threads for operators where busy workers leave them too few cores.
+    """Return fewer threads for operators if busy workers leave them too few cores.
 
     A parallel operator waits for its slowest thread, and that one waits for a worker's core.
     """
@@ -149,7 +145,7 @@ def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[s
 
 
 def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
-    """At most four numbers of workers worth trying, most promising first, without today's."""
+    """Return at most four numbers of workers to try, most promising first, without today's."""
     if not _shards(loader):
         return [1]  # which repeats nothing
     cpus = recording.environment.whole_cpus
@@ -174,7 +170,7 @@ def worker_numbers(recording: Recording, loader: LoaderFacts) -> list[int]:
 
 
 def _shards(loader: LoaderFacts) -> bool:
-    """Whether several workers yield each sample once."""
+    """Return True if several workers yield each sample once."""
     return not loader.iterable or loader.shards_by_worker is True
 
 
@@ -183,7 +179,7 @@ def _started_again(recording: Recording) -> bool:
 
 
 def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
-    """Whether the training process may make its batches in less time than it waits for workers."""
+    """Return True if the training process may make batches faster than it waits for them."""
     steps, own_s = recording.steps, making_s(recording, loader)
     if not loader.num_workers or steps is None or own_s is None:
         return False
@@ -192,7 +188,7 @@ def _may_do_without(recording: Recording, loader: LoaderFacts) -> bool:
 
 
 def ladder(recording: Recording) -> dict[str, Any]:
-    """More workers may go on helping where they wait; twice the CPUs where they compute."""
+    """Return the range to search: twice the CPUs, or more if the workers wait."""
     loader = training_loaders(recording)[0]
     cpus = recording.environment.whole_cpus
     if not _shards(loader):
@@ -202,7 +198,7 @@ def ladder(recording: Recording) -> dict[str, Any]:
 
 
 def _waits(recording: Recording, loader: LoaderFacts) -> bool:
-    """Whether preparing a batch waits (disk, network, sleep) instead of computing."""
+    """Return True if preparing a batch waits (disk, network, sleep) instead of computing."""
     if untold_wait(recording) is not None or workers_keep_up(recording):
         return False  # more workers than cores for what may compute are dear
     if loader.sample_cpu_share is not None:
@@ -244,7 +240,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def advice(recording: Recording) -> str:
-    """For traces, which do not say how many cores the machine has, nor what the dataset does."""
+    """Return code for traces, which tell neither the machine's cores nor what the dataset does."""
     return (
         "loader = DataLoader(..., num_workers=4)\n"
         "# 4 is only where to start: the trace does not hold the machine's cores. Workers that "
@@ -254,7 +250,7 @@ def advice(recording: Recording) -> str:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where; of an IterableDataset also what more workers need."""
+    """Return the argument to set, and where; of an IterableDataset also what more workers need."""
     call = loader_call(recording, num_workers=settings["num_workers"])
     if not _shards(training_loaders(recording)[0]):
         return f"{call}\n{_SHARDING}"
@@ -265,7 +261,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where the place is not known."""
+    """Return the same as a source edit; none if the place is not known."""
     if not settings["num_workers"]:
         return without_workers(recording)
     return loader_edits(recording, num_workers=settings["num_workers"])

@@ -2,29 +2,22 @@
 
 What it does
 ------------
-Where the program made no scheduler and the rate has not changed since the optimizer was made, it
-gives a one-cycle schedule. Its highest rate is found by a learning-rate range test, in launches of
-their own: the rates of the optimizer rise geometrically, from a hundredth of the program's own to
-ten thousand times it, one step after the other, and the loss at every backward is kept. The report
-says where it falls fastest, where it stops falling and where it diverges. A scheduler of the
-program's own sees and sets the rates that it would without the test. Parameter groups keep their
-proportion, in the test and in the schedule; its rates are those of the first group. Where several
-optimizers train (a generator and a discriminator), one loss does not show which of their rates is
-too high: no test is made.
+If the program has no scheduler and its rate stays constant, the fix gives a one-cycle schedule. A
+range test in launches of its own finds the highest rate: the rates rise step by step, from a
+hundredth of the program's own to ten thousand times it. The report says where the loss falls
+fastest, where it stops falling and where it diverges. Parameter groups keep their proportion. With
+several optimizers no test is made, because one loss does not show which rate is too high.
 
 Why it helps
 ------------
-It is about how many steps training needs, not about how long one takes: with a warm-up and a decay
-the rate in between can be several times as high, and many models then need a fraction of the epochs
-(super-convergence, a tenth of the steps in the best case).
+It changes how many steps training needs, not how long a step takes. With a warm-up and a decay the
+rate in between can be several times as high, and many models need a fraction of the epochs.
 
 Risks
 -----
-The total number of steps must be known beforehand, and a schedule brings more numbers to choose.
-The rate has a large effect on how well a model generalises, which no short run shows. A highest
-rate that is too high makes the loss diverge. A range test is short and noisy, and each rate acts
-for one step: it gives the order of magnitude, and a tenth of the rate at which the loss stopped
-falling is usual.
+The total number of steps must be known beforehand. The rate has a large effect on how well a model
+generalises, which no short run shows. A rate that is too high makes the loss diverge. A range test
+gives the order of magnitude only: a tenth of the rate at which the loss stopped falling is usual.
 
 Make it permanent
 -----------------
@@ -60,7 +53,7 @@ _LOWEST, _HIGHEST = 0.01, 1e4  # times the program's own rate
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not advised."""
+    """Return why it is not advised."""
     optimizers = [x for x in recording.main.optimizers if x.steps]
     if not optimizers or any(x.lr is None or x.first_lr is None for x in optimizers):
         return "The learning rate is not known: no torch optimizer stepped."
@@ -72,12 +65,12 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The rates of a range test, as multiples of the program's own."""
+    """Return the rates of a range test, as multiples of the program's own."""
     return [{"lowest_factor": _LOWEST, "highest_factor": _HIGHEST}]
 
 
 def untriable(recording: Recording) -> str | None:
-    """Why a range test says nothing of this program."""
+    """Return why a range test says nothing of this program."""
     stepped = [x for x in recording.main.optimizers if x.steps]
     if len(stepped) > 1:
         return _SEVERAL
@@ -131,7 +124,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The scheduler for each optimizer of the program's; `max_lr` where a range test found it."""
+    """Return the scheduler for each optimizer; with `max_lr` if a range test found it."""
     stepped = [x for x in recording.main.optimizers if x.steps]
     if len(stepped) == 1:
         return _schedule(stepped[0], settings.get("max_lr"))

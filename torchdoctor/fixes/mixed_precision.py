@@ -2,35 +2,27 @@
 
 What it does
 ------------
-Puts each training forward pass, and the loss that follows it, under `torch.autocast`, until the
-backward pass begins: in bfloat16 where the hardware has it, in float16 on GPUs that have tensor
-cores for float16 alone (V100, T4). Matrix products and convolutions then compute in 16 bits;
-softmax, normalization, losses and everything else that needs the range or the digits stay in
-float32. Parameters, gradients and the optimizer stay in float32 too. Evaluation is left as it is.
+Puts each training forward pass and its loss under `torch.autocast`: in bfloat16 if the hardware has
+it, in float16 on GPUs with tensor cores for float16 alone (V100, T4). Matrix products and
+convolutions compute in 16 bits; softmax, normalization and losses stay in float32, and so do
+parameters, gradients and the optimizer. Evaluation is left as it is.
 
-With float16 the loss is scaled as `torch.amp.GradScaler` does it: by 65536 at first, halved when a
-gradient overflows (that step is left out), doubled after 2000 whole steps. In the trial, gradients
-are divided by the scale as soon as each backward pass has ended, so that clipping sees them as they
-are.
+With float16 the loss is scaled as `torch.amp.GradScaler` does it. In the trial, gradients are
+divided by the scale as soon as a backward pass has ended, so that clipping sees them as they are.
 
 Why it helps
 ------------
-Tensor cores (and the AMX and AVX-512 BF16 units of newer processors) multiply 16-bit numbers
-several times faster than float32 ones, and activations take half the memory, so memory-bound work
-is faster as well. bfloat16 has the exponent range of float32, so gradients do not underflow and
-no gradient scaler is needed. Those of float16 would, without one.
+Tensor cores, and the AMX and AVX-512 BF16 units of newer processors, multiply 16-bit numbers
+several times as fast as float32. Activations take half the memory, so memory-bound work is faster
+too. bfloat16 has the exponent range of float32 and needs no gradient scaler.
 
 Risks
 -----
 bfloat16 has 8 significant bits instead of 24, float16 has 11 and overflows above 65504: losses
 differ in the third digit from the first step on. Most networks train to the same quality; compare
-your validation metric once. Code between forward and backward that hands activations to NumPy fails
-with bfloat16, which NumPy does not have: call `.float()` there. Where the processor has no bfloat16
-instructions it would be slower, and it is refused. float16 is refused where the program scales
-gradients itself, differentiates them again, trains without an optimizer, or computes gradients
-within the optimizer's step: what must be unscaled or left out could not be told there. Gradients
-of tensors that neither an optimizer nor a model that was called holds (`retain_grad`) stay scaled
-within the trial.
+your validation metric once. NumPy has no bfloat16: call `.float()` before handing activations to
+it. float16 is refused if the program scales gradients itself, differentiates them again, trains
+without an optimizer, or computes gradients within the optimizer's step.
 
 Make it permanent
 -----------------
@@ -75,7 +67,7 @@ _LEAST_CAPABILITY = (7, 0)  # the first compute capability with tensor cores: fo
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why 16 bits cannot apply or would be slower."""
+    """Return why 16 bits cannot apply or would be slower."""
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen to put under autocast."
@@ -108,7 +100,7 @@ def _hardware(recording: Recording) -> str | None:
 
 
 def _unscalable(recording: Recording) -> str | None:
-    """Why float16, which needs a gradient scaler, cannot apply."""
+    """Return why float16, which needs a gradient scaler, cannot apply."""
     main, models = recording.main, recording.main.models
     if main.flags.grad_scaler:
         return "The program scales gradients itself (GradScaler)."
@@ -122,7 +114,7 @@ def _unscalable(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """bfloat16, or what the GPU has in its place."""
+    """Return bfloat16, or what the GPU has in its place."""
     return [{"dtype": low_precision(recording) or "bfloat16"}]
 
 
@@ -156,7 +148,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The context to open around forward and loss, and the scaler that float16 needs.
+    """Return the context to open around forward and loss, and the scaler that float16 needs.
 
     A Trainer of a library is asked for it in its own words.
     """
@@ -192,7 +184,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where forward and backward are not in one function."""
+    """Return the same as a source edit; none if forward and backward are not in one function."""
     dtype = settings.get("dtype", "bfloat16")
     context = f"torch.autocast(device_type={{device}}, dtype=torch.{dtype})"
     around = around_forward(recording, context)
@@ -207,7 +199,7 @@ _OLDER = "before Ampere (V100, T4): torch.float16, which needs torch.amp.GradSca
 
 
 def advice(recording: Recording) -> str | None:
-    """For traces: the code for the GPU that was recorded; None: it has no 16-bit tensor cores."""
+    """Return the code for the GPU of a trace; None: it has no 16-bit tensor cores."""
     capability = compute_capability(recording)
     device = "cuda" if recording.has_gpu else "cpu"
     if capability is not None and capability < _FIRST_TENSOR_CORES:

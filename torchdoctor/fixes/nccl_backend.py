@@ -3,20 +3,17 @@
 What it does
 ------------
 Makes the process group with the backend "cpu:gloo,cuda:nccl": tensors on GPUs are sent by NCCL,
-and those on CPUs (a list of names, a barrier of the data set's) by gloo as before. Where no tensor
-on a CPU is ever sent, "nccl" alone does the same.
+those on CPUs by gloo as before. If no tensor on a CPU is ever sent, "nccl" alone does the same.
 
 Why it helps
 ------------
 gloo copies each tensor from the GPU to host memory, sends it, adds on the CPU and copies back. NCCL
-sends from one GPU's memory to another's over NVLink, PCIe or the network card, and runs beside the
-backward pass.
+sends from one GPU's memory to another's and runs beside the backward pass.
 
 Risks
 -----
 NCCL needs a GPU for each process: two processes on one GPU are an error. Sums are made in another
-order, so losses differ by rounding. A rank that does not take part in a collective makes the others
-wait, as with gloo, until a longer timeout. There is no NCCL on Windows.
+order, so losses differ by rounding. There is no NCCL on Windows.
 
 Make it permanent
 -----------------
@@ -45,14 +42,14 @@ _BACKEND = "cpu:gloo,cuda:nccl"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     if backend_by_host(recording) is None:
         return "No tensors of GPUs are sent between processes by gloo or MPI."
     return None
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call, and what has to stand before it."""
+    """Return the call, and what has to stand before it."""
     where = place(recording, recording.main.backend_location, "where the process group is made")
     return (
         f'{where}  init_process_group(backend="{_BACKEND}", ...)\n'
@@ -61,7 +58,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The argument of the call; [] where its place is unknown."""
+    """Return the argument of the call; [] where its place is unknown."""
     place = recording.main.backend_location
     return call_edits(recording, place, "init_process_group", {"backend": _BACKEND})
 

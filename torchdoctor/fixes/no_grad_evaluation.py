@@ -2,16 +2,14 @@
 
 What it does
 ------------
-Runs the forward pass of a module in evaluation mode under `torch.no_grad()`, when the program
-evaluates with gradients on. A module is left alone when a gradient flows back into its evaluation
-output (training with frozen batch normalization, a perceptual loss), or when its inputs need
-gradients.
+Runs the forward pass of a module in evaluation mode under `torch.no_grad()`. A module is left alone
+if a gradient flows back into its evaluation output (frozen batch normalization, a perceptual loss),
+or if its inputs need gradients.
 
 Why it helps
 ------------
-With gradients on, autograd builds a graph and keeps every activation that a backward pass would
-need. An evaluation never makes that pass: the time and, above all, the memory are wasted. The
-memory saved may allow a larger batch for evaluation.
+With gradients on, autograd builds a graph and keeps every activation for a backward pass that an
+evaluation never makes. The memory saved may allow a larger batch for evaluation.
 
 Risks
 -----
@@ -45,7 +43,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to change, or it must not be changed."""
+    """Return why there is nothing to change, or it must not be changed."""
     evaluating = [m for m in recording.main.models if m.eval_forwards_with_grad]
     if not any(m.eval_forwards for m in recording.main.models):
         if recording.steps is not None and recording.steps.program_ended:
@@ -129,7 +127,7 @@ def _watch_next_output(torch: Any, module: Any, output_watch: _Watched) -> None:
 
 
 def _flat(value: Any) -> Any:
-    """Every leaf of nested tuples, lists, dictionaries and objects with their own fields."""
+    """Return every leaf of nested tuples, lists, dictionaries and objects with their own fields."""
     if isinstance(value, (tuple, list)):
         for item in value:
             yield from _flat(item)
@@ -141,7 +139,7 @@ def _flat(value: Any) -> Any:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Where to turn gradients off."""
+    """Return where to turn gradients off."""
     lines = []
     for model in _changed(recording):
         where = place(recording, model.eval_with_grad_location, "where it is evaluated")

@@ -2,16 +2,15 @@
 
 What it does
 ------------
-Where the model's first input is far from mean 0 and deviation 1, it gives the numbers to subtract
-and divide by, for each channel of images and each column of tables; where a deep convolutional
-model has no normalization layer, it says where they go. In a trial launch the batches are
-normalized before the model sees them, and the losses of launches with and without are compared.
-Layers between convolutions cannot be put into a program that runs.
+If the model's first input is far from mean 0 and deviation 1, the fix gives the numbers to subtract
+and divide by, for each channel of images and each column of tables. If a deep convolutional model
+has no normalization layer, it says where they go. In a trial launch the batches are normalized
+before the model sees them, and losses are compared. Layers cannot be put into a running program.
 
 Why it helps
 ------------
-Both are about how many steps training needs. With inputs of one scale, and activations that stay at
-it, one learning rate suits all layers and can be higher.
+Both change how many steps training needs. With inputs and activations of one scale, one learning
+rate suits all layers and can be higher.
 
 Risks
 -----
@@ -47,7 +46,7 @@ _MOST_SHOWN = 8  # channels
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not advised."""
+    """Return why it is not advised."""
     if not recording.main.analysed_steps:
         return "The model's inputs were not looked at: that needs steps after the profiler window."
     if not _input(recording) and not _deep(recording):
@@ -56,7 +55,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _passed_over(recording: Recording) -> str:
-    """Why inputs are left as they are, with their figures."""
+    """Return why inputs are left as they are, with their figures."""
     mean, std = recording.main.input_mean, recording.main.input_std
     if mean is None or std is None:
         return "The model's first input has no mean: it is token numbers, or no tensor was seen."
@@ -80,7 +79,7 @@ def _deep(recording: Recording) -> bool:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Mean and deviation to normalize the inputs by, of each channel where there are several."""
+    """Return mean and deviation to normalize by, of each channel if there are several."""
     if not _input(recording):
         return [{}]
     channels = _channels(recording)
@@ -90,7 +89,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _channels(recording: Recording) -> list[tuple[float, float]]:
-    """Mean and deviation by channel; a channel that is always the same is only shifted."""
+    """Return mean and deviation by channel; a channel that is always the same is only shifted."""
     channels = recording.main.input_channels
     if not all(abs(m) < float("inf") and s < float("inf") for m, s in channels):
         return []
@@ -102,7 +101,7 @@ def _rounded(value: float) -> float:
 
 
 def untriable(recording: Recording) -> str | None:
-    """Why a run cannot show anything of it."""
+    """Return why a run cannot show anything of it."""
     if not _input(recording):
         return "Batch normalization between convolutions cannot be put into a program that runs."
     if len(training_models(recording)) > 1:
@@ -152,7 +151,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The numbers, or the layers."""
+    """Return the numbers, or the layers."""
     lines = []
     if _input(recording):
         mean, std = recording.main.input_mean, recording.main.input_std

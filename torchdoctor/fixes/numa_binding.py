@@ -42,7 +42,7 @@ _NODES = "/sys/devices/system/node"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to bind to."""
+    """Return why there is nothing to bind to."""
     nodes = recording.environment.numa_nodes
     if nodes is None:
         return "How many memory nodes the machine has is not known."
@@ -54,7 +54,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The first node; several ranks take the next ones."""
+    """Return the first node; several ranks take the next ones."""
     return [{"node": 0}]
 
 
@@ -75,7 +75,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def _numbers(text: str) -> set[int]:
-    """ "0-3,8" -> {0, 1, 2, 3, 8}."""
+    """Return the numbers of a list such as "0-3,8"."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -85,7 +85,7 @@ def _numbers(text: str) -> set[int]:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The command, bound."""
+    """Return the command, bound."""
     node, command = settings["node"], " ".join(recording.workload.command)
     return f"numactl --cpunodebind={node} --membind={node} {command}"
 

@@ -2,17 +2,15 @@
 
 What it does
 ------------
-Nothing to the program's training. After the profiler window, where nothing else is timed, the
-matrix products and convolutions that take most and have uneven sizes run alone on the program's
-device beside the same ones padded, by turns; the figures are in the offer. It names the layers
-whose sizes are no multiple of 8, and the next one that is.
+Times the largest matrix products and convolutions of uneven size alone on the program's device,
+beside the same ones padded. It names the layers whose sizes are no multiple of 8, the next size
+that is, and the measured gain. Training stays untouched.
 
 Why it helps
 ------------
 Tensor cores work on tiles of 8 or 16 by 16 numbers of 16 bits. A product whose rows do not begin at
-a multiple of 16 bytes takes another kernel, which can be several times slower; padding costs a few
-unused columns. A CPU has vector registers of up to 64 bytes and libraries that handle the rest
-well: there it mostly gains nothing, which is then said with the figures.
+a multiple of 16 bytes takes another kernel, which can be several times slower. A CPU handles uneven
+sizes well and mostly gains nothing.
 
 Risks
 -----
@@ -49,7 +47,7 @@ _NAMED = 3
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     timed = padding_gains(recording)
     if timed and not any(product.worthwhile for product in timed):
         return f"Padded, the program's own products gain too little: {timed[0].text}."
@@ -63,7 +61,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Each layer with the sizes to give it."""
+    """Return each layer with the sizes to give it."""
     tile = 64 if (compute_capability(recording) or (0, 0)) >= (8, 0) else 8
     lines = [product.text for product in padding_gains(recording) if product.worthwhile]
     if not recording.has_gpu:
@@ -77,7 +75,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def advice(recording: Recording) -> str:
-    """For traces, which know the sizes of a product, and not which variable they come from."""
+    """Return advice for traces, which know sizes but not the variables they come from."""
     work = recording.trace.matrix_work if recording.trace else None
     advice_by_size: dict[tuple[str, int, int], str] = {}
     for product in work.products if work else []:
@@ -94,7 +92,7 @@ def advice(recording: Recording) -> str:
 
 
 def _origin(operator: str, dimension: str) -> str:
-    """What such a size mostly is, as far as the operator tells."""
+    """Return what such a size mostly is, as far as the operator tells."""
     if "bmm" in operator or "attention" in operator:
         return (
             "In attention this is the length of a sequence or the size of a head; pad sequences "

@@ -2,23 +2,21 @@
 
 What it does
 ------------
-Sets `persistent_workers=True` of the training DataLoader. Without it, every `for batch in loader`
-starts all worker processes anew and ends them when the epoch is over. Where the loader has no
-workers yet but epochs are short, workers and their persistence are tried together.
+Sets `persistent_workers=True` of the training DataLoader. Without it, every epoch starts all worker
+processes anew. If the loader has no workers yet but epochs are short, workers and their persistence
+are tried together.
 
 Why it helps
 ------------
-Starting a worker takes from milliseconds (fork) to seconds (spawn: the interpreter starts and
-imports torch again), and the first batch of the epoch then waits until the queues are filled. With
-short epochs this happens all the time. Persistent workers also keep what the dataset has opened
-and cached.
+Starting a worker takes milliseconds (fork) to seconds (spawn), and the first batch of each epoch
+waits until the queues are filled. Persistent workers also keep what the dataset has opened and
+cached.
 
 Risks
 -----
-Samples and their order stay the same. The workers' copy of the dataset stays the same too: what
-the training process changes in the dataset between epochs (a curriculum, an epoch number set on
-the dataset) no longer reaches them, and the random state of a worker goes on instead of being
-seeded anew each epoch, so random augmentation draws other numbers. Their memory stays in use
+Samples and their order stay the same. What the training process changes in the dataset between
+epochs (a curriculum, an epoch number) no longer reaches the workers. Their random state goes on
+instead of being seeded anew, so random augmentation draws other numbers. Their memory stays in use
 between epochs.
 
 Make it permanent
@@ -50,7 +48,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why keeping workers alive cannot apply or cannot gain."""
+    """Return why keeping workers alive cannot apply or cannot gain."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so there are no workers to keep."
@@ -75,13 +73,13 @@ def refuses(recording: Recording) -> str | None:
 
 
 def includes(recording: Recording) -> tuple[str, ...]:
-    """A loader without workers gets them here as well."""
+    """Return loader-workers if the loader has none: it gets them here as well."""
     loaders = training_loaders(recording)
     return ("loader-workers",) if loaders and not loaders[0].num_workers else ()
 
 
 def doubt(recording: Recording) -> str | None:
-    """What the dataset changes in itself, which persistent workers would not forget."""
+    """Return what the dataset changes in itself, which persistent workers would not forget."""
     loaders = training_loaders(recording)
     changes = changes_itself(recording)
     if changes is None or not loaders[0].num_workers:
@@ -93,7 +91,7 @@ def doubt(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The loader's own number of workers; where it has none, the one that should keep up."""
+    """Return the loader's own number of workers; where it has none, the one that should keep up."""
     loader = training_loaders(recording)[0]
     target = loader_target(recording)
     if loader.num_workers:
@@ -102,7 +100,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def together(settings: dict[str, Any], recording: Recording) -> dict[str, dict[str, Any]]:
-    """The same company as workers alone have."""
+    """Return the same company as workers alone have."""
     return loader_workers.together(settings, recording)
 
 

@@ -2,23 +2,20 @@
 
 What it does
 ------------
-Sets `pin_memory=True` of the training DataLoader, and makes the copies of its batches to the GPU
-(`Tensor.to`, `Tensor.cuda`) non-blocking. Only tensors that the loader itself has pinned are
-treated so, and only on their way to the GPU, never back.
+Sets `pin_memory=True` of the training DataLoader, and makes the copies of its pinned batches to the
+GPU (`Tensor.to`, `Tensor.cuda`) non-blocking. Copies back from the GPU stay as they are.
 
 Why it helps
 ------------
-The GPU cannot read ordinary memory, which the system may move or swap out: the driver first copies
-such a tensor into a page-locked buffer, in pieces, with the processor, while the program waits.
-From pinned memory the GPU's copy engine reads by itself, at the full speed of the bus; and with
-`non_blocking=True` the program goes on and prepares the next work meanwhile.
+The GPU cannot read ordinary memory: the driver first copies such a tensor into a page-locked
+buffer, in pieces, while the program waits. The GPU's copy engine reads pinned memory at the full
+speed of the bus, and with `non_blocking=True` the program prepares the next work meanwhile.
 
 Risks
 -----
-None for the result: work on the same CUDA stream is ordered after the copy. Whoever changes a
-batch in place on the CPU right after copying it must synchronise first. A non-blocking copy from
-the GPU to the CPU would be wrong without synchronising: this fix makes none. Pinned memory cannot
-be swapped out, and pinning takes a thread of the training process.
+None for the result: work on the same CUDA stream is ordered after the copy. Code that changes a
+batch in place on the CPU right after copying it must synchronise first. Pinned memory cannot be
+swapped out, and pinning takes a thread of the training process.
 
 Make it permanent
 -----------------
@@ -54,7 +51,7 @@ _MARK = "_torchdoctor_pinned_by_loader"
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why pinning cannot apply or cannot gain."""
+    """Return why pinning cannot apply or cannot gain."""
     if not recording.has_gpu:
         return (
             "The program does not train on a CUDA GPU, and pinned memory only helps copies to one."
@@ -75,7 +72,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def _holds_nobody(recording: Recording) -> bool:
-    """Whether a trace shows what pinning could save, and that it is next to nothing."""
+    """Return True if a trace shows what pinning could save, and that it is next to nothing."""
     trace, steps = recording.trace, recording.steps
     if trace is None or trace.pageable_wait_s is None or not trace.step_s:
         return False
@@ -84,13 +81,13 @@ def _holds_nobody(recording: Recording) -> bool:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    """Pinned memory helps copies to a GPU that hold the host."""
+    """Return True if copies to a GPU hold the host, which pinned memory would end."""
     waits_s, step_s = trace.pageable_wait_s, trace.step_s
     return trace.has_device and not (step_s and waits_s is not None and waits_s < _WORTH * step_s)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The training loader."""
+    """Return the training loader."""
     return [loader_target(recording)]
 
 
@@ -155,7 +152,7 @@ def _not_blocking(torch: Any, name: str, program: Any) -> Any:
 
 
 def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether `to` or `cuda` goes to the GPU, with non_blocking not given by position."""
+    """Return True if `to` or `cuda` goes to the GPU, with non_blocking not given by position."""
     if name == "cuda":
         return len(args) < 2
     target = args[0] if args else kwargs.get("device", kwargs.get("other"))
@@ -169,7 +166,7 @@ def _goes_to_cuda(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where; and how to copy."""
+    """Return the argument to set, and where; and how to copy."""
     call = loader_call(recording, pin_memory=True)
     if trainer_call(recording, {"pin_memory": True}) is not None:
         return call  # which copies the batches itself
@@ -177,7 +174,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The loader's argument and the copies in the loop; empty where a library makes these."""
+    """Return the loader's argument and the copies in the loop; none if a library makes these."""
     calls = [passes.forward[0] for passes in recording.main.passes if passes.forward]
     pinned = loader_edits(recording, pin_memory=True)
     if not calls or not pinned:

@@ -70,7 +70,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     main = recording.main
     if not recording.has_gpu or max(len(main.devices), main.world_size or 1) < 2:
         return "The program sees fewer than two GPUs."
@@ -82,7 +82,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The lines, with the program's own command."""
+    """Return the lines, with the program's own command."""
     page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
     lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
     return lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))

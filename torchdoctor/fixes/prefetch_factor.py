@@ -47,7 +47,7 @@ _WORTH_TRYING = (4, 8)
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why a longer queue cannot apply or cannot gain."""
+    """Return why a longer queue cannot apply or cannot gain."""
     loaders = training_loaders(recording)
     if not loaders:
         return "The training loop uses no torch DataLoader, so nothing is prefetched."
@@ -67,14 +67,14 @@ def refuses(recording: Recording) -> str | None:
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Longer queues than today's."""
+    """Return longer queues than today's."""
     today = training_loaders(recording)[0].prefetch_factor or _DEFAULT
     target = loader_target(recording)
     return [{"prefetch_factor": n, **target} for n in _WORTH_TRYING if n > today]
 
 
 def ladder(recording: Recording) -> dict[str, Any]:
-    """Up to 32 batches a worker: memory is what they cost."""
+    """Return the range to search: up to 32 batches a worker, which cost memory."""
     today = training_loaders(recording)[0].prefetch_factor or _DEFAULT
     return {"setting": "prefetch_factor", "least": 1, "most": max(32, today), "today": today}
 
@@ -98,12 +98,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The argument to set, and where."""
+    """Return the argument to set, and where."""
     return loader_call(recording, prefetch_factor=settings["prefetch_factor"])
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where the place is not known."""
+    """Return the same as a source edit; none if the place is not known."""
     return loader_edits(recording, prefetch_factor=settings["prefetch_factor"])
 
 

@@ -43,7 +43,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to release."""
+    """Return why there is nothing to release."""
     main = recording.main
     if main.analysed_steps < ANALYSED_STEPS:  # kept graphs are looked for at the last one
         return (
@@ -64,12 +64,12 @@ def _sums(recording: Recording) -> list[KeptGraph]:
 
 
 def by_hand(recording: Recording) -> bool:
-    """Whether nothing of it can be changed at run time."""
+    """Return True if nothing of it can be changed at run time."""
     return not _sums(recording)
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The lines that add to a sum."""
+    """Return the lines that add to a sum."""
     places = [
         [graph.location.file, graph.location.line]
         for graph in _sums(recording)
@@ -106,12 +106,12 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def location(recording: Recording) -> Location | None:
-    """The line that keeps a graph."""
+    """Return the line that keeps a graph."""
     return next((x.location for x in recording.main.kept_graphs if x.location), None)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to write at each line."""
+    """Return what to write at each line."""
     lines = []
     for graph in recording.main.kept_graphs:
         where = place(recording, graph.location, "where it is kept")
@@ -125,7 +125,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """`.detach()` at the lines that are known."""
+    """Return `.detach()` at the lines that are known."""
     return [
         DetachEdit(file=graph.location.file, line=graph.location.line, name=graph.name)
         for graph in recording.main.kept_graphs

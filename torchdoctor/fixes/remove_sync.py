@@ -2,16 +2,15 @@
 
 What it does
 ------------
-At run time: `torch.cuda.empty_cache()` and `torch.cuda.synchronize()` in the training process do
-nothing. A value that the program reads (`.item()`, `.cpu()`, `print(loss)`, `if loss > x`) can only
-be taken out in the source, because the program needs it for something: each such line is named with
-its time, and the plain case, a sum that is only printed, is an edit.
+In the trial, `torch.cuda.empty_cache()` and `torch.cuda.synchronize()` do nothing. A value that the
+program reads (`.item()`, `.cpu()`, `print(loss)`) can only be taken out in the source: each such
+line is named with its time, and a sum that is only printed is an edit.
 
 Why it helps
 ------------
-The host queues kernels ahead of the GPU. To read a value it has to wait until the GPU has computed
-it; by then the queue is empty, and the GPU waits for the host in turn. `empty_cache` gives memory
-back to the driver that the next step has to ask for again.
+The host queues kernels ahead of the GPU. To read a value it waits until the GPU has computed it; by
+then the queue is empty, and the GPU waits in turn. `empty_cache` gives memory back to the driver
+that the next step has to ask for again.
 
 Risks
 -----
@@ -48,7 +47,7 @@ _SUMMED = re.compile(r"([A-Za-z_]\w*)\s*\+=.*\.item\(\)")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to remove."""
+    """Return why there is nothing to remove."""
     if not recording.has_gpu:
         return "The model trains on the CPU, where nothing waits for a GPU."
     if not recording.main.analysed_steps:
@@ -65,12 +64,12 @@ def _waits(recording: Recording) -> list[TensorCall]:
 
 
 def by_hand(recording: Recording) -> bool:
-    """Whether the program needs every value that it waits for."""
+    """Return True if the program needs every value that it waits for."""
     return not any(call.name in _NOT_NEEDED for call in _waits(recording))
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The calls that nobody needs."""
+    """Return the calls that nobody needs."""
     names = {call.name for call in _waits(recording)} & set(_NOT_NEEDED)
     return [{"calls": sorted(names)}] if names else []
 
@@ -92,7 +91,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to do at each line."""
+    """Return what to do at each line."""
     lines = []
     for call in _waits(recording):
         where = place(recording, call.location, "where it waits")
@@ -107,7 +106,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The calls that nobody needs; where there are none, sums that are only shown."""
+    """Return the calls that nobody needs; where there are none, sums that are only shown."""
     made: list[Edit] = []
     for call in _waits(recording):
         file, line = call.location.file, call.location.line

@@ -8,14 +8,13 @@ been the default since PyTorch 2.0, so this concerns programs that ask for zeros
 Why it helps
 ------------
 Filling with zeros writes every gradient once, and the backward pass then reads and adds to it.
-With None, the backward pass writes the gradient directly, and its memory can serve for something
-else meanwhile.
+With None, the backward pass writes the gradient directly.
 
 Risks
 -----
-The same numbers, with two exceptions. A parameter that gets no gradient in a step is skipped by
-the optimizer, where a gradient of zeros would still have moved it by momentum and weight decay.
-And code that reads `parameter.grad` right after `zero_grad()` finds None.
+The same numbers, with two exceptions. A parameter without a gradient in a step is skipped, although
+momentum and weight decay would have moved it. Code that reads `parameter.grad` right after
+`zero_grad()` finds None.
 
 Make it permanent
 -----------------
@@ -40,7 +39,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to change."""
+    """Return why there is nothing to change."""
     if recording.main.flags.zero_grad_to_zero == 0:
         return "Nothing calls zero_grad(set_to_none=False): gradients are set to None already."
     return None
@@ -63,18 +62,18 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def location(recording: Recording) -> Location | None:
-    """Where gradients are set to zero."""
+    """Return where gradients are set to zero."""
     return recording.main.flags.zero_grad_location
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call to change, and where."""
+    """Return the call to change, and where."""
     where = place(recording, recording.main.flags.zero_grad_location, "where it is called")
     return f"{where}  zero_grad(set_to_none=True)"
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where the place is not known."""
+    """Return the same as a source edit; none if the place is not known."""
     location = recording.main.flags.zero_grad_location
     if location is None:
         return []

@@ -56,7 +56,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     main = recording.main
     if not recording.has_gpu:
         return "The program sees fewer than two GPUs."
@@ -68,7 +68,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The commands for two machines like this one."""
+    """Return the commands for two machines like this one."""
     own = program(recording)
     return "\n".join(
         [

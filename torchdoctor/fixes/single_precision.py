@@ -3,23 +3,21 @@
 What it does
 ------------
 Names each line that asks for float64 (the model, the default type, NumPy arrays that become
-tensors), and what to write there instead. Where every such line is certain, it is an edit.
+tensors), and what to write there instead. If every such line is certain, it is an edit.
 
 Why it helps
 ------------
-A CPU computes twice as many float32 numbers at once, and they take half the memory and half of its
-bandwidth; its library for convolutions (oneDNN) has none in float64. GPUs for data centres (V100,
-A100, H100) compute twice as many, all others 32 to 64 times as many. TF32 and 16-bit precision,
-which build on float32, become possible besides.
+A CPU computes twice as many float32 numbers at once, in half the memory, and oneDNN has no
+convolutions in float64. GPUs for data centres compute twice as many, all others 32 to 64 times as
+many. TF32 and 16-bit precision become possible besides.
 
 Risks
 -----
 float32 has 24 significant bits instead of 53: losses differ by about 1e-7 at first. Networks train
-to the same quality. Do not do it where the digits are the point: solvers and simulations, Cholesky
-factors of nearly singular matrices (Gaussian processes), higher derivatives in physics-informed
-networks, L-BFGS driven to many digits, checks of gradients: compare what you publish once.
-Code that multiplies the output with float64 matrices of its own needs them in float32 too. With
-the same seed, random numbers in float32 are others than in float64.
+to the same quality. Stay with float64 if the digits are the point: solvers and simulations,
+Cholesky factors of nearly singular matrices, higher derivatives, L-BFGS, gradient checks. Code that
+multiplies the output with float64 matrices of its own needs them in float32 too. With the same
+seed, random numbers in float32 differ from those in float64.
 
 Make it permanent
 -----------------
@@ -52,7 +50,7 @@ _MOST_CALLS = 16  # that the probe keeps
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to convert, or float64 is meant."""
+    """Return why there is nothing to convert, or float64 is meant."""
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen."
@@ -66,13 +64,13 @@ def refuses(recording: Recording) -> str | None:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    """Products in float64 are seen."""
+    """Return True if the trace has matrix products in float64."""
     products = trace.matrix_work.products if trace.matrix_work is not None else []
     return any(product.precision == "float64" for product in products)
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """Each line that asks for float64, and what to write; the rest in general."""
+    """Return each line that asks for float64, and what to write; the rest in general."""
     lines = []
     for call in recording.main.double_calls:
         where = place(recording, call.location, "where it is called")
@@ -90,7 +88,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The lines that ask for float64, and the loops whose batches are; empty where one is unsure.
+    """Return edits of the lines that ask for float64, and of the loops; none if one is unsure.
 
     Batches of a data set of the program's own may be made of arrays that no line converts.
     """
@@ -112,7 +110,7 @@ def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
 
 
 def _loops(recording: Recording) -> list[Edit]:
-    """The loops that hand a batch to the model, in the file with the training loop."""
+    """Return the loops that hand a batch to the model, in the file with the training loop."""
     leaves = double_leaves(recording)
     casts: dict[tuple[str, int], Edit] = {}
     for model in double_models(recording):

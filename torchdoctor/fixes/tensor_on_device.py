@@ -2,22 +2,20 @@
 
 What it does
 ------------
-At the lines seen: a tensor that a factory (`torch.zeros`, `torch.arange`, ...) made on the CPU and
-that was then moved is made on that device at once; and a tensor that is moved again although nobody
-wrote to it since is answered by the copy that is already there, as long as nobody wrote to that
-copy either.
+A tensor that a factory (`torch.zeros`, `torch.arange`, ...) made on the CPU and that was then moved
+is made on that device at once. A tensor that is moved again, although nothing wrote to it since, is
+answered by the copy that is already there.
 
 Why it helps
 ------------
-Each such move is a copy from ordinary (pageable) host memory, which holds the host until it is
-done, and a GPU that waits for the host meanwhile. Filling a tensor on the device is one short
-kernel.
+Each such move is a copy from pageable host memory, which holds the host until it is done. Filling a
+tensor on the device is one short kernel.
 
 Risks
 -----
 Random tensors are left alone: a device's random numbers differ. `arange` and `linspace` of floating
-point may differ in the last bit between devices. Code between the two lines that needs the tensor
-on the CPU (`.numpy()`) would fail; the trial shows that.
+point may differ in the last bit. Code between the two lines that needs the tensor on the CPU
+(`.numpy()`) would fail; the trial shows that.
 
 Make it permanent
 -----------------
@@ -47,7 +45,7 @@ from torchdoctor.words.specs import Example, FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is nothing to move."""
+    """Return why there is nothing to move."""
     if not recording.main.analysed_steps:
         return "Moves to a device were not looked at: that needs steps after the profiler window."
     if not _calls(recording):
@@ -60,12 +58,12 @@ def _calls(recording: Recording) -> list[TensorCall]:
 
 
 def by_hand(recording: Recording) -> bool:
-    """Whether only random tensors, or lines of libraries, are among them."""
+    """Return True if only random tensors, or lines of libraries, are among them."""
     return not any(call.sure for call in _calls(recording))
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The lines: of the factories with their names, and of the moves."""
+    """Return the lines of the factories with their names, and of the moves."""
     sure = [call for call in _calls(recording) if call.sure]
     if not sure:
         return []
@@ -86,18 +84,18 @@ class _Moves:
         self.copies: dict[Any, Any] = {}
 
     def place(self, frame: Any) -> tuple[str, int] | None:
-        """The line, where it is one of those."""
+        """Return the line, where it is one of those."""
         if frame.f_lineno not in self.numbers:
             return None
         return os.path.realpath(frame.f_code.co_filename), frame.f_lineno
 
     def maker_of(self, tensor: Any) -> Any:
-        """The line that made a tensor, if it is one of those."""
+        """Return the line that made a tensor, if it is one of those."""
         reference, where = self.fresh.pop(id(tensor), (None, None))
         return where if reference is not None and reference() is tensor else None
 
     def copy_of(self, where: Any, source: Any, arguments: Any) -> Any:
-        """The copy that this line made of the same tensor, where neither was written to."""
+        """Return the copy that this line made of the same tensor, where neither was written to."""
         reference, version, asked, copy, copy_version = self.copies.get(where, (None,) * 5)
         if reference is None or reference() is not source or asked != arguments:
             return None
@@ -159,7 +157,7 @@ def _simple(torch: Any, args: Any, kwargs: Any) -> bool:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to write at each line."""
+    """Return what to write at each line."""
     lines = []
     for call in _calls(recording):
         where = place(recording, call.location, "where it is made")
@@ -175,7 +173,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Factories whose tensors are moved in the same expression."""
+    """Return edits of factories whose tensors are moved in the same expression."""
     calls = [call for call in _calls(recording) if call.sure]
     if any(call.kind == "moved-again" for call in calls):
         return []  # half of what was measured is no patch for it

@@ -46,7 +46,7 @@ _LEAST_CAPABILITY = (8, 0)  # the first with TF32
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why TF32 cannot apply or cannot gain."""
+    """Return why TF32 cannot apply or cannot gain."""
     if not recording.has_gpu:
         return "The program does not train on a CUDA GPU, and TF32 is a format of its tensor cores."
     capability = compute_capability(recording)
@@ -90,7 +90,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The switch as the script's first statement; convolutions' where the program turned it off."""
+    """Return the switch as a statement, and that of convolutions if the program turned it off."""
     script, flags = recording.workload.script, recording.main.flags
     if script is None:
         return []

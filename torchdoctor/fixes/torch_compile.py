@@ -2,35 +2,29 @@
 
 What it does
 ------------
-Calls `module.compile()` on each root module that trains. At its first forward and backward,
-TorchDynamo captures the operators that the Python code calls, and TorchInductor generates fused
-kernels for them (Triton on a GPU, C++ on a CPU). The object stays the same module of the same
-class. Tried too, each where it could help:
+Calls `module.compile()` on each root module that trains. TorchDynamo captures its operators at the
+first forward and backward, and TorchInductor generates fused kernels (Triton on a GPU, C++ on a
+CPU). Further settings are tried if they could help:
 
-- `mode="reduce-overhead"` on a GPU, with inputs of one size: the step is replayed as a CUDA graph;
-- `mode="max-autotune-no-cudagraphs"` on a GPU whose matrix products take a good part of the step:
-  several kernels are timed for each of them, which takes minutes;
-- `dynamic=True` where the sizes of the inputs vary: one compilation for all sizes;
-- the repeated blocks alone (a transformer's layers), from torch 2.5 on: they are compiled once
-  for all of them, so that compiling takes a fraction of the time.
+- `mode="reduce-overhead"` on a GPU with inputs of one size: the step is replayed as a CUDA graph;
+- `mode="max-autotune-no-cudagraphs"` on a GPU whose matrix products take a good part of the step;
+- `dynamic=True` if the sizes of the inputs vary: one compilation for all sizes;
+- the repeated blocks alone (a transformer's layers), from torch 2.5 on: compiling takes less time.
 
-The trial reads from torch what compiling took, where graphs broke and why it compiled again, and
-the report names the lines.
+The report says how long compiling took, and at which lines graphs broke or were compiled again.
 
 Why it helps
 ------------
-Chains of pointwise operators become one kernel that reads and writes memory once, and Python and
-the dispatcher are no longer between any two operators. It pays most where a step consists of many
-small operators, and least where a few large matrix products take the time.
+Chains of pointwise operators become one kernel that reads and writes memory once, and neither
+Python nor the dispatcher stands between two operators. It pays most if a step consists of many
+small operators, and least if a few large matrix products take the time.
 
 Risks
 -----
-Compilation takes from seconds to minutes, once per process and again for shapes that it has not
-seen: the report counts it as a cost of its own and says after how many steps it has paid for
-itself. Results differ by rounding, and dropout draws other numbers than in eager mode. Code that
-depends on Python side effects may behave differently; what cannot be captured breaks the graph
-and runs as before. On the CPU a C++ compiler is needed, on the GPU Triton. A small model on a CPU
-can become slower.
+Compilation takes seconds to minutes, once per process and again for new shapes: the report says
+after how many steps it has paid for itself. Results differ by rounding, and dropout draws other
+numbers. Code with Python side effects may behave differently. On the CPU a C++ compiler is needed,
+on the GPU Triton. A small model on a CPU can become slower.
 
 Make it permanent
 -----------------
@@ -79,7 +73,7 @@ _INLINED = (2, 5)  # torch from which on blocks of one class share what was comp
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why compiling cannot apply or cannot gain."""
+    """Return why compiling cannot apply or cannot gain."""
     models = training_models(recording)
     if recording.processes and not models:
         return "No forward pass of a module in training mode was seen to compile."
@@ -104,14 +98,14 @@ def _has_cpp_compiler() -> bool:
 
 
 def suits(trace: TraceStatistics) -> bool:
-    """Where nothing was compiled yet."""
+    """Return True if nothing in the trace was compiled."""
     return not any(
         "triton" in x.name.lower() or "CompiledFunction" in x.name for x in trace.operators
     )
 
 
 def settings(recording: Recording) -> list[dict[str, Any]]:
-    """The default mode, and what the model, its inputs and the device give reason for."""
+    """Return the default mode, and what the model, its inputs and the device give reason for."""
     models = training_models(recording)
     varies = any(len(model.input_shapes) >= _MANY_SIZES for model in models)
     block = max((m for m in models), key=lambda m: m.repeated_blocks, default=None)
@@ -174,7 +168,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 def _options(settings: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `compile`."""
+    """Return the arguments of `compile`."""
     mode, options = settings.get("mode", "default"), {}
     if mode != "default":
         options["mode"] = mode
@@ -223,7 +217,7 @@ def _has_triton() -> bool:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The call to add."""
+    """Return the call to add."""
     asked = trainer_call(recording, {"compile": True})
     if asked is not None:
         return asked
@@ -233,7 +227,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def _statement(settings: dict[str, Any], recording: Recording, model: str, block: str) -> str:
-    """What compiles the model of this name; `block` goes through its repeated blocks."""
+    """Return what compiles the model of this name; `block` goes through its repeated blocks."""
     options = _written(settings)
     if settings.get("blocks"):
         return (
@@ -245,7 +239,7 @@ def _statement(settings: dict[str, Any], recording: Recording, model: str, block
 
 
 def _plainly(model: str, options: str) -> str:
-    """For nn.Sequential and its like, which compile() in place leaves as they are.
+    """Return the call for nn.Sequential and its like, which compile() in place leaves as they are.
 
     `model = torch.compile(model)` would put "_orig_mod." before every name in a checkpoint.
     """
@@ -258,7 +252,7 @@ def _is_plain(recording: Recording) -> bool:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """The same as a source edit; empty where the model has no name outside the loop."""
+    """Return the same as a source edit; none if the model has no name outside the loop."""
     return before_training(recording, _statement(settings, recording, "{model}", "repeated_block"))
 
 

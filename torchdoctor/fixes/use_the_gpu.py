@@ -40,7 +40,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why it is not offered."""
+    """Return why it is not offered."""
     if recording.has_gpu:
         return "The model trains on a GPU already."
     if not recording.environment.gpus:
@@ -49,7 +49,7 @@ def refuses(recording: Recording) -> str | None:
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """The lines, with the places that are known."""
+    """Return the lines, with the places that are known."""
     lines = []
     if recording.main.cuda is None:
         lines.append("install a torch that was built with CUDA: pytorch.org/get-started/locally")

@@ -45,7 +45,7 @@ _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
 
 
 def refuses(recording: Recording) -> str | None:
-    """Why there is no loop to replace."""
+    """Return why there is no loop to replace."""
     if recording.main.analysed_steps == 0:
         return "Which lines go through tensors element by element was not looked at."
     if not _loops(recording):
@@ -61,13 +61,13 @@ def _loops(recording: Recording) -> list[TensorCall]:
 
 
 def location(recording: Recording) -> Location | None:
-    """The loop that takes longest."""
+    """Return the loop that takes longest."""
     loops = _loops(recording)
     return loops[0].location if loops else None
 
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
-    """What to write in place of each loop's line."""
+    """Return what to write in place of each loop's line."""
     lines = []
     for loop in _loops(recording)[:_NAMED]:
         lines.append(f"{place(recording, loop.location, 'the loop')}  {loop.text}")

@@ -20,7 +20,7 @@ _COPIES = ("tolist", "cpu")
 
 
 def share(recording: Recording) -> float | None:
-    """As the check sync-in-step counts it; on a CPU what reading values takes by the trace."""
+    """Return the wait for the GPU; on a CPU the time of reading values, by the trace."""
     trace = recording.trace
     if trace is None or not trace.step_s:
         return None
@@ -34,7 +34,7 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """None where nothing waits in the loop."""
+    """Return None where nothing waits in the loop."""
     trace = recording.trace
     if trace is None:
         return None

@@ -24,13 +24,13 @@ _OF_TORCH = f"{os.sep}torch{os.sep}"
 
 
 def share(recording: Recording) -> float | None:
-    """What the stacks showed of it."""
+    """Return the share of the step that the stacks showed."""
     preparation = inline_preparation(recording)
     return None if preparation is None else preparation.share
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """Where the line is; None where batches come from a loader, or no line was seen."""
+    """Return where the line is; None if batches come from a loader, or no line was seen."""
     preparation, steps = inline_preparation(recording), recording.steps
     if preparation is None or preparation.top is None or preparation.share < LEAST_SHARE:
         return None
@@ -114,7 +114,7 @@ class _BatchFunction:
         return function
 
     def answering(self, old: Any) -> Any:
-        """The last result, where something was learned since the last answer."""
+        """Return the last result, where something was learned since the last answer."""
 
         @functools.wraps(old)
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -130,7 +130,7 @@ class _BatchFunction:
         return function
 
     def look(self, key: Any) -> tuple[Any] | None:
-        """The kept result, if it may be given."""
+        """Return the kept result, if it may be given."""
         # Without gradients nothing is learned from it: an evaluation, which gets its own.
         if key not in self.kept or key in self.given or not self.torch.is_grad_enabled():
             return None
@@ -169,12 +169,12 @@ class _BatchFunction:
         self.put(self.is_it, self.answering)
 
     def is_it(self, code: Any) -> bool:
-        """Whether it is the function's that is answered."""
+        """Return True if a code object is that of the answered function."""
         return code is self.code
 
 
 def _undecorated(value: Any) -> Any:
-    """The function below its decorators; None where it is no function."""
+    """Return the function below its decorators; None if it is no function."""
     while type(value) is types.FunctionType:
         if "__wrapped__" not in vars(value):
             return value
@@ -195,7 +195,7 @@ def _codes(frame: Any) -> list[Any]:
 
 
 def _contents(torch: Any, value: Any, depth: int = 4) -> tuple[list[Any], int]:
-    """Every tensor of nested lists, tuples and dictionaries, and how many arrays there are."""
+    """Return every tensor of nested collections, and the number of arrays."""
     if isinstance(value, torch.Tensor):
         return [value], 0
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":

@@ -16,7 +16,7 @@ _TO_HOST = 0.1  # of the bytes copied: with more, copies to the device are a par
 
 
 def whole(recording: Recording) -> bool:
-    """Whether next to nothing is copied to the host, which counts as copies too."""
+    """Return True if next to nothing is copied to the host, which counts as copies too."""
     trace = recording.trace
     if trace is None or not trace.d2h_bytes:
         return True
@@ -24,7 +24,7 @@ def whole(recording: Recording) -> bool:
 
 
 def share(recording: Recording) -> float | None:
-    """Copies that nothing hides."""
+    """Return the share of copies that nothing hides."""
     steps, share_of_step = recording.steps, recording.shares.memcpy
     if share_of_step is None and steps is not None and steps.mean_s > 0:
         share_of_step = steps.h2d_copy_s / steps.mean_s
@@ -32,7 +32,7 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """None on the CPU, and where copies are no question."""
+    """Return None on the CPU, and where copies are no question."""
     if not recording.has_gpu or (share(recording) or 0.0) < LEAST_SHARE:
         return None
     return {}

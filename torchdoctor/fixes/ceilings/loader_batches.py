@@ -23,7 +23,7 @@ _VARIES = "Its batches have ever other shapes: two of them do not stand for all.
 
 
 def share(recording: Recording) -> float | None:
-    """The wait for batches."""
+    """Return the share of the step that waits for batches."""
     steps, share_of_step = recording.steps, recording.shares.data_loader
     if share_of_step is None and steps is not None and steps.mean_s > 0:
         share_of_step = (steps.data_wait_s + steps.loader_start_s) / steps.mean_s
@@ -31,7 +31,7 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """The training loader's number; None where its wait is no question, or none drives the loop.
+    """Return the training loader's number; None if it drives no loop or is hardly waited for.
 
     A batch is answered once something was learned from the one before, which must be seen.
     """
@@ -89,7 +89,7 @@ class _Batches:
         self.learned = True
 
     def answer(self, ident: int, left: int | None) -> tuple[Any, ...] | None:
-        """See `Program.around_fetch`."""
+        """Return a batch in place of a fetch, as `Program.around_fetch` asks for."""
         if ident != self.settings["loader"] or not self.learned or len(self.kept) < _BATCHES:
             return None
         if not self.program.usable or not self.torch.is_grad_enabled():

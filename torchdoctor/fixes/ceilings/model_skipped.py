@@ -17,12 +17,12 @@ _MOST_SHAPES = 8  # of inputs; more, and forwards are hardly ever skipped
 
 
 def branch(recording: Recording) -> Branch:
-    """Of what computes the model."""
+    """Return the branch of the device that computes the model."""
     return "gpu" if recording.has_gpu else "cpu"
 
 
 def share(recording: Recording) -> float | None:
-    """What computes the model, by the shares of the step; on a GPU the host's work for it too."""
+    """Return the share of the step that computes the model, the host's work for a GPU included."""
     shares = recording.shares
     if not recording.has_gpu:
         return shares.cpu
@@ -32,7 +32,7 @@ def share(recording: Recording) -> float | None:
 
 
 def settings(recording: Recording) -> dict[str, Any] | None:
-    """None where no model was seen to train, or none by backward passes: nothing could be skipped.
+    """Return None if no model trains by backward passes: nothing could be skipped.
 
     An iteration that begins by what is left out would never begin.
     """
@@ -88,7 +88,7 @@ class _Skipped:
         self.counts.clear()
 
     def key(self, module: Any, args: Any, kwargs: Any) -> Any:
-        """None for a forward that is left alone."""
+        """Return the kept output, or None to leave a forward alone."""
         torch = self.torch
         if not torch.is_grad_enabled() or not module.training or not self.program.usable:
             return None
@@ -97,7 +97,7 @@ class _Skipped:
         return (id(module), shapes)
 
     def answer(self, module: Any, args: Any, kwargs: Any) -> tuple[Any] | None:
-        """Copies of the kept output: the program may change what it gets."""
+        """Return a copy of the kept output: the program may change what it gets."""
         key = self.key(module, args, kwargs)
         if key is None:
             return None
@@ -133,7 +133,7 @@ class _Skipped:
         self.outputs[self.counts.get(key, 0), key] = self.tree.tree_map(leaf, output)
 
     def backward(self, tensors: Any) -> bool:
-        """Not run, as soon as a forward was not; there are gradients all the same."""
+        """Return True to skip the backward of a skipped forward: gradients are zeros."""
         if not self.skipping or not self.program.usable:
             return False
         for parameter, zero in self.zeros:
@@ -142,7 +142,7 @@ class _Skipped:
         return True
 
     def gradients(self, args: Any, kwargs: Any) -> tuple[Any] | None:
-        """`torch.autograd.grad` of a graph that no longer reaches the inputs."""
+        """Return `torch.autograd.grad` of a graph that no longer reaches the inputs."""
         if not self.skipping or not self.program.usable:
             return None
         inputs = args[1] if len(args) > 1 else kwargs["inputs"]
