@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.undecided import leader
+from torchdoctor.facts.undecided import most_promising
 from torchdoctor.trials.outcome import SAME_TRAINING
 from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, TrainingTrial, Trial
 from torchdoctor.words.specs import FixSpec
@@ -25,195 +25,191 @@ def offered_fixes(
     recording: Recording,
     fixes: Mapping[str, FixSpec],
 ) -> list[RecommendedFix]:
-    """What else is worth doing, `standing` says why.
+    """Return what else is worth doing; `standing` says why.
 
     Args:
         diagnosis: its findings, the most severe first.
         rows: all trials.
         recommended: the fixes of the recommended set, which are left out.
         recording: says where what they change is written.
-        fixes: modules by id.
+        fixes: by id.
     """
-    found = _confirmed(rows, recommended, recording, fixes)
-    if not recommended and not found:
-        found = _undecided(diagnosis, rows, recording, fixes)
-    offered = _neither_measured_nor_refused(diagnosis, rows, recording, fixes)
-    return [as_code(one, recording, fixes) for one in found] + offered
+    trials = _Trials(diagnosis, rows, recording, fixes)
+    offered = trials.confirmed(recommended)
+    if not recommended and not offered:
+        offered = trials.undecided()
+    offered += trials.neither_measured_nor_refused()
+    return [as_code(fix, recording, fixes) for fix in offered]
 
 
-def _confirmed(
-    rows: Sequence[Trial],
-    recommended: Sequence[RecommendedFix],
-    recording: Recording,
-    fixes: Mapping[str, FixSpec],
-) -> list[RecommendedFix]:
-    """Fixes that are faster by themselves and train the same, but did not come into the set."""
-    taken = {one.fix for one in recommended}
-    for one in recommended:
-        if one.fix in fixes:
-            taken |= set(fixes[one.fix].includes(recording))
-    found: list[RecommendedFix] = []
-    for row in sorted(rows, key=lambda row: -row.speedup.low if row.speedup else 0.0):
-        surely = row.verdict == "faster" and row.speedup is not None and row.speedup.low > 1
-        if not surely or row.numerics in ("changed", "not-comparable") or row.fix in taken:
-            continue
-        if row.fix in fixes:  # not one of the stacks
-            taken.add(row.fix)
-            found.append(RecommendedFix(fix=row.fix, settings=row.settings, standing="confirmed"))
-    return found
+@dataclass(frozen=True)
+class _Trials:
+    """The trials of a run, and what they are judged by."""
 
+    diagnosis: Diagnosis
+    rows: Sequence[Trial]
+    recording: Recording
+    fixes: Mapping[str, FixSpec]
 
-def _undecided(
-    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
-) -> list[RecommendedFix]:
-    """Of the first finding that has any: fixes that were not decided, two at most.
+    def confirmed(self, recommended: Sequence[RecommendedFix]) -> list[RecommendedFix]:
+        """Return fixes that are faster by themselves, train the same and are not in the set."""
+        taken = {fix.fix for fix in recommended}
+        for fix in recommended:
+            if fix.fix in self.fixes:
+                taken |= set(self.fixes[fix.fix].includes(self.recording))
+        confirmed: list[RecommendedFix] = []
+        for row in sorted(self.rows, key=lambda row: -row.speedup.low if row.speedup else 0.0):
+            proven = row.verdict == "faster" and row.speedup is not None and row.speedup.low > 1
+            if not proven or row.numerics not in SAME_TRAINING or row.fix in taken:
+                continue
+            if row.fix in self.fixes:  # not one of the stacks
+                taken.add(row.fix)
+                confirmed.append(_offer(row.fix, row.settings, "confirmed"))
+        return confirmed
 
-    Those that were measured come first, the surest before all. Where the verdict names a trial, it
-    is that one's code first, whatever other settings of its fixes did.
-    """
-    changed = _changed_by(rows)
-    if named := _named(leader(rows), changed, recording, fixes):
+    def undecided(self) -> list[RecommendedFix]:
+        """Return at most two fixes that were not decided: first those that the report names."""
+        best = most_promising(self.rows)
+        named = self._parts_of(best) if best is not None else []
         if len(named) > 1:
             return named
-        beside = [row for row in rows if named[0].fix not in row.fix.split(" + ")]
-        others = _of_findings(diagnosis, beside, changed, recording, fixes)
-        return [*named, *others][:_MOST_UNDECIDED]
-    return _of_findings(diagnosis, rows, changed, recording, fixes)
+        beside = [row for row in self.rows if not named or named[0].fix not in _parts(row)]
+        return [*named, *self._for_findings(beside)][:_MOST_UNDECIDED]
 
+    def _parts_of(self, row: Trial) -> list[RecommendedFix]:
+        """Return the fixes of one trial; none where one of them may change training."""
+        parts = _parts(row)
+        if not parts.keys() <= self.fixes.keys() or self._may_change_training(row):
+            return []
+        standing = "undecided" if len(parts) == 1 else "together"
+        return [_offer(fix, settings, standing) for fix, settings in parts.items()]
 
-def _changed_by(rows: Sequence[Trial]) -> set[str]:
-    """Fixes that changed training in one of their settings: the others are suspect too."""
-    return {row.fix for row in rows if row.numerics == "changed" and " + " not in row.fix}
+    def _may_change_training(self, row: Trial) -> bool:
+        """Return True if a fix is suspect and this trial was not seen to train the same."""
+        if row.speedup is not None and row.numerics in SAME_TRAINING:
+            return False
+        # Another setting of what changed training is suspect too.
+        changed = {x.fix for x in self.rows if x.numerics == "changed" and " + " not in x.fix}
+        return any(
+            fix in changed or self.fixes[fix].doubt(self.recording) is not None
+            for fix in _parts(row)
+        )
 
-
-def _suspect(
-    row: Trial,
-    parts: Sequence[str],
-    changed: set[str],
-    recording: Recording,
-    fixes: Mapping[str, FixSpec],
-) -> bool:
-    """Whether one of the fixes may change training, and this row was not seen to train the same."""
-    if row.speedup is not None and row.numerics in SAME_TRAINING:
-        return False
-    return any(part in changed or _doubted(fixes[part], recording) for part in parts)
-
-
-def _named(
-    row: Trial | None, changed: set[str], recording: Recording, fixes: Mapping[str, FixSpec]
-) -> list[RecommendedFix]:
-    """The fixes of the trial that the verdict names; none where one of them is doubted."""
-    if row is None:
+    def _for_findings(self, rows: Sequence[Trial]) -> list[RecommendedFix]:
+        """Return the open trials' fixes of the first finding that has any, measured ones first."""
+        open_rows = [row for row in rows if row.verdict == "unclear" and self._may_help(row)]
+        for finding in self.diagnosis.findings:
+            offered: dict[str, RecommendedFix] = {}
+            pairs = [(row, fix) for row in open_rows for fix in finding.fixes if fix in _parts(row)]
+            order = {fix: number for number, fix in enumerate(finding.fixes)}
+            for row, fix in sorted(
+                pairs, key=lambda pair: _measured_first(pair[0], order[pair[1]])
+            ):
+                for part in self._shown_of(row, fix):
+                    offered.setdefault(part.fix, part)
+            if offered:
+                return list(offered.values())[:_MOST_UNDECIDED]
         return []
-    parts = row.fix.split(" + ")
-    if not set(parts) <= set(fixes):
-        return []
-    if _suspect(row, parts, changed, recording, fixes):
-        return []
-    if len(parts) == 1:
-        return [RecommendedFix(fix=row.fix, settings=row.settings, standing="undecided")]
-    return [
-        RecommendedFix(fix=part, settings=row.settings.get(part, {}), standing="together")
-        for part in parts
-    ]
 
+    def _shown_of(self, row: Trial, treating: str) -> list[RecommendedFix]:
+        """Return the fixes of an open trial that may be shown for a finding."""
+        if row.speedup is not None:
+            return self._parts_of(row)
+        if not _parts(row).keys() <= self.fixes.keys() or self._may_change_training(row):
+            return []
+        # Company that nothing calls for by itself is no advice before a run has tried it.
+        parts = {fix: own for fix, own in _parts(row).items() if self._called_for(self.fixes[fix])}
+        if treating not in parts or not all(self.fixes[fix].offered_untried for fix in parts):
+            return []
+        return [_offer(fix, settings, "untried") for fix, settings in parts.items()]
 
-def _of_findings(
-    diagnosis: Diagnosis,
-    rows: Sequence[Trial],
-    changed: set[str],
-    recording: Recording,
-    fixes: Mapping[str, FixSpec],
-) -> list[RecommendedFix]:
-    """`_undecided` by the findings alone."""
-    open_rows = [row for row in rows if row.verdict == "unclear" and _may_help(row)]
-    open_rows = [row for row in open_rows if not _others_looked_slower(row, rows)]
-    for finding in diagnosis.findings:
-        found: dict[str, RecommendedFix] = {}
-        asked = [(row, number) for row in open_rows for number in range(len(finding.fixes))]
-        for row, number in sorted(asked, key=_measured_first):
-            parts = row.fix.split(" + ")
-            if finding.fixes[number] not in parts or not set(parts) <= set(fixes):
+    def _may_help(self, row: Trial) -> bool:
+        """Return False for a trial that changes training or looks slower, in any setting."""
+        if row.numerics == "changed":
+            return False
+        if row.speedup is not None:
+            return row.speedup.estimate > 1
+        parts = _parts(row)
+        slower = [x for x in self.rows if x.speedup is not None and x.speedup.estimate < 1]
+        return row.pairs == 0 and not any(
+            x.fix in parts and x.settings != parts[x.fix] for x in slower
+        )
+
+    def neither_measured_nor_refused(self) -> list[RecommendedFix]:
+        """Return fixes for the findings that were neither measured nor refused."""
+        # For what the user left out by --fixes or --skip, nothing was asked either.
+        known = {fix for row in self.rows for fix in row.fix.split(" + ")}
+        # What includes a fix that made it slower is no better advice than that.
+        slower = {x.fix for x in self.rows if x.speedup is not None and x.speedup.estimate < 1}
+        offered = []
+        for ident in dict.fromkeys(fix for x in self.diagnosis.findings for fix in x.fixes):
+            fix = self.fixes.get(ident)
+            if fix is None or ident in known or not self._worth_showing(fix):
                 continue
-            standing = "untried" if row.speedup is None else "undecided"
-            if standing == "undecided" and len(parts) > 1:
-                standing = "together"
-            if standing == "untried":
-                # Company that nothing calls for by itself is no advice before a run has tried it.
-                parts = [part for part in parts if _called_for(fixes[part], diagnosis)]
-                if finding.fixes[number] not in parts:
-                    continue
-                if not all(fixes[part].offered_untried for part in parts):
-                    continue
-            if _suspect(row, parts, changed, recording, fixes):
+            if slower.intersection(fix.includes(self.recording)):
                 continue
-            for part in parts:
-                own = row.settings.get(part, {}) if " + " in row.fix else row.settings
-                one = RecommendedFix(fix=part, settings=own, standing=standing)
-                found.setdefault(part, one)
-        if found:
-            return list(found.values())[:_MOST_UNDECIDED]
-    return []
+            settings = fix.settings(self.recording)
+            if settings or fix.offered_as_code(self.recording):
+                offered.append(_offer(ident, next(iter(settings), {}), "offered"))
+        return offered
+
+    def _worth_showing(self, fix: FixSpec) -> bool:
+        """Return True if a fix that no run has tried may be shown as code."""
+        if fix.refuses(self.recording) or not fix.offered_untried:
+            return False
+        return fix.doubt(self.recording) is None and self._called_for(fix)
+
+    def _called_for(self, fix: FixSpec) -> bool:
+        """Return True if the findings are ground enough to offer a fix that no run has tried."""
+        checks = {finding.check for finding in self.diagnosis.findings}
+        return not fix.untried_needs or not checks.isdisjoint(fix.untried_needs)
 
 
-def _measured_first(asked: tuple[Trial, int]) -> tuple[bool, float]:
-    """By the lower end of the interval; then in the finding's order."""
-    row, number = asked
+def _parts(row: Trial) -> dict[str, dict[str, Any]]:
+    """Return the fixes of a trial, each with its settings."""
+    if " + " not in row.fix:
+        return {row.fix: row.settings}
+    return {fix: row.settings.get(fix, {}) for fix in row.fix.split(" + ")}
+
+
+def _offer(fix: str, settings: dict[str, Any], standing: str) -> RecommendedFix:
+    return RecommendedFix(fix=fix, settings=settings, standing=standing)
+
+
+def _measured_first(row: Trial, number: int) -> tuple[bool, float]:
+    """Return a key of order: by the lower end of the interval; then in the finding's order."""
     return (row.speedup is None, -row.speedup.low if row.speedup is not None else number)
 
 
-def _others_looked_slower(row: Trial, rows: Sequence[Trial]) -> bool:
-    """Whether a row was not tried, and other settings of one of its fixes alone looked slower."""
-    if row.speedup is not None:
-        return False
-    parts = {row.fix: row.settings}
-    if " + " in row.fix:
-        parts = {part: row.settings.get(part, {}) for part in row.fix.split(" + ")}
-    return any(
-        other.fix in parts and other.settings != parts[other.fix]
-        for other in rows
-        if other.speedup is not None and other.speedup.estimate < 1
-    )
-
-
-def _may_help(row: Trial) -> bool:
-    if row.numerics == "changed":
-        return False
-    return row.speedup.estimate > 1 if row.speedup is not None else row.pairs == 0
-
-
 def as_code(
-    one: RecommendedFix, recording: Recording, fixes: Mapping[str, FixSpec]
+    fix: RecommendedFix, recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> RecommendedFix:
-    """The fix with its edit and its instruction, as this program needs them."""
-    module = fixes.get(one.fix)
-    if module is None:
-        return one
-    words = wording(module, one.settings, recording)
+    """Return the fix with its edit and its instruction, as this program needs them."""
+    spec = fixes.get(fix.fix)
+    if spec is None:
+        return fix
+    words = wording(spec, fix.settings, recording)
     text, location = words.instruction or "", words.location
     edits: Sequence[Any] = words.edits
     if location is None:
-        location = next(
-            (Location(file=e.file, line=e.line) for e in edits if getattr(e, "line", None)), None
-        )
+        placed = (Location(file=x.file, line=x.line) for x in edits if getattr(x, "line", None))
+        location = next(placed, None)
     folder = folder_of(edits, recording.workload.cwd)
     diff = unified_diff(edits, folder) if edits else None
     if diff is None:
         text = "\n".join([text, *instead(edits)])
-    elsewhere = folder if diff is not None and folder != recording.workload.cwd else None
-    beside = _beside(edits, recording) if diff is not None else []
     return replace(
-        one,
+        fix,
         instruction=text,
         edit=diff,
         location=location,
-        folder=elsewhere,
-        also_changes=beside,
+        folder=folder if diff is not None and folder != recording.workload.cwd else None,
+        also_changes=_also_changes(edits, recording) if diff is not None else [],
     )
 
 
-def _beside(edits: Sequence[Edit], recording: Recording) -> list[str]:
-    """What edits of an option's default change beside the call that they are for."""
+def _also_changes(edits: Sequence[Edit], recording: Recording) -> list[str]:
+    """Return what edits of an option's default change beside the call that they are for."""
     where: dict[str, list[str]] = {}
     for name, file, line in also_changed(edits):
         where.setdefault(name, []).append(place(recording, Location(file=file, line=line), file))
@@ -223,78 +219,32 @@ def _beside(edits: Sequence[Edit], recording: Recording) -> list[str]:
     ]
 
 
-def _neither_measured_nor_refused(
-    diagnosis: Diagnosis, rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
-) -> list[RecommendedFix]:
-    """Fixes for what was found that were neither measured nor refused."""
-    # Of what the user left out by --fixes or --skip, nothing was asked for either.
-    seen = {part for row in rows for part in row.fix.split(" + ")}
-    # What includes a fix that made it slower is no better advice than that.
-    slower = {row.fix for row in rows if row.speedup is not None and row.speedup.estimate < 1}
-    offered: list[RecommendedFix] = []
-    for finding in diagnosis.findings:
-        for ident in finding.fixes:
-            module = fixes.get(ident)
-            if module is None or ident in seen or module.refuses(recording):
-                continue
-            if not module.offered_untried or _doubted(module, recording):
-                continue
-            if not _called_for(module, diagnosis):
-                continue
-            seen.add(ident)
-            if slower.intersection(module.includes(recording)):
-                continue
-            values = module.settings(recording)
-            if not values and not module.offered_as_code(recording):
-                continue  # no setting is worth trying, so there is none to write down
-            settings: dict[str, Any] = next(iter(values), {})
-            offered.append(
-                as_code(
-                    RecommendedFix(fix=ident, settings=settings, standing="offered"),
-                    recording,
-                    fixes,
-                )
-            )
-    return offered
-
-
 def advice(
     rows: Sequence[Trial],
     recording: Recording,
     fixes: Mapping[str, FixSpec],
     tried: Sequence[TrainingTrial] = (),
 ) -> list[RecommendedFix]:
-    """Advice on training itself: not about speed, and only where it was not refused."""
-    seen = {row.fix for row in rows}
-    found = []
-    for ident, module in fixes.items():
-        if module.training is None or ident in seen or module.refuses(recording):
+    """Return advice on training itself: not about speed, and only where it was not refused."""
+    known = {row.fix for row in rows}
+    offered = []
+    for ident, spec in fixes.items():
+        if spec.training is None or ident in known or spec.refuses(recording):
             continue
-        one = RecommendedFix(
+        fix = RecommendedFix(
             fix=ident,
-            settings=next((_shown(x) for x in tried if x.fix == ident), {}),
+            settings=next((_settings_of(x) for x in tried if x.fix == ident), {}),
             aim="training",
             standing="offered",
-            warning=module.training.costs,
+            warning=spec.training.costs,
         )
-        found.append(as_code(one, recording, fixes))
-    return found
+        offered.append(as_code(fix, recording, fixes))
+    return offered
 
 
-def _shown(trial: TrainingTrial) -> dict[str, Any]:
-    """Settings that the launches found, beside those that the advice knows by itself."""
-    found = trial.range_test.max_rate if trial.range_test is not None else None
-    if found is not None and trial.verdict == "found":
-        return {"max_lr": float(f"{found:.2g}")}
+def _settings_of(trial: TrainingTrial) -> dict[str, Any]:
+    """Return settings that the launches brought, beside those that the advice knows by itself."""
+    rate = trial.range_test.max_rate if trial.range_test is not None else None
+    if rate is not None and trial.verdict == "found":
+        return {"max_lr": float(f"{rate:.2g}")}
     return {"decay": trial.details["decay"]} if "decay" in trial.details else {}
-
-
-def _doubted(module: FixSpec, recording: Recording) -> bool:
-    """Whether a fix is worth showing only where it was measured to train the same."""
-    return module.doubt(recording) is not None
-
-
-def _called_for(module: FixSpec, diagnosis: Diagnosis) -> bool:
-    """Whether what was found is ground enough to offer a fix that no run has tried."""
-    needed = module.untried_needs
-    return not needed or any(finding.check in needed for finding in diagnosis.findings)

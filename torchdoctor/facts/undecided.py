@@ -1,31 +1,28 @@
-"""The trial that a report names where nothing is decided yet. Pure."""
+"""The trial that a report names where no fix is proven to be faster. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torchdoctor.words import Trial
+from torchdoctor.words.figures import says_something
 
 _A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 
 
-def looked_faster(trials: Sequence[Trial], changed: bool = False) -> list[Trial]:
-    """Trials that are still open and looked faster.
-
-    Args:
-        changed: of those that change training, in place of those that do not.
-    """
-    unclear = [t for t in trials if t.verdict == "unclear" and (t.numerics == "changed") == changed]
-    return [t for t in unclear if t.speedup is not None and t.speedup.estimate > 1 + _A_LITTLE]
+def value_of(trial: Trial) -> float:
+    """Return what ranks a trial: the speed-up that was measured, but never more than it can be."""
+    interval = trial.speedup
+    if interval is None or (trial.pairs > 1 and not says_something(interval)):
+        return 1.0  # an interval from 0.1 to 3000 says nothing
+    return min(interval.estimate, trial.at_most or math.inf)
 
 
-def leader(trials: Sequence[Trial]) -> Trial | None:
-    """The best of what looked faster and can be; the verdict names it. None: there is none."""
-    seen = [t for t in looked_faster(trials) if t.at_most is None]  # what cannot be is no news
-    return max(seen, key=_surest, default=None)
-
-
-def _surest(trial: Trial) -> tuple[bool, float, float]:
-    """Several pairs before one, then the lower end of the interval: one pair may say anything."""
-    found = trial.speedup
-    return (trial.pairs > 1, *((found.low, found.estimate) if found else (0.0, 0.0)))
+def most_promising(trials: Sequence[Trial]) -> Trial | None:
+    """Return the largest of the open trials that looked faster and do not change training."""
+    open_trials = [
+        trial for trial in trials if trial.verdict == "unclear" and trial.numerics != "changed"
+    ]
+    best = max(open_trials, key=value_of, default=None)
+    return best if best is not None and value_of(best) > 1 + _A_LITTLE else None

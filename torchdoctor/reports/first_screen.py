@@ -5,7 +5,6 @@ Only what changes a decision stands here, at most 40 lines; everything else is i
 
 from __future__ import annotations
 
-import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from torchdoctor.advice import catalogue
 from torchdoctor.facts.lookup import is_first_look
 from torchdoctor.facts.other_load import load_of
+from torchdoctor.facts.undecided import most_promising, value_of
 from torchdoctor.reports import wording
 from torchdoctor.reports.document import (
     Bars,
@@ -47,7 +47,6 @@ _MOST_TRIALS, _MOST_FIXES, _MOST_CODE, _MOST_BEWARE = 7, 4, 3, 2
 _EVIDENCE = 150  # characters: two lines of a narrow terminal
 _NAME = 44  # characters of a fix with its settings
 _PLACE = 44  # characters of a path; its end says most
-_A_LITTLE = 0.02  # a smaller gain is not worth mentioning before it is proven
 _TRAINING_CLAUSE = {
     "identical": "training identical",
     "within-rounding": "training the same within rounding",
@@ -218,8 +217,7 @@ def _undecided(report: Report) -> list[Block]:
     measured = [trial for trial in report.trials if trial.speedup is not None or trial.pairs]
     open_trials = [trial for trial in measured if verdict_of(trial) == "not decided"]
     more = "" if report.interrupted else "More time decides it: a longer --budget."
-    promising = [t for t in open_trials if t.numerics != "changed" and _value(t) > 1 + _A_LITTLE]
-    best = max(promising, key=_value, default=None)
+    best = most_promising(report.trials)
     if best is not None and best.speedup is not None:
         name = fix_with_settings(best.fix, best.settings)
         figure = f"Most promising: {name}, {_looked(best)}."
@@ -274,17 +272,9 @@ def _ranks(report: Report) -> list[Block]:
     return sentences(f"{text}.")
 
 
-def _value(trial: Trial) -> float:
-    """Return what ranks a trial: what was measured, but never more than it can be."""
-    interval = trial.speedup
-    if interval is None or (trial.pairs > 1 and not says_something(interval)):
-        return 1.0  # an interval from 0.1 to 3000 says nothing
-    return min(interval.estimate, trial.at_most or math.inf)
-
-
 def _tried(report: Report) -> list[Block]:
     ranked = sorted(
-        (trial for trial in report.trials if trial.speedup is not None), key=_value, reverse=True
+        (trial for trial in report.trials if trial.speedup is not None), key=value_of, reverse=True
     )
     rows = [_together(report)] if len(report.recommendation.fixes) > 1 else []
     chosen = [(fix.fix, fix.settings) for fix in report.recommendation.fixes]
