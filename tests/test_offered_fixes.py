@@ -13,9 +13,9 @@ from test_patches import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.advice.source_patch import source_patch
+from torchdoctor.checkup.notes import fix_notes
 from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
 from torchdoctor.checkup.report_assembly import assemble
-from torchdoctor.checkup.report_doubts import doubts_of_fixes
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.wording import patch_commands
 from torchdoctor.trials.outcome import TrialResults
@@ -244,10 +244,14 @@ def test_workers_for_a_dataset_that_changes_itself_are_shown_where_training_was_
     plain = offered_fixes(DIAGNOSIS, [row] if row else [], [], recording(tmp_path), fixes)
     changed = row is not None and row.numerics == "changed"
     assert ("loader-workers" in [one.fix for one in plain]) != changed
-    doubts = doubts_of_fixes([one.fix for one in found], seen, fixes)
+
+    def sentences(idents: list[str], program: Recording) -> list[str]:
+        return [note.sentence for note in fix_notes(idents, [], program, fixes)]
+
+    doubts = sentences([one.fix for one in found], seen)
     assert [d for d in doubts if "self.seen" in d and "each worker" in d] == doubts
     assert len(doubts) == shown
-    assert doubts_of_fixes([one.fix for one in plain], recording(tmp_path), fixes) == []
+    assert sentences([one.fix for one in plain], recording(tmp_path)) == []
 
 
 def test_a_trial_that_changed_training_comes_with_the_line_of_the_dataset(tmp_path: Path) -> None:

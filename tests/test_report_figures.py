@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from partial_recordings import recording
 
+from torchdoctor.checkup.notes import report_notes
 from torchdoctor.checkup.report_assembly import assemble
-from torchdoctor.checkup.report_doubts import all_doubts
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Diagnosis,
@@ -18,6 +20,10 @@ from torchdoctor.words import (
 )
 
 OBSERVED = {"steps": {"samples_per_step": 32.0, "median_s": 0.010, "mean_s": 0.0104}}
+
+
+def doubts(*of: Any) -> list[str]:
+    return [note.sentence for note in report_notes(*of)]
 
 
 def report(baselines: list[list[float]]) -> Report:
@@ -88,9 +94,9 @@ def test_a_program_unlike_itself_is_doubted(noise: tuple[float, float, float], s
         noise_floor=Interval(estimate=estimate, low=low, high=high),
         recommendation=Recommendation(),
     )
-    doubts = " ".join(all_doubts(recording(OBSERVED), trials, None))
-    assert said in doubts
-    assert ("itself" in doubts) == bool(said)
+    sentences = " ".join(doubts(recording(OBSERVED), trials, None))
+    assert said in sentences
+    assert ("itself" in sentences) == bool(said)
 
 
 def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
@@ -99,9 +105,9 @@ def test_a_time_over_a_second_is_said_in_seconds_in_a_doubt_too() -> None:
     trials = TrialResults(
         trials=[], noise_floor=None, recommendation=Recommendation(), baselines=[launch]
     )
-    doubts = " ".join(all_doubts(recording(OBSERVED), trials, None))
-    assert "A step took 10.4 ms on average" in doubts
-    assert "and 1.35 s while fixes were tried" in doubts
+    sentences = " ".join(doubts(recording(OBSERVED), trials, None))
+    assert "A step took 10.4 ms on average" in sentences
+    assert "and 1.35 s while fixes were tried" in sentences
 
 
 def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> None:
@@ -109,8 +115,8 @@ def test_long_steps_beside_other_load_are_a_doubt_of_where_the_time_goes() -> No
     steps = {"mean_s": 0.04, "median_s": 0.01, "steps": 40}
     machine = {"environment": {"usable_cpus": 2.0}, "steps": steps}
     quiet = recording({**machine, "sensors": {"other_load_cpus": 0.1}})
-    assert "single steps" not in " ".join(all_doubts(quiet, None, None))
+    assert "single steps" not in " ".join(doubts(quiet, None, None))
     busy = recording({**machine, "sensors": {"other_load_cpus": 1.2}})
-    (said,) = [x for x in all_doubts(busy, None, None) if x.startswith("Other programs kept")]
+    (said,) = [x for x in doubts(busy, None, None) if x.startswith("Other programs kept")]
     assert "kept 1.2 of 2 usable CPUs busy" in said
     assert "75% of the time lies in what single steps took beyond the median one" in said

@@ -7,7 +7,7 @@ from typing import Any
 from partial_recordings import recording
 
 from torchdoctor.checks import loader_cpu_bound, loader_io_bound
-from torchdoctor.checkup.report_doubts import all_doubts
+from torchdoctor.checkup.notes import report_notes
 from torchdoctor.fixes import loader_workers
 from torchdoctor.words import Recording
 
@@ -16,6 +16,10 @@ _BUSY = {
     "context_switches_per_s": 300.0,
     "involuntary_switches_per_s": 240.0,
 }
+
+
+def doubts(*of: Any) -> list[str]:
+    return [note.sentence for note in report_notes(*of)]
 
 
 def _seen(loader: dict[str, Any], sensors: dict[str, Any]) -> Recording:
@@ -36,7 +40,7 @@ def _named(seen: Recording) -> list[str]:
 
 
 def _untold(seen: Recording) -> list[str]:
-    return [said for said in all_doubts(seen, None, None) if "cannot be told" in said]
+    return [said for said in doubts(seen, None, None) if "cannot be told" in said]
 
 
 def test_what_a_fetch_waited_for_a_cpu_is_said_and_no_storage() -> None:

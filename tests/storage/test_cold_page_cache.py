@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from observed_programs import observe, recorder_of
 from partial_recordings import recording
 
 from torchdoctor.checks import cold_page_cache
-from torchdoctor.checkup.report_doubts import all_doubts
+from torchdoctor.checkup.notes import report_notes
 from torchdoctor.machine.read_speed import drop
 from torchdoctor.machine.storage import storage_facts
 from torchdoctor.probe.measure import page_cache
@@ -37,6 +38,10 @@ if __name__ == "__main__":
             model(x).sum().backward()
             optimizer.step()
 """
+
+
+def doubts(*of: Any) -> list[str]:
+    return [note.sentence for note in report_notes(*of)]
 
 
 def _written(path: Path, size: int) -> Path:
@@ -164,7 +169,7 @@ def _doubts(number: int) -> str:
         recommendation=Recommendation(),
         baselines=[LaunchTiming(ended="measured", step_s=[0.002] * 20)],
     )
-    return " ".join(all_doubts(recording(cold_page_cache.CHECK.fires[number]), tried, None))
+    return " ".join(doubts(recording(cold_page_cache.CHECK.fires[number]), tried, None))
 
 
 def test_speed_ups_of_warm_files_are_not_passed_off_as_those_of_a_first_epoch():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from torchdoctor import __version__
 from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
-from torchdoctor.checkup.report_doubts import all_doubts, doubts_of_fixes, doubts_of_wording
 from torchdoctor.facts.ceilings import replay_ceilings, with_measured
 from torchdoctor.facts.observed_settings import settings_of
 from torchdoctor.facts.scaling import scaling
@@ -76,6 +76,10 @@ def assemble(
     told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
     replayed = recording.trace.what_if if recording.trace else None
     tried = trials.ceilings if trials else []
+    notes = [
+        *fix_notes(told, [*chosen, *offered], recording, fixes),
+        *report_notes(recording, trials, patch),
+    ]
     report = Report(
         torchdoctor_version=__version__,
         created=created,
@@ -95,11 +99,8 @@ def assemble(
         trace=recording.trace,
         scaling=scaling(recording),
         sensors=recording.sensors,
-        doubts=[
-            *doubts_of_fixes(told, recording, fixes),
-            *doubts_of_wording([*chosen, *offered], recording, fixes),
-            *all_doubts(recording, trials, patch),
-        ],
+        doubts=[note.sentence for note in notes],
+        beware=[note.sentence for note in notes if note.severity == "beware"],
         failure=recording.failure,
         interrupted=interrupted,
         run_folder=recording.folder,

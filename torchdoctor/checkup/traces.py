@@ -92,6 +92,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         ranks=recording.ranks,
         scaling=scaling(recording),
         doubts=[*read.doubts, *_doubts(ranks, chosen, aligned), *unworded],
+        beware=_too_little(ranks, chosen),
         reproduce=[shlex.join(command)],
     )
 
@@ -216,20 +217,24 @@ def _said_to_change(instruction: str) -> str:
     return instruction if told else f"# It changes training.\n{instruction}"
 
 
-def _doubts(
-    ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
-) -> list[str]:
-    trace = chosen.statistics
-    doubts = list(trace.doubts)
-    if 0 < trace.steps < _FEW_STEPS:
-        counted = "one step" if trace.steps == 1 else f"{trace.steps} steps"
-        doubts.append(f"The trace holds {counted}: too few to tell the usual from the unusual.")
-    world = chosen.world_size
+def _too_little(ranks: Sequence[RankTrace], chosen: RankTrace) -> list[str]:
+    """Return what is missing for a firm answer: steps, or ranks."""
+    sentences, steps, world = [], chosen.statistics.steps, chosen.world_size
+    if 0 < steps < _FEW_STEPS:
+        counted = "one step" if steps == 1 else f"{steps} steps"
+        sentences.append(f"The trace holds {counted}: too few to tell the usual from the unusual.")
     if world and world > len(ranks):
-        doubts.append(
+        sentences.append(
             f"{len(ranks)} of {world} ranks: stragglers among the others cannot be seen. Name a "
             "folder with the traces of all."
         )
+    return sentences
+
+
+def _doubts(
+    ranks: Sequence[RankTrace], chosen: RankTrace, aligned: Alignment | Unaligned
+) -> list[str]:
+    doubts = [*chosen.statistics.doubts, *_too_little(ranks, chosen)]
     if len(ranks) > 1:
         doubts += _whose(ranks, chosen, aligned)
         if _of_one_job(ranks):

@@ -9,13 +9,13 @@ from torchdoctor.reports import terminal as terminal_writer
 from torchdoctor.reports.document import (
     Block,
     Document,
-    Note,
     Sentence,
     notes,
     sections,
     sentences,
     table,
 )
+from torchdoctor.words import Note
 from torchdoctor.words.comparison import (
     ComparedFigure,
     ComparedSide,
@@ -105,7 +105,7 @@ def _first_screen(comparison: Comparison) -> list[Block]:
     return [
         *table(["", "A", "B", "change"], rows),
         *notes(findings),
-        *(Note(doubt, "beware") for doubt in doubts),
+        *(Note(severity="beware", sentence=doubt) for doubt in doubts),
     ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torchdoctor.words import Interval
+from torchdoctor.words import Interval, Note
 
 # Tones of a block or a row: "" | "strong" | "good" | "bad" | "soft".
 
@@ -19,14 +19,6 @@ class Sentence:
 
     text: str
     tone: str = ""
-
-
-@dataclass(frozen=True)
-class Note:
-    """One point of a list; of severity "beware" it may change the reader's decision."""
-
-    sentence: str
-    severity: str = ""
 
 
 @dataclass(frozen=True)
@@ -128,7 +120,7 @@ def sections(*parts: tuple[str, list[Block]]) -> list[Section]:
 
 def notes(lines: list[str]) -> list[Block]:
     """Return each line as a point of a list."""
-    return [Note(line) for line in lines]
+    return [Note(severity="detail", sentence=line) for line in lines]
 
 
 def sentences(*texts: str, tone: str = "") -> list[Block]:

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.lookup import is_first_look
-from torchdoctor.facts.other_load import load_of
 from torchdoctor.facts.undecided import most_promising, value_of
 from torchdoctor.reports import wording
 from torchdoctor.reports.document import (
@@ -22,7 +20,6 @@ from torchdoctor.reports.document import (
     IntervalRow,
     Intervals,
     KeyFigures,
-    Note,
     Section,
     Sentence,
     sections,
@@ -31,7 +28,7 @@ from torchdoctor.reports.document import (
 from torchdoctor.reports.failure import failure
 from torchdoctor.reports.time_parts import replayed_gains, time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import TRAINING, figures_of, not_tried, verdict_of
-from torchdoctor.words import Interval, RecommendedFix, Report, Trial
+from torchdoctor.words import Interval, Note, RecommendedFix, Report, Trial
 from torchdoctor.words.figures import (
     clean,
     fix_with_settings,
@@ -337,15 +334,11 @@ def _step(report: Report) -> list[Block]:
 
 
 def _beware(report: Report) -> list[Block]:
-    """Return what weakens the answer above; other doubts stand in the details."""
-    warnings, steps = [], report.steps
-    if report.interrupted:
-        warnings.append("The run was interrupted: this is what was measured until then.")
-    if steps is not None and is_first_look(steps):
-        warnings.append(f"Only {steps.steps} steps were measured.")
-    if load := load_of([report.sensors], report.environment.usable_cpus):
-        warnings.append(f"Other programs used {load} while this ran.")
-    return [Note(warning, "beware") for warning in warnings[:_MOST_BEWARE]]
+    """Return what weakens the answer above, each in its first clause; the details have all."""
+    cut = "The run was interrupted: this is what was measured until then."
+    doubts = [f"{clean(doubt).partition(': ')[0].rstrip('.')}." for doubt in report.beware]
+    warnings = [*([cut] if report.interrupted else []), *doubts]
+    return [Note(severity="beware", sentence=text) for text in warnings[:_MOST_BEWARE]]
 
 
 def _name(fix: str, values: Mapping[str, Any]) -> str:

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 from torchdoctor.reports import markdown as markdown_writer
 from torchdoctor.reports import terminal as terminal_writer
-from torchdoctor.reports.document import Block, Document, Note, Sentence, notes, sections, table
-from torchdoctor.words import Interval
+from torchdoctor.reports.document import Block, Document, Sentence, notes, sections, table
+from torchdoctor.words import Interval, Note
 from torchdoctor.words.figures import (
     clean,
     counted,
@@ -107,7 +107,7 @@ def document(report: GateReport) -> Document:
         subject=f"against {clean(report.reference)}",
         summary=f"gate: {mark(report)}",
         screen=sections(
-            ("", [Note(report.sentence, "beware") if weak else told]),
+            ("", [Note(severity="beware", sentence=report.sentence) if weak else told]),
             ("", table(columns, [_narrow(row) for row in rows(report)])),
             ("", notes(doubts[:1])),
         ),

@@ -12,11 +12,11 @@ from torchdoctor.reports.document import (
     Document,
     Intervals,
     KeyFigures,
-    Note,
     Section,
     Sentence,
     Table,
 )
+from torchdoctor.words import Note
 from torchdoctor.words.figures import clean
 
 _STYLE = """

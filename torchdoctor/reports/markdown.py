@@ -11,11 +11,11 @@ from torchdoctor.reports.document import (
     Document,
     Intervals,
     KeyFigures,
-    Note,
     Section,
     Sentence,
     Table,
 )
+from torchdoctor.words import Note
 from torchdoctor.words.figures import clean
 
 _MARKS = {"strong": "**", "good": "**", "bad": "**"}

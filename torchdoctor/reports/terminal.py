@@ -20,12 +20,11 @@ from torchdoctor.reports.document import (
     Document,
     Intervals,
     KeyFigures,
-    Note,
     Section,
     Sentence,
     Table,
 )
-from torchdoctor.words import Interval
+from torchdoctor.words import Interval, Note
 from torchdoctor.words.figures import clean
 
 WIDTH = 100
@@ -135,7 +134,10 @@ def _(block: Sentence, width: int) -> list[RenderableType]:
 def _(block: Note, width: int) -> list[RenderableType]:
     grid = Grid.grid(padding=(0, 1, 0, 0))
     bullet = "Beware:" if block.severity == "beware" else "-"
-    grid.add_row(Text(bullet, style="bold" if block.severity else ""), Text(clean(block.sentence)))
+    grid.add_row(
+        Text(bullet, style="bold" if block.severity == "beware" else ""),
+        Text(clean(block.sentence)),
+    )
     return [_indented(grid)]
 
 

@@ -236,6 +236,17 @@ class ProgressEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Note:
+    """One remark on a report: of severity "beware" where it may change a decision, else "detail".
+
+    Never stored: a report has the sentences.
+    """
+
+    severity: str
+    sentence: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """All that a run says. Renderers read this and compute nothing."""
 
@@ -280,6 +291,8 @@ class Report:
     sensors: SensorStatistics = field(default_factory=SensorStatistics)
     #: Everything that weakens what the report says, one sentence each.
     doubts: list[str] = field(default_factory=list)
+    #: Those doubts that may change a decision: the first screen shows them.
+    beware: list[str] = field(default_factory=list)
     #: How the observed, untouched program failed by itself after enough steps to measure; the
     #: report is of the steps before. null: it did not.
     failure: ProgramFailure | None = None

@@ -1,0 +1,204 @@
+"""What weakens a report: notes with their severity, collected in one place.
+
+A note of severity "beware" may change a decision: the first screen shows those, the details all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+from torchdoctor.advice.source_patch import SourcePatch
+from torchdoctor.advice.wording import wording
+from torchdoctor.facts.fetch_time import untold_wait
+from torchdoctor.facts.lookup import data_wait_share, is_first_look, long_steps_share
+from torchdoctor.facts.other_load import load_of
+from torchdoctor.facts.slow_reads import cold_mounts
+from torchdoctor.trials.outcome import TrialResults
+from torchdoctor.trials.patch_trial import disagreement
+from torchdoctor.words import Note, RecommendedFix, Recording
+from torchdoctor.words.figures import ratio, seconds, speedup
+from torchdoctor.words.specs import FixSpec
+
+_MUCH_OF_IT = 0.3  # of the step
+_COSTLY = 0.2  # of a step, for observing it
+_UNLIKE_ITSELF = (0.8, 1.25)  # the untouched program against itself, as a speed-up
+_WAITED_FOR = 0.05  # of a step; the loader's checks ask the same
+_OTHER_TIMES = 1.5  # the observed step against that of the trials' launches, either way
+
+
+def report_notes(
+    recording: Recording, trials: TrialResults | None, patch: SourcePatch | None
+) -> list[Note]:
+    """Return the notes on the recording, on the trials' launches against it, and on the patch."""
+    return [
+        *_on_recording(recording),
+        *_on_steps(recording),
+        *_on_load(recording),
+        *_on_changed_times(recording, trials),
+        *_on_cold_files(recording, trials),
+        *_on_noise(trials),
+        *_on_patch(trials, patch),
+    ]
+
+
+def fix_notes(
+    idents: Iterable[str],
+    shown: Iterable[RecommendedFix],
+    recording: Recording,
+    fixes: Mapping[str, FixSpec],
+) -> list[Note]:
+    """Return what may go wrong with fixes that the report tells of, each note once.
+
+    Args:
+        idents: fixes that were tried or are shown.
+        shown: fixes that are shown as code, which their files may fail to word.
+        recording: of the program.
+        fixes: by id.
+    """
+    doubts = [fixes[ident].doubt(recording) for ident in idents if ident in fixes]
+    failures = [
+        failure
+        for fix in shown
+        if fix.fix in fixes
+        for failure in wording(fixes[fix.fix], fix.settings, recording).failures
+    ]
+    return _details(*dict.fromkeys(x for x in [*doubts, *failures] if x is not None))
+
+
+def _details(*sentences: str) -> list[Note]:
+    return [Note(severity="detail", sentence=sentence) for sentence in sentences]
+
+
+def _beware(*sentences: str) -> list[Note]:
+    return [Note(severity="beware", sentence=sentence) for sentence in sentences]
+
+
+def _on_recording(recording: Recording) -> list[Note]:
+    """Return the run's doubts, each once, and what the probe itself could not do."""
+    notes = _details(*dict.fromkeys(recording.doubts))
+    errors = [error for process in recording.processes for error in process.probe_errors]
+    if errors:
+        notes += _details(
+            f"The probe failed in {len(errors)} places and left them out; the first: {errors[0]}."
+        )
+    if recording.environment.sandbox == "none":
+        notes += _details("No sandbox: each launch wrote to your own files.")
+    return notes
+
+
+def _on_steps(recording: Recording) -> list[Note]:
+    """Return what keeps the observed steps from being those of the training."""
+    steps, cost_us = recording.steps, recording.main.probe_cost_us_per_step
+    if steps is None:
+        return []
+    notes = []
+    if steps.still_warming:
+        notes += _details(
+            "Steps were still getting faster or slower while the program was observed; the shares "
+            "of the step may shift later in training."
+        )
+    if is_first_look(steps):
+        notes += _beware(
+            f"Only {steps.steps} steps could be measured: their times are a first look."
+        )
+    if cost_us is not None and cost_us * 1e-6 > _COSTLY * steps.median_s:
+        notes += _beware(
+            f"A step takes hardly longer than observing it ({cost_us:.0f} us): its parts are not "
+            "known well."
+        )
+    share = data_wait_share(recording)
+    unknown = untold_wait(recording) if share is not None and share >= _WAITED_FOR else None
+    return [*notes, *(_details(unknown) if unknown else [])]
+
+
+def _on_load(recording: Recording) -> list[Note]:
+    """Return what others did on the machine, and how much of the step's time may be theirs."""
+    load = load_of([recording.sensors], recording.environment.cpus)
+    if load is None:
+        return []
+    steps, long = recording.steps, ""
+    if steps is not None and (share := long_steps_share(steps)) >= _MUCH_OF_IT:
+        long = (
+            f" {share:.0%} of the time lies in what single steps took beyond the median one, so "
+            "where it goes may be theirs too."
+        )
+    return _beware(
+        f"Other programs kept {load} busy: speed-ups, above all of thread counts and workers, may "
+        f"be those of a busy machine.{long} Measure on a quiet one before changing anything for "
+        "good."
+    )
+
+
+def _on_changed_times(recording: Recording, trials: TrialResults | None) -> list[Note]:
+    """Return a note where the shares come from one load and the speed-ups from another."""
+    steps = recording.steps
+    times = [s for launch in trials.baselines for s in launch.step_s] if trials else []
+    if steps is None or not times or steps.mean_s <= 0:
+        return []
+    later_s = fmean(times)
+    if 1 / _OTHER_TIMES <= later_s / steps.mean_s <= _OTHER_TIMES:
+        return []
+    if any(mount.fits for mount in cold_mounts(recording)):
+        return []  # the note on the files says so
+    return _beware(
+        f"A step took {seconds(steps.mean_s)} on average while it was diagnosed and "
+        f"{seconds(later_s)} while fixes were tried: the load of the machine changed, and with "
+        "it perhaps what limits the program. Run it again on a quieter machine."
+    )
+
+
+def _on_cold_files(recording: Recording, trials: TrialResults | None) -> list[Note]:
+    """Return what the observing launch read from a device, and the launches after it may not."""
+    cold = cold_mounts(recording) if trials and trials.baselines else []
+    if any(not mount.fits for mount in cold):
+        return _details(
+            "The files that training reads do not fit into the page cache: those that the "
+            "observed launch read were dropped from it before each launch after it, so that fixes "
+            "were tried as in a training that always reads new ones."
+        )
+    if cold:
+        return _beware(
+            "The observed launch read its files from the device and the launches after it found "
+            "them in the page cache: the diagnosis is that of a first epoch, the speed-ups are "
+            "those of the epochs after it."
+        )
+    return []
+
+
+def _on_noise(trials: TrialResults | None) -> list[Note]:
+    """Return a note where the untouched program against itself is far from 1, or open."""
+    noise = trials.noise_floor if trials else None
+    if noise is None or noise.low > 1 or noise.high < 1:
+        return []  # that it excludes 1 is a doubt of the trials
+    low, high = _UNLIKE_ITSELF
+    if not low <= noise.estimate <= high:
+        return _beware(
+            f"The untouched program differed from itself by {ratio(noise.estimate)}x: nothing "
+            "smaller can be seen here."
+        )
+    if noise.low < low and noise.high > high:
+        return _beware(
+            f"How far the untouched program differs from itself is open ({speedup(noise)}): small "
+            "differences cannot be seen here."
+        )
+    return []
+
+
+def _on_patch(trials: TrialResults | None, patch: SourcePatch | None) -> list[Note]:
+    """Return what keeps the patch from being what was measured at run time."""
+    notes = []
+    left_out = patch.left_out if patch is not None else []
+    if left_out:
+        notes += _beware(
+            f"The patch lacks {', '.join(left_out)}: no edit can be made with certainty, so "
+            "its own figure is without it."
+        )
+    if trials is None or trials.patch is None:
+        return notes
+    if not left_out:
+        apart = disagreement(trials.recommendation.speedup, trials.patch.speedup)
+        notes += _beware(apart) if apart else []
+    if trials.patch.numerics == "changed":
+        notes += _beware(f"The patched program trains differently: {trials.patch.numerics_reason}")
+    return notes
