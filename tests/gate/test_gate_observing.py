@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from observed_program import SEEN, STEPS
 
-from torchdoctor.facts.other_load import load_of
+from torchdoctor.facts.hardware import load_of
 from torchdoctor.gate.figures import Measured, waiting
 from torchdoctor.gate.gate_run import NEW, GateRun
 from torchdoctor.gate.observing import Observed, observe_both

@@ -13,7 +13,7 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of, timed
 from probed import run_probed
 
-from torchdoctor.facts.preparation import preparing_rows
+from torchdoctor.facts.stacks import preparing_rows
 from torchdoctor.observe.window import Window
 from torchdoctor.probe import step_log
 from torchdoctor.words.errors import NoStepFound

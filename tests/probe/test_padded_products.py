@@ -12,7 +12,7 @@ import pytest
 import torch
 from probed import run_probed
 
-from torchdoctor.facts.padding import padding_gains
+from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.probe.hooks.analysis import MemorySnapshot
 from torchdoctor.words import Environment, ProcessFacts, Recording, Workload
 

@@ -14,8 +14,7 @@ from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
 from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.facts.scaling import Step, scaling
-from torchdoctor.facts.scaling_words import TITLE, scaling_lines
+from torchdoctor.facts.scaling import TITLE, Step, scaling, scaling_lines
 from torchdoctor.reports.formats import rendered
 from torchdoctor.words import PredictedSpeedup, Report, Scaling, ScalingRow
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from partial_recordings import recording
 
-from torchdoctor.facts.preparation import unseen_forward_share
+from torchdoctor.facts.stacks import unseen_forward_share
 from torchdoctor.observe.shares import share_doubts, shares, with_inline_preparation
 from torchdoctor.words import Shares, TraceStatistics
 

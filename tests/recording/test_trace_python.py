@@ -9,7 +9,7 @@ import pytest
 from synthetic_traces import LOADER, TraceBuilder
 
 from torchdoctor.checkup.traces import trace_checkup
-from torchdoctor.facts.user_frames import is_users
+from torchdoctor.facts.stacks import is_users
 from torchdoctor.reports.traced import call_lines, operator_lines
 from torchdoctor.trace.reader import read_trace
 from torchdoctor.trace.summary import summarise

@@ -9,7 +9,7 @@ import pytest
 from observed_programs import observe, recorder_of, recording_of
 
 from torchdoctor.checks import work_outside_model
-from torchdoctor.facts.preparation import inline_preparation, unseen_forward_share
+from torchdoctor.facts.stacks import inline_preparation, unseen_forward_share
 from torchdoctor.observe.shares import shares, with_inline_preparation
 from torchdoctor.words import Recording
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from torchdoctor.facts.ceilings import with_measured
+from torchdoctor.facts.outcomes import with_measured
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import BOUNDS_TITLE, bound_lines
 from torchdoctor.words import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from samples import diagnosed_only
 
-from torchdoctor.facts.ceilings import replay_ceilings
+from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.time_parts import replay_lines
 from torchdoctor.words import BranchReplay, Report, Shares, TraceStatistics, WhatIf

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.beside_training import given_back_share, least_step_s
+from torchdoctor.facts.loading import given_back_share, least_step_s
 from torchdoctor.words import Diagnosis, Finding, Recording, StepStatistics
 from torchdoctor.words.specs import FixSpec
 

@@ -21,7 +21,7 @@ Exchange that is slow with NCCL (communication-share), and gloo between processe
 CPUs, where it is right. A build of MPI that reads GPU memory itself may be as fast: measure it.
 """
 
-from torchdoctor.facts.backend import backend_by_host
+from torchdoctor.facts.hardware import backend_by_host
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 
 

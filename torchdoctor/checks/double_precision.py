@@ -23,9 +23,9 @@ costs next to nothing.
 """
 
 from torchdoctor.facts.analysed import size_words
+from torchdoctor.facts.arithmetic import double_location, double_models, made_double
 from torchdoctor.facts.gpu_data_sheets import data_sheet
 from torchdoctor.facts.lookup import arithmetic_share, phase_share, place
-from torchdoctor.facts.precision import double_location, double_models, made_double
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process, trace
 
 _MUCH = 0.6

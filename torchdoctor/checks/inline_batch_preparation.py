@@ -26,7 +26,7 @@ Rollouts of reinforcement learning, which call the model: only time before any f
 import re
 
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.preparation import inline_preparation
+from torchdoctor.facts.stacks import inline_preparation
 from torchdoctor.words import CheckSpec, Recording, StackSample, Symptom, Symptoms, process
 
 # Innermost frames of a batch that another thread or process makes: a queue, a lock, a pipe.

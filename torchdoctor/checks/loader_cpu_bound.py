@@ -16,9 +16,9 @@ Not to be confused with
 A loader that waits for a disk or a network: there more workers than cores help.
 """
 
-from torchdoctor.facts.fetch_time import queued_words, waiting_loader
+from torchdoctor.facts.loading import queued_words, waiting_loader
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
-from torchdoctor.facts.preparing_line import preparing_line
+from torchdoctor.facts.stacks import preparing_line
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 

@@ -21,10 +21,10 @@ Not to be confused with
 A loader that computes: there the number of cores limits how many workers help.
 """
 
-from torchdoctor.facts.fetch_time import untold_wait, waiting_loader
+from torchdoctor.facts.loading import untold_wait, waiting_loader
 from torchdoctor.facts.lookup import data_wait_share, loader_cpu_share
-from torchdoctor.facts.preparing_line import preparing_line
 from torchdoctor.facts.slow_reads import HARDLY_READ, read_mounts_of
+from torchdoctor.facts.stacks import preparing_line
 from torchdoctor.words import SLOW_KINDS, CheckSpec, Recording, Symptom, Symptoms, process
 
 

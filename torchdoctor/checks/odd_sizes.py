@@ -19,9 +19,9 @@ Not to be confused with
 The number of classes of a small head: its product takes no time.
 """
 
+from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.padding import padding_gains
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 

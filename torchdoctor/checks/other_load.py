@@ -14,7 +14,7 @@ Not to be confused with
 The program's own loader workers.
 """
 
-from torchdoctor.facts.other_load import MUCH, load_words
+from torchdoctor.facts.hardware import MUCH_LOAD, load_words
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 
 
@@ -28,7 +28,7 @@ CHECK = CheckSpec(
     file=__file__,
     page=__doc__,
     branch="other",
-    threshold=MUCH,
+    threshold=MUCH_LOAD,
     unit="% of the usable CPUs, kept busy by other programs",
     source="torchdoctor: a quarter of the machine is missing then",
     examine=_examine,

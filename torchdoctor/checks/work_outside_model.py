@@ -28,9 +28,7 @@ Batches prepared in the loop (inline-batch-preparation), and Python inside the m
 from typing import Any
 
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.outside import outside_rows
-from torchdoctor.facts.preparation import updates_by_hand
-from torchdoctor.facts.samples import Place, by_function
+from torchdoctor.facts.stacks import Place, by_function, outside_rows, updates_by_hand
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms, process
 
 _NAMED = 3

@@ -10,9 +10,9 @@ from statistics import fmean
 
 from torchdoctor.advice.source_patch import SourcePatch
 from torchdoctor.advice.wording import wording
-from torchdoctor.facts.fetch_time import untold_wait
+from torchdoctor.facts.hardware import load_of
+from torchdoctor.facts.loading import untold_wait
 from torchdoctor.facts.lookup import data_wait_share, is_first_look, long_steps_share
-from torchdoctor.facts.other_load import load_of
 from torchdoctor.facts.slow_reads import cold_mounts
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.patch_trial import disagreement

@@ -10,7 +10,7 @@ from torchdoctor.advice.wording import wording
 from torchdoctor.edits import Edit
 from torchdoctor.edits.diff import also_changed, folder_of, instead, unified_diff
 from torchdoctor.facts.lookup import place
-from torchdoctor.facts.undecided import most_promising
+from torchdoctor.facts.outcomes import most_promising
 from torchdoctor.trials.outcome import SAME_TRAINING
 from torchdoctor.words import Diagnosis, Location, RecommendedFix, Recording, TrainingTrial, Trial
 from torchdoctor.words.specs import FixSpec

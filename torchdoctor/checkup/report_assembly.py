@@ -12,8 +12,8 @@ from torchdoctor import __version__
 from torchdoctor.advice.source_patch import SourcePatch
 from torchdoctor.checkup.notes import fix_notes, report_notes
 from torchdoctor.checkup.offered_fixes import advice, as_code, offered_fixes
-from torchdoctor.facts.ceilings import replay_ceilings, with_measured
 from torchdoctor.facts.observed_settings import settings_of
+from torchdoctor.facts.outcomes import replay_ceilings, with_measured
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (

@@ -15,9 +15,8 @@ from torchdoctor.advice.diagnosis_by_experiment import by_experiment
 from torchdoctor.advice.source_patch import SourcePatch
 from torchdoctor.checkup.report_assembly import assemble, reproduce_commands, workload_record
 from torchdoctor.checkup.run_settings import RunSettings
-from torchdoctor.facts.outside import outside_share
-from torchdoctor.facts.preparation import unseen_forward_share
 from torchdoctor.facts.slow_reads import stays_cold
+from torchdoctor.facts.stacks import outside_share, unseen_forward_share
 from torchdoctor.launch.escaped_writes import escape_doubt
 from torchdoctor.launch.run_folder import keep_stdin, new_run_folder
 from torchdoctor.launch.sandbox import Sandbox

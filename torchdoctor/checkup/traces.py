@@ -13,7 +13,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.diagnosis import diagnose
 from torchdoctor.advice.wording import wording_for_trace
 from torchdoctor.checkup.trace_verdict import as_far_as_recorded, with_replay, with_waits
-from torchdoctor.facts.ceilings import replay_ceilings
+from torchdoctor.facts.outcomes import replay_ceilings
 from torchdoctor.facts.scaling import scaling
 from torchdoctor.trace.annotate import annotate
 from torchdoctor.trace.clocks import Alignment, Unaligned, align

@@ -1,4 +1,4 @@
-"""The gradient noise scale: beyond which batch additional samples are mostly wasted. Pure.
+"""Estimate the gradient noise scale: the batch beyond which samples are mostly wasted. Pure.
 
 McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), B_simple = tr(S) / |G|^2:
 G the true gradient, S the covariance of one sample's. A batch's gradient g of B samples has
@@ -22,7 +22,7 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseScale:
-    """In samples, with a 95 % interval; None: so large that it cannot be told from infinity."""
+    """The scale in samples, with a 95 % interval; None: too large to be told from infinity."""
 
     estimate: float | None
     low: float
@@ -30,7 +30,7 @@ class NoiseScale:
     gradients: int
 
     def words(self) -> str:
-        """ "about 320 samples (95 %: 210 to 540, from 12 gradients)"."""
+        """Return such as "about 320 samples (95 %: 210 to 540, from 12 gradients)"."""
         about = "not known" if self.estimate is None else f"about {_rounded(self.estimate)} samples"
         reach = (
             f"above {_rounded(self.low)}"
@@ -41,7 +41,7 @@ class NoiseScale:
 
 
 def noise_scale(recording: Recording) -> NoiseScale | None:
-    """The scale at the point of training that was analysed; None: not measured.
+    """Return the scale at the point of training that was analysed; None: not measured.
 
     Clipped gradients have lost their norms, and those of several optimizers are of other losses.
     """
@@ -55,7 +55,7 @@ def noise_scale(recording: Recording) -> NoiseScale | None:
 
 
 def from_products(products: Sequence[Sequence[float]], batch: float) -> NoiseScale | None:
-    """The scale from inner products of the gradients of successive steps.
+    """Return the scale from inner products of the gradients of successive steps.
 
     Args:
         products: symmetric, shape (n, n): row i, column j is <g_i, g_j>.
@@ -97,7 +97,7 @@ def _scale(share: float, batch: float) -> float | None:
 
 
 def _rounded(samples: float) -> str:
-    """Two digits: the interval says that there are no more."""
+    """Return two digits: the interval says that there are no more."""
     if samples < 1:
         return "1"
     return f"{round(samples, 1 - math.floor(math.log10(samples))):.0f}"

@@ -1,12 +1,17 @@
-"""What fixes and checks ask of the machine in a `Recording`. Pure."""
+"""What fixes and checks ask of the machine, its other load and the links between GPUs. Pure."""
 
 from __future__ import annotations
 
-from torchdoctor.words.recording import Recording
+from collections.abc import Sequence
+
+from torchdoctor.words.program import ModelFacts
+from torchdoctor.words.recording import Recording, SensorStatistics
 
 NEARLY_FULL = 0.9  # share of the GPU's memory
+MUCH_LOAD = 0.25  # of the usable CPUs, busy with other programs
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")  # x86, x86, Arm
-# What these variables may ask for, the oldest first, by the CPU feature that makes it a loss.
+_THROUGH_HOST = ("gloo", "mpi")
+# Values of these variables, the oldest first, with the CPU features that make each a loss.
 _SIMD = {
     "ATEN_CPU_CAPABILITY": {"default": ("avx2", "avx512f"), "avx2": ("avx512f",)},
     "ONEDNN_MAX_CPU_ISA": {
@@ -20,23 +25,23 @@ _SIMD = {
 
 
 def compute_capability(recording: Recording) -> tuple[int, int] | None:
-    """The lowest compute capability among the machine's GPUs; None: not known."""
-    found = []
+    """Return the lowest compute capability among the machine's GPUs; None: not known."""
+    capabilities = []
     for gpu in recording.environment.gpus:
         major, _, minor = (gpu.compute_capability or "").partition(".")
         if major.isdigit():
-            found.append((int(major), int(minor) if minor.isdigit() else 0))
-    return min(found) if found else None
+            capabilities.append((int(major), int(minor) if minor.isdigit() else 0))
+    return min(capabilities, default=None)
 
 
 def has_bf16_instructions(recording: Recording) -> bool | None:
-    """Whether the CPU computes in bfloat16; None where its features are not known."""
+    """Return True if the CPU computes in bfloat16; None where its features are not known."""
     features = recording.environment.cpu_features
     return any(name in features for name in _BF16_FEATURES) if features else None
 
 
 def low_precision(recording: Recording) -> str | None:
-    """ "bfloat16" or "float16": what the program's hardware multiplies fast; None: neither.
+    """Return "bfloat16" or "float16", which the program's hardware multiplies fast; None: neither.
 
     A GPU or processor that is not known counts as one with bfloat16.
     """
@@ -49,7 +54,7 @@ def low_precision(recording: Recording) -> str | None:
 
 
 def capped_simd(recording: Recording) -> dict[str, str]:
-    """Variables that hold vector instructions below what the CPU has, with their values."""
+    """Return the variables that hold vector instructions below those of the CPU, with values."""
     features, given = recording.environment.cpu_features, recording.main.flags.environment
     return {
         name: given[name]
@@ -68,3 +73,60 @@ def gpu_memory_share(recording: Recording) -> float | None:
 def memory_is_short(recording: Recording) -> bool:
     """Return True if the GPU's memory is nearly full, so that no larger batch fits."""
     return (gpu_memory_share(recording) or 0.0) >= NEARLY_FULL
+
+
+def much_load(busy: float | None, usable: float | None) -> float | None:
+    """Return the CPUs that other programs kept busy; None where that was little or is not known.
+
+    Args:
+        busy: CPUs that they kept busy on average; None: not known.
+        usable: CPUs that the program may use; None: not known.
+    """
+    if busy is None or usable is None or busy < MUCH_LOAD * max(usable, 1.0):
+        return None
+    return busy
+
+
+def load_words(busy: float | None, usable: float | None) -> str | None:
+    """Return such as "1.2 of 2 usable CPUs"; None where that was little. Args as `much_load`."""
+    load = much_load(busy, usable)
+    return None if load is None else f"{load:.1f} of {usable:g} usable CPUs"
+
+
+def load_of(launches: Sequence[SensorStatistics], usable: float | None) -> str | None:
+    """Return the most that other programs took of any launch, in the words of `load_words`."""
+    loads = [sensors.other_load_cpus for sensors in launches]
+    return load_words(max((x for x in loads if x is not None), default=None), usable)
+
+
+def backend_by_host(recording: Recording) -> str | None:
+    """Return the backend by which GPUs exchange gradients through host memory; None: none does.
+
+    A model on a GPU must be wrapped to exchange any, where the program itself was observed; the
+    wrapper's own group says how, and where that is not known the default one. "cpu:gloo,cuda:nccl"
+    sends tensors of GPUs by NCCL; "cuda:gloo" does not.
+    """
+    trace, models = recording.trace, _exchanging(recording)
+    worlds = [process.world_size or 1 for process in recording.processes]
+    worlds.append((trace.world_size if trace is not None else None) or 1)
+    if not recording.has_gpu or max(worlds) < 2 or (recording.processes and not models):
+        return None
+    traced = (trace.backend if trace is not None else None) or ""
+    if "nccl" in traced.lower():
+        return None
+    named = next((model.exchange_backend for model in models if model.exchange_backend), None)
+    named = (named or recording.main.backend or traced).lower()
+    kinds = dict(part.split(":", 1) for part in named.split(",") if ":" in part)
+    used = kinds.get("cuda", "" if kinds else named)
+    return used if used in _THROUGH_HOST else None
+
+
+def _exchanging(recording: Recording) -> list[ModelFacts]:
+    """Return models on a GPU that are wrapped in what exchanges their gradients."""
+    return [
+        model
+        for process in recording.processes
+        for model in process.models
+        if model.device.startswith("cuda")
+        and model.data_parallel in ("DistributedDataParallel", "FSDP")
+    ]

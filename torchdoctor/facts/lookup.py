@@ -1,4 +1,4 @@
-"""What fixes and checks ask of a `Recording`, answered in one place. Pure."""
+"""What fixes and checks ask of a `Recording`: loaders, models, and shares of the step. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torchdoctor.words.program import LoaderFacts, Location, ModelFacts, Optimiz
 _FEW_STEPS = 12
 MOSTLY_READY = 0.5  # of the waits for workers
 _FEWEST_LOOKS = 10
-_WAITS = ("taken_over_s", "awaited_s")
+_LONGER = 1.5  # the mean profiled step against the observed one, either way
+_OTHER_WAIT = 0.10  # between the shares that wait for data
 
 
 def training_loaders(recording: Recording) -> list[LoaderFacts]:
-    """The loaders that feed the training loop, the main one first; empty where there is none.
+    """Return the loaders that feed the training loop, the main one first; [] where there is none.
 
     A loader that is constructed anew each epoch shows as several, all made at the same place of
     as many samples. (One function may make the loaders of training and of validation.)
@@ -31,32 +32,32 @@ def training_loaders(recording: Recording) -> list[LoaderFacts]:
 
 
 def training_loader_location(recording: Recording) -> Location | None:
-    """Where the main training loader is constructed; None where there is none, or it is unknown."""
+    """Return where the main training loader is constructed; None: there is none, or not known."""
     loaders = training_loaders(recording)
     return loaders[0].location if loaders else None
 
 
 def _made_there(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
-    """Loaders made at the place of one, of as many samples, itself included."""
+    """Return the loaders made at the place of this one, of as many samples, itself included."""
     known = (main.location, main.dataset_length)
     alike = [x for x in loaders if main.location and (x.location, x.dataset_length) == known]
     return alike or [main]
 
 
 def _anew(main: LoaderFacts, loaders: list[LoaderFacts]) -> list[LoaderFacts]:
-    """Those that take the place of one in another epoch; not those made side by side with it."""
+    """Return the loaders that take its place in another epoch, not those made side by side."""
     groups: dict[int, list[LoaderFacts]] = {}
-    for one in sorted(_made_there(main, loaders), key=lambda x: x.ident):
-        known = one.iterators_before
-        groups.setdefault(-1 - one.ident if known is None else known, []).append(one)
+    for loader in sorted(_made_there(main, loaders), key=lambda x: x.ident):
+        known = loader.iterators_before
+        groups.setdefault(-1 - loader.ident if known is None else known, []).append(loader)
     place = next(group.index(main) for group in groups.values() if main in group)
     return [group[place] for group in groups.values() if main not in group and place < len(group)]
 
 
 def loader_target(recording: Recording) -> dict[str, int]:
-    """The part of a fix's settings that names the loader: {} stands for every loader.
+    """Return the part of a fix's settings that names the loader: {} stands for every loader.
 
-    Of several that one line makes none is named: who changes the line changes them all.
+    No loader is named where one line makes several: changing the line changes them all.
     """
     training, loaders = training_loaders(recording), recording.main.loaders
     if training and len(loaders) > len(_made_there(training[0], loaders)) == 1:
@@ -65,9 +66,9 @@ def loader_target(recording: Recording) -> dict[str, int]:
 
 
 def no_second_loader(recording: Recording) -> str | None:
-    """Why loader fixes cannot be compared within one launch, by a second loader; None: they can.
+    """Return why loader fixes cannot be compared within one launch; None: they can.
 
-    A sentence. What begins an epoch is in no block of a second loader, whose workers live on.
+    What begins an epoch is in no block of a second loader, whose workers live on.
     """
     training, steps = training_loaders(recording), recording.steps
     if not training or steps is None:
@@ -86,16 +87,13 @@ def no_second_loader(recording: Recording) -> str | None:
 
 
 def training_models(recording: Recording) -> list[ModelFacts]:
-    """Root modules that were called in training mode."""
+    """Return the root modules that were called in training mode."""
     return [m for m in recording.main.models if m.forwards > m.eval_forwards]
 
 
 def data_wait_share(recording: Recording) -> float | None:
-    """Share of the step spent waiting for the loader, its start included; None: not measured."""
-    steps = recording.steps
-    if steps is None or steps.mean_s <= 0:
-        return None
-    return steps.data_wait_s / steps.mean_s
+    """Return the share of the step spent waiting for the loader; None: not measured."""
+    return phase_share(recording, "data_wait_s")
 
 
 def phase_share(recording: Recording, *phases: str) -> float | None:
@@ -112,20 +110,22 @@ def phase_share(recording: Recording, *phases: str) -> float | None:
 
 
 def is_first_look(steps: StepStatistics) -> bool:
-    """Whether so few steps were measured that a few others might say something else."""
+    """Return True if so few steps were measured that a few more might say something else."""
     return steps.steps < _FEW_STEPS
 
 
 def long_steps_share(steps: StepStatistics) -> float:
-    """Share of the mean step by which it exceeds the median, where no evaluation, no start of
-    workers and no first batch explains that: what single long steps cost."""
+    """Return the share of the mean step that single long steps cost.
+
+    That is its excess over the median, without evaluation, the start of workers and first batches.
+    """
     explained_s = steps.evaluation_s + steps.loader_start_s + steps.first_batch_s
     extra_s = steps.mean_s - explained_s - steps.median_s
     return extra_s / steps.mean_s if steps.mean_s > 0 else 0.0
 
 
 def respawn_share(recording: Recording) -> float | None:
-    """Share of the step that goes into starting workers again; None where they are not."""
+    """Return the share of the step that starting workers again takes; None where they are not."""
     steps, loaders = recording.steps, training_loaders(recording)
     if steps is None or steps.mean_s <= 0 or sum(x.iterators for x in loaders) < 2:
         return None
@@ -135,7 +135,7 @@ def respawn_share(recording: Recording) -> float | None:
 
 
 def order_wait_share(recording: Recording) -> float | None:
-    """Share of the step spent waiting while a later batch lay ready; None: not measured."""
+    """Return the share of the step spent waiting while a later batch lay ready; None: unknown."""
     steps, loaders = recording.steps, training_loaders(recording)
     wait = data_wait_share(recording)
     batches = sum(loader.batches for loader in loaders)
@@ -145,20 +145,38 @@ def order_wait_share(recording: Recording) -> float | None:
     return min(each_s * max(steps.batches_per_step, 1.0) / steps.mean_s, wait)
 
 
+def unlike_profiled(steps: StepStatistics | None, trace: TraceStatistics | None) -> bool:
+    """Return True if the profiled steps, without a GPU, were unlike the steps observed.
+
+    The mean profiled step differs by over 1.5x, or the shares of waiting for data by over ten
+    points. A GPU's trace is always alike: its kernels take as long, and its wait is corrected.
+
+    Args:
+        steps: of the observed launch; None: a trace alone.
+        trace: of the profiler window.
+    """
+    if steps is None or trace is None or trace.has_device or not trace.step_s or steps.mean_s <= 0:
+        return False
+    apart = trace.step_s / steps.mean_s
+    traced = trace.shares.data_loader
+    waits_apart = 0.0 if traced is None else abs(traced - steps.data_wait_s / steps.mean_s)
+    return not 1 / _LONGER <= apart <= _LONGER or waits_apart > _OTHER_WAIT
+
+
 def trains(trace: TraceStatistics) -> bool:
-    """Whether a trace holds backward passes or an optimizer: inference has neither."""
+    """Return True if a trace holds backward passes or an optimizer: inference has neither."""
     signs = ("backward", "autograd::engine", "optimizer", "_foreach_", "_fused_")
     names = [operator.name.lower() for operator in trace.operators]
     return any(sign in name for name in names for sign in signs)
 
 
 def convolves(trace: TraceStatistics) -> bool:
-    """Whether convolutions are among the operators that take most."""
+    """Return True if convolutions are among the operators that take most."""
     return any(_CONVOLUTION.search(operator.name) for operator in trace.operators)
 
 
 def place(recording: Recording, location: Location | None, otherwise: str) -> str:
-    """ "train.py:42", relative to the program's folder where it lies below; or `otherwise`."""
+    """Return "train.py:42", relative to the program's folder where it lies below that."""
     if location is None:
         return otherwise
     path = Path(location.file)
@@ -168,23 +186,23 @@ def place(recording: Recording, location: Location | None, otherwise: str) -> st
 
 
 def changes_itself(recording: Recording) -> str | None:
-    """What the training dataset changes in itself beside a cache of samples; None: nothing seen.
+    """Return the beginning of a sentence on what the dataset changes in itself; None: nothing.
 
-    The beginning of a sentence, with the places.
+    A cache of samples does not count.
     """
     loaders = training_loaders(recording)
-    writes = [one for one in loaders[0].dataset_writes if not one.cache] if loaders else []
+    writes = [write for loader in loaders[:1] for write in loader.dataset_writes if not write.cache]
     if not writes:
         return None
-    places = "; ".join(f"{place(recording, one.location, '')}, {one.name}" for one in writes[:3])
+    places = "; ".join(f"{place(recording, w.location, '')}, {w.name}" for w in writes[:3])
     return f"The dataset changes itself where it prepares a sample ({places})"
 
 
 def loader_cpu_share(recording: Recording) -> float | None:
-    """How much of the loader's fetching is CPU time, 0 to 1; None where it was not measured.
+    """Return the share of the loader's fetching that is CPU time; None: not measured.
 
     Without workers: measured in the fetch. With workers: the CPUs that they keep busy, of as many
-    as they could use. What stood in the queue for a CPU that others held counts as CPU time.
+    as they could use. Time in the queue for a CPU that other programs held counts as CPU time.
     """
     loaders = training_loaders(recording)
     if not loaders:
@@ -200,9 +218,9 @@ def loader_cpu_share(recording: Recording) -> float | None:
 
 
 def taken_over_s(recording: Recording) -> float | None:
-    """Seconds of a step in which the training process takes over batches that lie ready.
+    """Return the seconds of a step in which the training process takes over ready batches.
 
-    None without workers, and where it was not seen.
+    None without workers, and where it was not measured.
     """
     loaders, steps = training_loaders(recording), recording.steps
     if not loaders or loaders[0].num_workers == 0 or steps is None:
@@ -212,20 +230,20 @@ def taken_over_s(recording: Recording) -> float | None:
 
 
 def workers_keep_up(recording: Recording) -> bool:
-    """Whether most of the time of the looks into the workers' queue found a batch lying ready.
+    """Return True if a batch lay ready for most of the time of looking into the workers' queue.
 
-    What else the step waits for (a sampler's work, other loaders, workers that start) is in none of
-    the looks: the workers are not what it waits for.
+    Other waits (for a sampler, other loaders, workers that start) are in none of the looks: the
+    step does not wait for the workers.
     """
     loaders = training_loaders(recording)
     if not loaders or sum(x.looks for x in loaders) < _FEWEST_LOOKS:
         return False
-    ready_s, awaited_s = (sum(getattr(x, of) for x in loaders) for of in _WAITS)
+    ready_s, awaited_s = sum(x.taken_over_s for x in loaders), sum(x.awaited_s for x in loaders)
     return ready_s > 0 and ready_s >= MOSTLY_READY * (ready_s + awaited_s)
 
 
 def compute_share(recording: Recording) -> float | None:
-    """Share of the step in kernels, or without a GPU in large operators; None: not measured."""
+    """Return the share of the step in kernels, or on a CPU in large operators; None: unknown."""
     if recording.shares.gpu is not None:
         return recording.shares.gpu
     trace = recording.trace
@@ -236,7 +254,7 @@ def compute_share(recording: Recording) -> float | None:
 
 
 def arithmetic_share(recording: Recording) -> float | None:
-    """`compute_share` without operators that look rows up or scatter them.
+    """Return `compute_share` without operators that look rows up or scatter them.
 
     Those move memory: units for matrix products do nothing for them. None: not measured.
     """
@@ -247,7 +265,7 @@ def arithmetic_share(recording: Recording) -> float | None:
 
 
 def overhead_share(recording: Recording) -> float | None:
-    """Share of the step in Python, dispatch and small operators; None: not measured."""
+    """Return the share of the step in Python, dispatch and small operators; None: not measured."""
     trace = recording.trace
     if trace is None or trace.python_s is None or trace.small_operator_s is None:
         return None
@@ -260,12 +278,12 @@ def overhead_share(recording: Recording) -> float | None:
 
 
 def python_between(recording: Recording) -> float:
-    """`exposed_python` of a recording."""
+    """Return `exposed_python` of a recording."""
     return exposed_python(recording.trace, recording.shares)
 
 
 def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
-    """On a GPU: share of the step in Python that links operators, that no device work hides.
+    """Return, for a GPU, the share of the step in Python between operators that nothing hides.
 
     A Kineto trace has no event for it, so it is part of `Shares.other`. Long stretches in no
     operator stay there: the program may as well have slept.
@@ -277,9 +295,9 @@ def exposed_python(trace: TraceStatistics | None, shares: Shares) -> float:
 
 
 def updates_one_by_one(optimizer: OptimizerFacts) -> bool:
-    """Whether the optimizer goes through its tensors in a Python loop.
+    """Return True if the optimizer goes through its tensors in a Python loop.
 
-    Without being told, torch takes the multi-tensor implementation on a GPU and the loop on a CPU.
+    By default torch takes the multi-tensor implementation on a GPU and the loop on a CPU.
     """
     by_default = optimizer.device == "cpu" and optimizer.foreach is None
     return not optimizer.fused and (optimizer.foreach is False or by_default)
@@ -291,7 +309,7 @@ def spent_s(operator: Operator) -> float:
 
 
 def convolution_share(recording: Recording) -> float | None:
-    """Share of the step in convolutions, transposed ones left out; None without a trace.
+    """Return the share of the step in convolutions without transposed ones; None without a trace.
 
     The backward operators are the same for both: they are divided as the forward ones are.
     """

@@ -1,4 +1,4 @@
-"""What the program trained with that its author sets: for telling two reports apart. Pure."""
+"""Collect the settings that a program trained with, to tell two reports apart. Pure."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ _FLAGS = {
 
 
 def settings_of(recording: Recording) -> list[Setting]:
-    """Of the training process: its main loader, the largest model, the optimizer, torch itself."""
-    found: dict[str, object] = {}
+    """Return those of the main loader, the largest model, the optimizer and torch itself."""
+    values: dict[str, object] = {}
     if loaders := training_loaders(recording):
-        found |= _loader(loaders[0])
+        values |= _loader(loaders[0])
     if models := training_models(recording):
-        found |= _model(max(models, key=lambda one: one.elements))
-    stepped = [one for one in recording.main.optimizers if one.steps]
+        values |= _model(max(models, key=lambda x: x.elements))
+    stepped = [x for x in recording.main.optimizers if x.steps]
     if stepped:
-        found |= _optimizer(max(stepped, key=lambda one: one.elements))
-    found |= _flags(recording.main.flags)
-    return [Setting(name=name, value=_said(one)) for name, one in found.items() if one is not None]
+        values |= _optimizer(max(stepped, key=lambda x: x.elements))
+    values |= _flags(recording.main.flags)
+    return [Setting(name=name, value=_text(x)) for name, x in values.items() if x is not None]
 
 
-def _loader(one: LoaderFacts) -> dict[str, object]:
+def _loader(loader: LoaderFacts) -> dict[str, object]:
     return {
-        "batch size": one.batch_size,
-        "loader workers": one.num_workers,
-        "prefetch_factor": one.prefetch_factor,
-        "persistent_workers": one.persistent_workers,
-        "pin_memory": one.pin_memory,
-        "in_order": one.in_order,
-        "data set": one.dataset_cls.rpartition(".")[2] or None,
-        "samples in the data set": one.dataset_length,
+        "batch size": loader.batch_size,
+        "loader workers": loader.num_workers,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+        "pin_memory": loader.pin_memory,
+        "in_order": loader.in_order,
+        "data set": loader.dataset_cls.rpartition(".")[2] or None,
+        "samples in the data set": loader.dataset_length,
     }
 
 
-def _model(one: ModelFacts) -> dict[str, object]:
+def _model(model: ModelFacts) -> dict[str, object]:
     return {
-        "model": one.cls.rpartition(".")[2] or None,
-        "weights": one.elements,
-        "weights are": ", ".join(one.dtypes) or None,
-        "device": one.device,
-        "compiled": one.compiled,
-        "autocast": one.autocast_forwards > 0,
-        "convolutions channels-last": one.conv_channels_last if one.conv2d else None,
-        "data parallel": one.data_parallel,
+        "model": model.cls.rpartition(".")[2] or None,
+        "weights": model.elements,
+        "weights are": ", ".join(model.dtypes) or None,
+        "device": model.device,
+        "compiled": model.compiled,
+        "autocast": model.autocast_forwards > 0,
+        "convolutions channels-last": model.conv_channels_last if model.conv2d else None,
+        "data parallel": model.data_parallel,
     }
 
 
-def _optimizer(one: OptimizerFacts) -> dict[str, object]:
+def _optimizer(optimizer: OptimizerFacts) -> dict[str, object]:
     return {
-        "optimizer": one.cls.rpartition(".")[2] or None,
-        "optimizer fused": bool(one.fused),
-        "optimizer foreach": one.foreach,
+        "optimizer": optimizer.cls.rpartition(".")[2] or None,
+        "optimizer fused": bool(optimizer.fused),
+        "optimizer foreach": optimizer.foreach,
     }
 
 
@@ -71,7 +71,7 @@ def _flags(flags: Flags) -> dict[str, object]:
     return {**told, **{f"${name}": value for name, value in sorted(flags.environment.items())}}
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)

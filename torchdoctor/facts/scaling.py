@@ -1,10 +1,12 @@
-"""What more GPUs and machines would give, from one program's gradients, backward pass and links.
+"""Predict what more GPUs and machines would give, from gradients, backward pass and links.
 
-A model, never called a measurement. docs/decisions/scaling-estimate.md gives formulas and reasons.
+The prediction is a model and never called a measurement.
+docs/decisions/scaling-estimate.md gives formulas and reasons.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from torchdoctor.facts.gpu_data_sheets import data_sheet
@@ -27,6 +29,15 @@ NETWORKS_GBIT = (10.0, 100.0, 400.0)  # what is sold; that of the user's machine
 GPUS_OF_A_MACHINE = 8  # where it is not known how many there are
 MODELLED = 0.9  # of the time in collectives, or the program exchanges more than gradients
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+TITLE = "More GPUs: predicted, not measured"
+_SOURCES = {
+    "all-reduce": "the trace's all-reduces",
+    "reduce-scatter": "the trace's reduce-scatters",
+    "backward": "the gradients that the trace's backward pass accumulates",
+    "program": "the program's optimizers",
+}
+_UNCHECKED = "never checked on a machine with that many GPUs; figures are rounded down"
+_LOADER = 0.05  # of the step, from where on it is said
 
 
 @dataclass(frozen=True)
@@ -39,17 +50,17 @@ class Step:
     backward_s: float
 
     def all_reduce_s(self, gpus: int, bytes_per_s: float) -> float:
-        """A ring all-reduce of all gradients."""
+        """Return the time of a ring all-reduce of all gradients."""
         return 2 * (gpus - 1) / gpus * self.gradient_bytes / bytes_per_s
 
     def exposed_ddp_s(self, gpus: int, bytes_per_s: float) -> float:
-        """What the backward pass does not hide: the last bucket, and what it is too short for."""
+        """Return what the backward pass does not hide: the last bucket, and what exceeds it."""
         whole = self.all_reduce_s(gpus, bytes_per_s)
         last = whole * self.last_bytes / self.gradient_bytes
         return last + max(0.0, whole - last - self.backward_s)
 
     def exposed_fsdp_s(self, gpus: int, bytes_per_s: float) -> float:
-        """The same with weights gathered for forward and backward, and gradients scattered.
+        """Return the same with weights gathered for both passes, and gradients scattered.
 
         Each of the three moves half of what an all-reduce does. The first block's weights and the
         last one's gradients are hidden by nothing; a forward pass takes half of a backward pass.
@@ -60,7 +71,7 @@ class Step:
         return 2 * edge + forward + max(0.0, 2 * half - edge - self.backward_s)
 
     def speedup(self, gpus: int, low: float, high: float, sharded: bool) -> PredictedSpeedup:
-        """Samples per second against one GPU, with links of `low` and of `high` bytes/s."""
+        """Return the samples per second against one GPU, with links of `low` and `high` bytes/s."""
         exposed = self.exposed_fsdp_s if sharded else self.exposed_ddp_s
         slow, fast = (
             gpus * self.alone_s / (self.alone_s + exposed(gpus, link)) for link in (low, high)
@@ -69,9 +80,9 @@ class Step:
 
 
 def scaling(recording: Recording) -> Scaling | None:
-    """The prediction for a program that trains on GPUs; None for any other.
+    """Return the prediction for a program that trains on GPUs; None for any other.
 
-    What is not known is named in `missing`, and nothing that needs it is predicted.
+    `missing` names what is not known, and nothing that needs it is predicted.
     """
     trace = recording.trace
     if trace is None or not trace.has_device or (trace.exchange is None and not trains(trace)):
@@ -113,9 +124,9 @@ def _row(
 
 
 def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
-    """What the prediction rests on, without its rows."""
-    seen = trace.exchange or GradientExchange()
-    total, source, last = seen.gradient_bytes, seen.known_from, seen.last_bytes
+    """Return the prediction without its rows."""
+    exchange = trace.exchange or GradientExchange()
+    total, source, last = exchange.gradient_bytes, exchange.known_from, exchange.last_bytes
     if source in (None, "backward") and (own := _optimized_bytes(recording)):
         total, source, last = own, "program", None
     if total and last is None:
@@ -123,59 +134,59 @@ def _known(recording: Recording, trace: TraceStatistics) -> Scaling:
     traced_s, steps = trace.step_s or 0.0, recording.steps
     # Under the profiler the host is slower: the parts of its step, of the step without it.
     scale = steps.mean_s / traced_s if steps is not None and traced_s else 1.0
-    found = Scaling(
+    known = Scaling(
         gradient_bytes=total,
         gradients_from=source,
         last_bytes=last,
         alone_s=_alone_s(trace) * scale or None,
-        backward_s=seen.backward_s * scale if seen.backward_s else None,
+        backward_s=exchange.backward_s * scale if exchange.backward_s else None,
         loader_share=recording.shares.data_loader,
-        ranks=seen.ranks if seen.ranks and seen.ranks > 1 else None,
+        ranks=exchange.ranks if exchange.ranks and exchange.ranks > 1 else None,
     )
-    return _with_links(found, recording, seen)
+    return _with_links(known, recording, exchange)
 
 
-def _with_links(found: Scaling, recording: Recording, seen: GradientExchange) -> Scaling:
-    """The links as they were measured, else by the GPU's data sheet."""
+def _with_links(known: Scaling, recording: Recording, exchange: GradientExchange) -> Scaling:
+    """Add the links as they were measured, else by the GPU's data sheet."""
     gpus = recording.environment.gpus
     sheet = data_sheet(gpus[0].name) if gpus else None
     links = sheet.links if sheet is not None else None
     if sheet is not None and links is not None:
         slow, fast = links[0] * SLOWEST, links[1]
-        found = replace(
-            found,
+        known = replace(
+            known,
             low_bytes_per_s=slow,
             high_bytes_per_s=fast,
             links_from="data sheet",
             links_of=sheet.name,
         )
-        if found.ranks and seen.exchange_s and seen.known_from == "all-reduce":
-            carried = 2 * (found.ranks - 1) / found.ranks * (seen.gradient_bytes or 0.0)
-            found = replace(
-                found,
-                measured_exchange_s=seen.exchange_s,
+        if known.ranks and exchange.exchange_s and exchange.known_from == "all-reduce":
+            carried = 2 * (known.ranks - 1) / known.ranks * (exchange.gradient_bytes or 0.0)
+            known = replace(
+                known,
+                measured_exchange_s=exchange.exchange_s,
                 sheet_low_s=carried / fast,
                 sheet_high_s=carried / slow,
             )
-    if seen.mean_bytes_per_s and seen.best_bytes_per_s:
-        found = replace(
-            found,
-            low_bytes_per_s=seen.mean_bytes_per_s,
-            high_bytes_per_s=seen.best_bytes_per_s,
+    if exchange.mean_bytes_per_s and exchange.best_bytes_per_s:
+        known = replace(
+            known,
+            low_bytes_per_s=exchange.mean_bytes_per_s,
+            high_bytes_per_s=exchange.best_bytes_per_s,
             links_from="collectives",
         )
-    return found
+    return known
 
 
 def _optimized_bytes(recording: Recording) -> float:
-    """Of what the program's optimizers update: a gradient has the type of its parameter."""
+    """Return the bytes of what the optimizers update: a gradient has its parameter's type."""
     optimizers = recording.main.optimizers
-    used = [one for one in optimizers if one.steps] or optimizers
-    return float(sum(one.elements * _BYTES.get(one.dtype, 4) for one in used))
+    used = [optimizer for optimizer in optimizers if optimizer.steps] or optimizers
+    return float(sum(x.elements * _BYTES.get(x.dtype, 4) for x in used))
 
 
 def _alone_s(trace: TraceStatistics) -> float:
-    """A step of the trace without its exchange: by replay, else without what is exposed of it."""
+    """Return a step without its exchange: by replay, else without what is exposed of it."""
     step_s, replay = trace.step_s or 0.0, trace.what_if
     if replay is not None and replay.reproduced and (gain := replay.speedup("communication")):
         return step_s / gain
@@ -189,21 +200,152 @@ _NO_LINKS = (
 
 
 def _missing(known: Scaling, trace: TraceStatistics) -> list[str]:
-    """What a prediction would need and the recording does not tell."""
+    """Return what the prediction needs and the recording does not tell."""
     if not trace.steps or not known.alone_s:
         return ["how long a step takes: the trace has no step annotation"]
-    seen = trace.exchange
-    if seen is None or known.backward_s is None:
+    exchange = trace.exchange
+    if exchange is None or known.backward_s is None:
         return ["how long the backward pass takes: the trace shows none"]
     missing = []
-    together_s = (seen.exchange_s or 0.0) + seen.other_s
-    if seen.other_s > (1 - MODELLED) * together_s:
+    together_s = (exchange.exchange_s or 0.0) + exchange.other_s
+    if exchange.other_s > (1 - MODELLED) * together_s:
         missing.append(
-            f"a model of what the ranks exchange beside gradients ({seen.other_s / together_s:.0%} "
-            "of their time in collectives)"
+            "a model of what the ranks exchange beside gradients "
+            f"({exchange.other_s / together_s:.0%} of their time in collectives)"
         )
     if not known.gradient_bytes:
         missing.append(
             "the size of the gradients: record with record_shapes=True, or several ranks"
         )
     return missing
+
+
+def scaling_lines(forecast: Scaling | None) -> list[str]:
+    """Return the forecast, one sentence or row a line; [] where there is none."""
+    if forecast is None:
+        return []
+    lines = [
+        f"{row.gpus} GPUs of one machine: {_times(row.ddp)} as many samples as one "
+        f"(DistributedDataParallel), {_times(row.fsdp)} (FSDP)"
+        for row in _here(forecast)
+    ]
+    lines += _machines(forecast)
+    return [
+        *lines,
+        *([_UNCHECKED] if lines else []),
+        *_not_known(forecast),
+        *_grounds(forecast),
+        *_measured(forecast),
+    ]
+
+
+def comment_lines(forecast: Scaling | None, part: str) -> list[str]:
+    """Return the prediction as comments in the code of a fix.
+
+    Args:
+        part: "replicas", "shards", or "machines".
+    """
+    if forecast is None:
+        return []
+    if part == "machines":
+        rows = _machines(forecast)
+    else:
+        rows = [
+            f"{row.gpus} GPUs: {_times(row.fsdp if part == 'shards' else row.ddp)} as many samples "
+            "as one"
+            for row in _here(forecast)
+        ]
+    told = [
+        *rows,
+        *([_UNCHECKED] if rows else []),
+        *_not_known(forecast),
+        *(_grounds(forecast) if rows else []),
+    ]
+    return ["# predicted, not measured:", *(f"#   {line}" for line in told)] if told else []
+
+
+def _here(forecast: Scaling) -> list[ScalingRow]:
+    return [row for row in forecast.rows if row.network_gbit_per_s is None]
+
+
+def _machines(forecast: Scaling) -> list[str]:
+    rows = [row for row in forecast.rows if row.network_gbit_per_s is not None]
+    return [
+        f"{MACHINES} machines of {row.gpus // MACHINES} GPUs, if the network gives each "
+        f"{row.network_gbit_per_s:g} Gbit/s: {_times(row.ddp)} as many samples as one GPU "
+        "(DistributedDataParallel)"
+        for row in rows
+    ]
+
+
+def _not_known(forecast: Scaling) -> list[str]:
+    return [f"not predicted, for want of {lack}" for lack in forecast.missing]
+
+
+def _grounds(forecast: Scaling) -> list[str]:
+    """Return what the rows rest on and assume."""
+    if not forecast.rows:
+        return []
+    lines = [
+        f"from {_size(forecast.gradient_bytes)} of gradients a step "
+        f"({_SOURCES[forecast.gradients_from or 'program']}), a step of {_ms(forecast.alone_s)} "
+        f"without exchange, a backward pass of {_ms(forecast.backward_s)} in it"
+    ]
+    low, high = (
+        f"{(forecast.low_bytes_per_s or 0.0) / 1e9:.3g} GB/s",
+        f"{(forecast.high_bytes_per_s or 0.0) / 1e9:.3g} GB/s",
+    )
+    if forecast.links_from == "collectives":
+        lines.append(
+            f"links of {low} (all exchanges, waits included) to {high} (the fastest): what the "
+            f"trace's {forecast.ranks} ranks reached, of one machine or several"
+        )
+    elif forecast.links_from == "data sheet":
+        lines.append(
+            f"links in one direction of {low} ({SLOWEST:.0%} of the slowest link on the "
+            f"{forecast.links_of}'s data sheet) to {high} (all of the fastest one)"
+        )
+    lines.append(
+        "assumed: an all-reduce in a ring, hidden behind the backward pass but for its last "
+        f"{_size(forecast.last_bytes)}; the same batch on every GPU; ranks that are equally fast, "
+        "and CPUs and storage that keep up with all of them"
+    )
+    if (forecast.loader_share or 0.0) >= _LOADER:
+        lines.append(
+            f"waiting for data is {forecast.loader_share:.0%} of the step already: processes that "
+            "share CPUs and storage wait longer, which is not in these figures"
+        )
+    return lines
+
+
+def _measured(forecast: Scaling) -> list[str]:
+    """Return how long the exchange of several ranks really took, beside the data sheet's."""
+    if not (forecast.measured_exchange_s and forecast.sheet_low_s and forecast.sheet_high_s):
+        return []
+    return [
+        f"beside what was seen: {forecast.ranks} ranks exchanged {_size(forecast.gradient_bytes)} "
+        f"in {_ms(forecast.measured_exchange_s)} a step, their waits included; links of the data "
+        f"sheet would have made it {_ms(forecast.sheet_low_s)} to {_ms(forecast.sheet_high_s)}"
+    ]
+
+
+def _times(speedup: PredictedSpeedup) -> str:
+    """Return two digits, rounded down: "at best 7.9x", or "1.7x to at best 1.9x"."""
+    low, high = _two_figures(speedup.low), _two_figures(speedup.high)
+    return f"at best {high}x" if low == high else f"{low}x to at best {high}x"
+
+
+def _two_figures(value: float) -> str:
+    if value <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return f"{math.floor(value / unit + 1e-6) * unit:.6g}"
+
+
+def _size(value: float | None) -> str:
+    mega = (value or 0.0) / 1e6
+    return f"{mega / 1e3:.3g} GB" if mega >= 1e3 else f"{mega:.3g} MB"
+
+
+def _ms(value: float | None) -> str:
+    return f"{(value or 0.0) * 1e3:.3g} ms"

@@ -52,8 +52,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from torchdoctor.facts.scaling import scaling
-from torchdoctor.facts.scaling_words import comment_lines
+from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.words import Recording
 from torchdoctor.words.specs import FixSpec

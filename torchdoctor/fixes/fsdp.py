@@ -71,8 +71,7 @@ from typing import Any
 from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.hardware import memory_is_short
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.scaling import scaling
-from torchdoctor.facts.scaling_words import comment_lines
+from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.words import Recording
 from torchdoctor.words.specs import FixSpec

@@ -50,8 +50,13 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import loader_call, loader_edits, loader_location, without_workers
-from torchdoctor.facts.beside_training import fewest, making_s, workers_that_keep_up
-from torchdoctor.facts.fetch_time import MOSTLY_WAITING, untold_wait
+from torchdoctor.facts.loading import (
+    MOSTLY_WAITING,
+    fewest,
+    making_s,
+    untold_wait,
+    workers_that_keep_up,
+)
 from torchdoctor.facts.lookup import (
     changes_itself,
     data_wait_share,

@@ -33,7 +33,7 @@ from typing import Any
 
 from torchdoctor.edits import Edit
 from torchdoctor.edits.calls import call_edits
-from torchdoctor.facts.backend import backend_by_host
+from torchdoctor.facts.hardware import backend_by_host
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import Recording
 from torchdoctor.words.specs import FixSpec

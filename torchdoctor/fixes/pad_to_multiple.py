@@ -37,9 +37,9 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.checks import odd_sizes, sizes_not_multiples
+from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
-from torchdoctor.facts.padding import padding_gains
 from torchdoctor.words import Recording
 from torchdoctor.words.specs import FixSpec
 

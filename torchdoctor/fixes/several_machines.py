@@ -48,8 +48,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.facts.scaling import scaling
-from torchdoctor.facts.scaling_words import comment_lines
+from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
 from torchdoctor.words import Recording
 from torchdoctor.words.specs import FixSpec

@@ -41,8 +41,8 @@ from typing import Any
 
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
 from torchdoctor.edits.precision import batch_loops
+from torchdoctor.facts.arithmetic import double_leaves, double_location, double_models
 from torchdoctor.facts.lookup import place, training_loaders, training_models
-from torchdoctor.facts.precision import double_leaves, double_location, double_models
 from torchdoctor.words import Recording, TraceStatistics
 from torchdoctor.words.specs import FixSpec, process
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
 
-from torchdoctor.facts.other_load import load_of
+from torchdoctor.facts.hardware import load_of
 from torchdoctor.gate.decision import FEWEST_PAIRS, blind_spot, decides, look, state, too_few_pairs
 from torchdoctor.gate.elsewhere import elsewhere
 from torchdoctor.gate.figures import Measured, estimator, metrics

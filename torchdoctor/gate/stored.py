@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
-from torchdoctor.facts.other_load import load_of
+from torchdoctor.facts.hardware import load_of
 from torchdoctor.gate.decision import against_stored, state
 from torchdoctor.gate.figures import memory, peaks, rate, waiting
 from torchdoctor.gate.sentence import Basis, sentence

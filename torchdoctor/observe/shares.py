@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from torchdoctor.facts.preparation import inline_preparation
-from torchdoctor.facts.profiled_conditions import unlike_profiled
+from torchdoctor.facts.lookup import unlike_profiled
+from torchdoctor.facts.stacks import inline_preparation
 from torchdoctor.words import Recording, Shares, StepStatistics, TraceStatistics
 from torchdoctor.words.figures import percent, seconds
 

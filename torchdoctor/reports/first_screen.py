@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchdoctor.advice import catalogue
-from torchdoctor.facts.undecided import most_promising, value_of
+from torchdoctor.facts.outcomes import most_promising, value_of
 from torchdoctor.reports import wording
 from torchdoctor.reports.document import (
     Bars,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torchdoctor.facts.lookup import exposed_python
-from torchdoctor.facts.profiled_conditions import unlike_profiled
+from torchdoctor.facts.lookup import exposed_python, unlike_profiled
 from torchdoctor.reports.document import Bar
 from torchdoctor.words import Interval, Report, Shares, TriedCeiling, WhatIf
 from torchdoctor.words.figures import (

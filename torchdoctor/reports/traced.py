@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchdoctor.facts import scaling_words
+from torchdoctor.facts import scaling
 from torchdoctor.words import (
     MatrixProduct,
     MatrixWork,
@@ -35,7 +35,7 @@ def lines(report: Report) -> list[tuple[str, list[str]]]:
         (f"{_OPERATORS}, {of}{_of_profiled_steps(report)}", operator_lines(report)),
         (f"{_ARITHMETIC}, {of}", arithmetic_lines(report)),
         # A run's offered fixes say it beside their code.
-        (scaling_words.TITLE, [] if report.steps else scaling_words.scaling_lines(report.scaling)),
+        (scaling.TITLE, [] if report.steps else scaling.scaling_lines(report.scaling)),
     ]
 
 

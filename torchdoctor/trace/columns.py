@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.user_frames import is_users
+from torchdoctor.facts.stacks import is_users
 from torchdoctor.trace.events import NO_DURATION, Slice, SliceArgs
 from torchdoctor.trace.kinds import (
     DEVICE_KINDS,

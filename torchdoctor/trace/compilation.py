@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.user_frames import FRAME
+from torchdoctor.facts.stacks import FRAME
 from torchdoctor.trace.columns import Ints, Trace
 from torchdoctor.trace.kinds import is_pointwise
 from torchdoctor.trace.nesting import innermost, launch_rows, operator_nesting

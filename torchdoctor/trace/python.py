@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from torchdoctor.facts.user_frames import FRAME, is_users
+from torchdoctor.facts.stacks import FRAME, is_users
 from torchdoctor.trace.columns import Ints, Table, Trace
 from torchdoctor.trace.nesting import nest
 from torchdoctor.trace.threads import main_thread

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchdoctor.advice.source_patch import SourcePatch
-from torchdoctor.facts.other_load import load_of, load_words
+from torchdoctor.facts.hardware import load_of, load_words
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.machine.load_beside import LoadBeside
 from torchdoctor.observe.observation import Observation

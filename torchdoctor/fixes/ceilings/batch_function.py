@@ -14,7 +14,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from torchdoctor.facts.preparation import inline_preparation
+from torchdoctor.facts.stacks import inline_preparation
 from torchdoctor.words import Recording
 from torchdoctor.words.specs import CeilingSpec
 

@@ -1,0 +1,98 @@
+"""Which models train in float64, and what padded sizes gain the program's own products. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from torchdoctor.facts.lookup import training_loaders, training_models
+from torchdoctor.words import Interval, Recording
+from torchdoctor.words.program import DoubleCall, Location, ModelFacts, PaddedProduct
+
+_MOST = 0.5  # of a model's elements
+_KNOWN_LEAVES = 4  # tensors of a batch whose types are noted
+_WORTH = 1.05  # lower end of the interval
+_WORTH_OF_STEP = 0.01
+
+
+def double_models(recording: Recording) -> list[ModelFacts]:
+    """Return models in training most of whose parameters are float64, the largest first."""
+    models = training_models(recording)
+    doubles = [m for m in models if m.float64_elements and m.float64_elements > _MOST * m.elements]
+    return sorted(doubles, key=lambda model: -model.elements)
+
+
+def made_double(recording: Recording) -> DoubleCall | None:
+    """Return the call that made the model float64, or the default; None: not noted."""
+    calls = [c for c in recording.main.double_calls if c.kind in ("model", "default")]
+    return min(calls, key=lambda call: call.kind != "model", default=None)
+
+
+def double_location(recording: Recording) -> Location | None:
+    """Return where the model was made float64, or else where the largest one is defined."""
+    call = made_double(recording)
+    if call is not None:
+        return call.location
+    return next((model.location for model in double_models(recording)), None)
+
+
+def double_leaves(recording: Recording) -> tuple[bool, ...]:
+    """Return for each tensor of a training batch if it is float64; () where that is not known."""
+    loaders = training_loaders(recording)
+    shapes = loaders[0].batch_shapes if loaders else []
+    kinds = {tuple(leaf.endswith(" float64") for leaf in batch.split(", ")) for batch in shapes}
+    if len(kinds) != 1:
+        return ()
+    leaves = kinds.pop()
+    return leaves if any(leaves) and len(leaves) < _KNOWN_LEAVES else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddingGain:
+    """One product: its speed-up when padded, and what that would take off the step."""
+
+    product: PaddedProduct
+    speedup: Interval
+    step_share: float | None  # of the step's time that would be saved; None: step not timed
+
+    @property
+    def worthwhile(self) -> bool:
+        """True if it is faster for certain, and by enough of the step to be worth an edit."""
+        enough = self.step_share is None or self.step_share >= _WORTH_OF_STEP
+        return self.speedup.low >= _WORTH and enough
+
+    @property
+    def text(self) -> str:
+        """Such as "columns 50257 -> 50304: 1.31x (1.25 to 1.38) measured alone, aten::mm of ..."""
+        product, gain = self.product, self.speedup
+        return (
+            f"{', '.join(product.padded)}: {gain.estimate:.2f}x "
+            f"({gain.low:.2f} to {gain.high:.2f}) measured alone, "
+            f"{product.operator} of {product.sizes} in {product.precision}"
+        )
+
+
+def padding_gains(recording: Recording) -> list[PaddingGain]:
+    """Return the gain of every product that was timed padded, the largest saving first."""
+    steps, gains = recording.steps, []
+    for product in recording.main.padded_products:
+        speedup = _interval(product.speedups)
+        if speedup is None:
+            continue
+        saved_s = product.calls_per_step * product.alone_s * (1.0 - 1.0 / speedup.estimate)
+        share = saved_s / steps.mean_s if steps is not None and steps.mean_s > 0 else None
+        gains.append(PaddingGain(product=product, speedup=speedup, step_share=share))
+    return sorted(gains, key=lambda gain: -(gain.step_share or gain.speedup.estimate))
+
+
+def _interval(ratios: list[float]) -> Interval | None:
+    """Return the geometric mean of paired ratios and its 95 % t interval; None below two."""
+    from scipy.special import stdtrit  # slow to import
+
+    logs = [math.log(ratio) for ratio in ratios if ratio > 0]
+    if len(logs) < 2:
+        return None
+    mean = fmean(logs)
+    half = float(stdtrit(len(logs) - 1, 0.975)) * stdev(logs) / math.sqrt(len(logs))
+    return Interval(estimate=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))

@@ -1,0 +1,143 @@
+"""How a loader's workers spend their time, and what preparing samples beside the training gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torchdoctor.facts.hardware import much_load
+from torchdoctor.facts.lookup import (
+    data_wait_share,
+    loader_cpu_share,
+    training_loaders,
+    workers_keep_up,
+)
+from torchdoctor.words.program import LoaderFacts
+from torchdoctor.words.recording import Recording
+
+MOSTLY_WAITING = 0.5  # CPU time per wall time of a fetch, below: it waits, it does not compute
+_LEAST_WAIT = 0.05  # share of the step
+_IOWAIT = 0.2
+_HARDLY = 0.25  # of a fetch with its queue, below: threads of its own would leave it more than that
+_MOSTLY_FORCED = 0.5  # of the context switches
+_LEAST_QUEUED = 0.1  # of a fetch, from which the queue is named
+_WHOLE = 0.05  # of a worker: 4.01 are four
+
+
+def waiting_loader(recording: Recording) -> LoaderFacts | None:
+    """Return the training loader if the step waits for it or its workers; None otherwise."""
+    loaders, wait = training_loaders(recording), data_wait_share(recording)
+    if not loaders or wait is None or wait < _LEAST_WAIT or workers_keep_up(recording):
+        return None
+    return loaders[0]
+
+
+def untold_wait(recording: Recording) -> str | None:
+    """Return why a fetch of little CPU time may have waited for a CPU alone; None: it did not."""
+    share, sensors = loader_cpu_share(recording), recording.sensors
+    cpus = recording.environment.cpus
+    load = much_load(sensors.other_load_cpus, cpus)
+    if share is None or share >= MOSTLY_WAITING or load is None:
+        return None
+    if (sensors.iowait_share or 0.0) > _IOWAIT:
+        return None
+    # The share contains the queue. Threads of the fetch's own may have stood there too.
+    hardly_computes = share < _HARDLY or not _mostly_forced(recording)
+    if _queue_is_known(recording) and hardly_computes:
+        return None
+    could = min(training_loaders(recording)[0].num_workers, int(max(cpus, 1.0)))
+    of = f"{could} CPUs" if could > 1 else "a CPU"
+    return (
+        f"The fetch got only {share:.0%} of {of} while other programs kept {load:.1f} of "
+        f"{cpus:g} busy: whether it computes or waits cannot be told now."
+    )
+
+
+def queued_words(recording: Recording) -> str:
+    """Return which part of a fetch's CPU time was the queue for a CPU; mostly empty."""
+    loaders, sensors = training_loaders(recording), recording.sensors
+    queued = loaders[0].sample_queue_share if loaders else None
+    if loaders and loaders[0].num_workers:
+        could = min(loaders[0].num_workers, max(recording.environment.cpus, 1.0))
+        queued = min((sensors.workers_queued_cpus or 0.0) / could, 1.0)
+    if queued is None or queued < _LEAST_QUEUED:
+        return ""
+    return f" (of which {queued:.0%} waiting for a CPU that others held)"
+
+
+def _queue_is_known(recording: Recording) -> bool:
+    loader = training_loaders(recording)[0]
+    if loader.num_workers:
+        return recording.sensors.workers_queued_cpus is not None
+    return loader.sample_queue_share is not None
+
+
+def _mostly_forced(recording: Recording) -> bool:
+    switches = recording.sensors.context_switches_per_s
+    forced = recording.sensors.involuntary_switches_per_s
+    return bool(switches) and forced is not None and forced >= _MOSTLY_FORCED * (switches or 0.0)
+
+
+def least_step_s(recording: Recording) -> float | None:
+    """Return the least seconds of a step while workers prepare its samples; None: not known.
+
+    Workers move the work, they do not take it away: however many there are, the CPUs share what
+    the samples and the training take. The training is counted as one CPU's work, which is the
+    least that it takes; on a GPU not at all, as the host mostly waits for it.
+    """
+    steps, cpus = recording.steps, recording.environment.usable_cpus
+    loaders, busy = training_loaders(recording), loader_cpu_share(recording)
+    if steps is None or busy is None or cpus is None or loaders[0].num_workers:
+        return None
+    waits_s = steps.data_wait_s + steps.loader_start_s
+    trains_s = 0.0 if recording.has_gpu else max(steps.mean_s - waits_s, 0.0)
+    return max(trains_s, (busy * waits_s + trains_s) / max(cpus, 1.0))
+
+
+def given_back_share(recording: Recording, settings: Mapping[str, Any]) -> float:
+    """Return the most of a step that fewer workers may give back to the training itself.
+
+    Ten workers on two CPUs also slow the forward pass: each second of CPU time that they use may
+    have stopped the training for one. 0.0 with a setting that has as many workers, or more.
+    """
+    loaders, steps = training_loaders(recording), recording.steps
+    busy = recording.sensors.workers_cpus
+    today = loaders[0].num_workers if loaders else 0
+    if steps is None or busy is None or settings.get("num_workers", 0) >= today:
+        return 0.0
+    waits_s = steps.data_wait_s + steps.loader_start_s
+    return min(busy, max(1.0 - waits_s / steps.mean_s, 0.0)) if steps.mean_s > 0 else 0.0
+
+
+def making_s(recording: Recording, loader: LoaderFacts) -> float | None:
+    """Return the seconds in which the training process could make a batch; None: not known.
+
+    That is what the workers compute for a step, or what samples took that were made there
+    afterwards: a sample that waits for a file server computes nothing.
+    """
+    steps, busy = recording.steps, recording.sensors.workers_cpus
+    check = recording.main.sample_check
+    times = [] if steps is None or busy is None else [busy * steps.mean_s]
+    if check is not None and check.sample_s is not None and loader.batch_size:
+        times.append(check.sample_s * loader.batch_size)
+    return max(times, default=None)
+
+
+def fewest(recording: Recording, loader: LoaderFacts) -> int:
+    """Return the fewest workers that would still keep up; 1 where that is not known."""
+    steps, own_s = recording.steps, making_s(recording, loader)
+    if steps is None or own_s is None:
+        return 1
+    return max(math.ceil(own_s / max(steps.mean_s - steps.data_wait_s, 1e-6) - _WHOLE), 1)
+
+
+def workers_that_keep_up(recording: Recording, loader: LoaderFacts) -> int:
+    """Return how many workers prepare a batch in the time that the model needs for one."""
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0:
+        return 2
+    computing = max(steps.mean_s - steps.data_wait_s, 1e-6)
+    # Workers that the model waits for are busy all the time: n workers, one batch a step.
+    preparing = loader.num_workers * steps.mean_s if loader.num_workers else steps.data_wait_s
+    return max(math.ceil(preparing / computing - _WHOLE), 1)

@@ -1,0 +1,273 @@
+"""What frames and sampled stacks say of the user's own lines: who prepares, computes, or waits."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchdoctor.facts.lookup import place, training_loaders, training_models
+from torchdoctor.words.program import Location, StackSample
+from torchdoctor.words.recording import Recording
+
+FRAME = re.compile(r"(?P<file>.+\.pyx?)\((?P<line>\d+)\): (?P<function>.+)")
+_LIBRARIES = frozenset(
+    (
+        *("torch", "torchvision", "torchaudio", "functorch", "triton", "torchmetrics"),
+        *("numpy", "scipy", "pandas", "PIL", "cv2", "tqdm", "einops", "packaging", "IPython"),
+        *("transformers", "accelerate", "tokenizers", "datasets", "safetensors", "ignite"),
+        *("huggingface_hub", "lightning", "lightning_fabric", "pytorch_lightning", "timm"),
+    )
+)
+# Host work before a forward that prepares no batch: innermost frames by file or function.
+_NO_PREPARATION = (
+    *("zero_grad", "lr_scheduler", "tqdm", "logging", "tensorboard", "wandb", "torchdoctor"),
+    *("torch/serialization", "clip_grad", "grad_scaler", "torch/optim/", "torch/nn/modules"),
+)
+# Functions written in C have no frame of their own: there the user's line itself tells.
+_NO_PREPARATION_LINE = re.compile(
+    r"\.item\(|\.tolist\(|\.cpu\(|zero_grad|scheduler|\bprint\(|\blog\w*[.(]|add_scalar"
+    r"|synchronize|clip_grad|\.grad\b|\.detach\(|torch\.save|empty_cache"
+)
+# What wraps a call has a frame of its own and says nothing: there too the user's line tells.
+_WRAPPERS = ("torch/_dynamo/", "torch/_compile.py", "torch/_ops.py", "/typing.py", "/contextlib.py")
+# What torch.func does around the function that it differentiates.
+_TRANSFORMS = (
+    *("torch/_functorch/", "utils/_pytree.py", "nn/utils/stateless.py"),
+    "torch/autograd/forward_ad.py",
+)
+# An update of the weights that is written by hand, where no optimizer steps.
+_UPDATE_LINE = re.compile(
+    r"-=.*\*|\.(add|sub|addcmul|addcdiv|lerp)_\(|_foreach_|\blr\b|learning_rate|\bgrad|no_grad"
+)
+_COPY_LINE = re.compile(r"\.(to|cuda)\(")
+_ASKS_FOR_BATCH = re.compile(r"^(async )?for\b|\bnext\(")  # library code ran below the line
+# Between forward and backward the loss is computed, in operators that no frame of Python shows.
+_LOSS = re.compile(r"loss|criterion|entropy|backward|\bmse\b")
+# The main thread waits while other threads train: that is no work.
+_JOINS = re.compile(r"(^|/)threading\.py (join|_join|_wait_for_tstate_lock)\b|_shutdown")
+# Phases of the samples that fall into `StepStatistics.before_forward_s`, by the boundary: with a
+# loader the gap begins at the end of a fetch, without one at the end of the step.
+_BETWEEN = ("before_forward", "after_step", "after_backward")
+_SEVERAL = 1.5  # backwards a step: gradient accumulation, whose batches follow a backward
+_GAP_PHASES = {"loader": ("before_forward",), "backward": _BETWEEN}
+_FEWEST = 20  # samples of stacks in the loader
+_MOST = 0.5  # of them, from where on their function is named
+
+
+def is_users(name: str) -> bool:
+    """Return True for a frame ("train.py(12): main") of neither Python nor a known library."""
+    match = FRAME.fullmatch(name)
+    if match is None or name.startswith("<"):
+        return False
+    path = match["file"].replace("\\", "/")
+    if "site-packages/" in path or "dist-packages/" in path or "/lib/python3" in path:
+        return False
+    first = path.partition("/")[0].removesuffix(".py")
+    return first not in _LIBRARIES and first not in sys.stdlib_module_names
+
+
+@dataclass(frozen=True)
+class Place:
+    """Samples that were taken in the same function or at the same line."""
+
+    rows: list[StackSample]
+
+    @property
+    def count(self) -> int:
+        """How many samples were taken there."""
+        return sum(row.count for row in self.rows)
+
+    @property
+    def top(self) -> StackSample:
+        """The most frequent sample."""
+        return max(self.rows, key=lambda row: row.count)
+
+
+def by_function(rows: Iterable[StackSample]) -> list[Place]:
+    """Return the functions, the most frequent first."""
+    return _ranked(rows, lambda row: (row.location.file, row.location.function or ""))
+
+
+def _ranked(rows: Iterable[StackSample], key: Callable[[StackSample], Hashable]) -> list[Place]:
+    groups: dict[Hashable, list[StackSample]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return sorted(map(Place, groups.values()), key=lambda group: -group.count)
+
+
+def preparing_line(recording: Recording) -> str | None:
+    """Return a sentence on the line that samples are prepared by, or wait in.
+
+    None with workers, whose stacks are not sampled, or where no function has most of the samples.
+    """
+    loaders = training_loaders(recording)
+    rows = [row for row in recording.main.stacks if row.phase == "loader"]
+    total = sum(row.count for row in rows)
+    if not loaders or loaders[0].num_workers or total < _FEWEST:
+        return None
+    slowest = by_function(rows)[0]
+    top = slowest.top
+    if slowest.count < _MOST * total or top.location.function in (None, "<module>"):
+        return None
+    if _ASKS_FOR_BATCH.search(top.text):
+        return None
+    at = place(recording, top.location, "")
+    text = f" ({top.text})" if top.text else ""
+    share = slowest.count / total
+    return f"{share:.0%} of it was in {top.location.function}, most often at {at}{text}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class InlinePreparation:
+    """Share of the step spent preparing batches in the loop, and the most frequent sample."""
+
+    share: float
+    top: StackSample | None
+
+
+def inline_preparation(recording: Recording) -> InlinePreparation | None:
+    """Return the batch preparation outside any DataLoader; None: there is none, or not measured."""
+    steps = recording.steps
+    if steps is None or steps.mean_s <= 0 or steps.before_forward_s <= 0:
+        return None
+    gap = steps.before_forward_s / steps.mean_s
+    total = sum(row.count for row in recording.main.stacks if row.phase in _gap_phases(recording))
+    if total == 0:
+        # Without samples the gap is surely preparation only where no loader feeds the loop and
+        # a model's call ends the gap.
+        if training_loaders(recording) or not training_models(recording):
+            return None
+        return InlinePreparation(share=gap, top=None)
+    preparing = preparing_rows(recording)
+    lines = _ranked(preparing, lambda row: (row.location.file, row.location.line))
+    share = gap * sum(row.count for row in preparing) / total
+    return InlinePreparation(share=share, top=lines[0].top) if lines else None
+
+
+def preparing_rows(recording: Recording) -> list[StackSample]:
+    """Return the samples that show a batch being prepared outside any DataLoader."""
+    phases = _gap_phases(recording)
+    if training_loaders(recording) and "before_forward" in phases:
+        # What follows a step and comes before the next fetch works on the step that was.
+        phases = ("before_forward",)
+    return [
+        row
+        for row in recording.main.stacks
+        if row.phase in phases
+        and not _in_forward(row)
+        and not _is_transform(recording, row)
+        and not updates_by_hand(recording, row)
+        and _prepares(row, recording.has_gpu)
+    ]
+
+
+def _gap_phases(recording: Recording) -> tuple[str, ...]:
+    if recording.steps is None:
+        return ("before_forward", "after_step")
+    kind, several = recording.steps.boundary.kind, recording.steps.backwards_per_step > _SEVERAL
+    return _GAP_PHASES.get(kind, _BETWEEN if several else ("before_forward", "after_step"))
+
+
+def _prepares(row: StackSample, on_gpu: bool) -> bool:
+    """Return True if a sample of the gap before a forward shows a batch being prepared."""
+    if any(mark in row.leaf for mark in _NO_PREPARATION):
+        return False
+    own_frame = f"{Path(row.location.file).name} {row.location.function}"
+    if not row.leaf.endswith(own_frame) and not any(mark in row.leaf for mark in _WRAPPERS):
+        return True
+    # On a GPU such a line waits for a copy; without one it does nothing, and its other calls count.
+    return not (_NO_PREPARATION_LINE.search(row.text) or (on_gpu and _COPY_LINE.search(row.text)))
+
+
+def updates_by_hand(recording: Recording, row: StackSample) -> bool:
+    """Return True if a sample shows weights being updated in a program that steps no optimizer.
+
+    Nothing ends what follows the gradients, so the next batch's preparation is in the same phase:
+    the update stands on or below the line that computes them, or looks like an update.
+    """
+    steps = recording.steps
+    if row.phase != "after_backward" or steps is None or steps.optimizer_steps_per_step:
+        return False
+    call, at = _gradient_call(recording), row.location
+    if call is not None and (at.file, at.function) == (call.file, call.function):
+        return at.line >= call.line
+    return bool(_UPDATE_LINE.search(row.text))
+
+
+def _is_transform(recording: Recording, row: StackSample) -> bool:
+    """Return True if a sample lies within torch.func, around the function it differentiates."""
+    if any(mark in row.leaf for mark in _TRANSFORMS):
+        return True
+    steps, call = recording.steps, _gradient_call(recording)
+    if steps is None or steps.boundary.learned_by != "torch.func" or call is None:
+        return False
+    return (row.location.file, row.location.line) == (call.file, call.line)
+
+
+def _gradient_call(recording: Recording) -> Location | None:
+    """Return the line that most samples show computing gradients, or the first that did."""
+    computing = [row for row in recording.main.stacks if row.phase == "backward"]
+    if not computing:  # too short for a sample to fall into it
+        return recording.main.flags.gradient_location
+    return max(computing, key=lambda row: row.count).location
+
+
+def _in_forward(row: StackSample) -> bool:
+    # A model's own forward may work on its input before a parameter makes autograd record it.
+    return row.records_graph or row.location.function == "forward"
+
+
+def _computes_unseen(recording: Recording, row: StackSample) -> bool:
+    """Return True if a sample shows a forward that no call of a root module shows, or its loss.
+
+    With a loader, what follows a step and comes before the next fetch works on the step that was:
+    a metric that is recorded for autograd is no forward.
+    """
+    after = row.phase in ("after_step", "after_backward") and bool(training_loaders(recording))
+    return row.phase in _BETWEEN and (
+        _is_transform(recording, row) or (_in_forward(row) and not after)
+    )
+
+
+def unseen_forward_share(recording: Recording) -> float:
+    """Return the share of samples in a forward or a loss outside any root module's call."""
+    return _share(recording, lambda row: _computes_unseen(recording, row))
+
+
+def outside_rows(recording: Recording) -> list[StackSample]:
+    """Return samples in work that is neither data loading nor the model's.
+
+    Updates of the weights by hand are among them.
+    """
+    preparing = preparing_rows(recording)
+    return [
+        row
+        for row in recording.main.stacks
+        if _is_outside(row)
+        and row not in preparing
+        and not _is_transform(recording, row)
+        and not _computes_unseen(recording, row)
+    ]
+
+
+def _is_outside(row: StackSample) -> bool:
+    if row.phase not in (*_BETWEEN, "other") or _JOINS.search(row.leaf):
+        return False
+    if row.phase == "other" and _LOSS.search(row.text):
+        return False
+    return "zero_grad" not in row.leaf and "zero_grad" not in row.text
+
+
+def outside_share(recording: Recording) -> float:
+    """Return the share of samples in such work, without updates of weights by hand."""
+    rows = outside_rows(recording)
+    return _share(recording, lambda row: row in rows and not updates_by_hand(recording, row))
+
+
+def _share(recording: Recording, counts: Callable[[StackSample], bool]) -> float:
+    rows = recording.main.stacks
+    total = sum(row.count for row in rows)
+    return sum(row.count for row in rows if counts(row)) / total if total else 0.0
