@@ -137,12 +137,6 @@ def test_skipped_ones_say_so():
     assert refused["workers"] == "left out by --skip"
 
 
-@pytest.mark.parametrize("options", [{"fixes": ["warp-drive"]}, {"skip": ["warp-drive"]}])
-def test_an_unknown_name_is_a_usage_error_that_lists_the_known(options):
-    with pytest.raises(UsageError, match=r"no fix 'warp-drive'.*compile.*workers"):
-        chosen(**options)
-
-
 def test_a_fix_without_a_setting_worth_trying_is_refused():
     found, refused = candidates(recording(), DIAGNOSIS, {"workers": fix(("data-wait",), ())})
     assert found == [] and refused[0].reason == "It has no setting worth trying."
@@ -183,7 +177,7 @@ def test_what_no_run_can_apply_is_neither_tried_nor_refused_where_it_is_called_f
     elsewhere = fix(("odd-sizes",), when="by hand")
     chosen, refused = candidates(recording(), DIAGNOSIS, {"pad": elsewhere})
     assert chosen == []
-    assert "Nothing that was found" in refused[0].reason
+    assert "No finding" in refused[0].reason
 
 
 def test_advice_on_training_waits_for_the_users_word():
@@ -200,7 +194,7 @@ def test_a_fix_that_trades_time_for_memory_is_tried_where_it_is_called_for_or_na
     trade = {"checkpoint": fix(("memory-near-limit",), needs_finding=True)}
     chosen, refused = candidates(recording(), DIAGNOSIS, trade)
     assert chosen == []
-    assert "Nothing that was found" in refused[0].reason
+    assert "No finding" in refused[0].reason
     chosen, _ = candidates(recording(), DIAGNOSIS, trade, fixes=["checkpoint"])
     assert [one.fix for one in chosen] == ["checkpoint"]
 

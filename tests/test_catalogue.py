@@ -193,6 +193,23 @@ FORMER = {
 }
 
 
+PLANNED = """
+activation-checkpointing adamw allocator arrow-format as-tensor attention batch-normalization
+better-gpu channels-last conv-bias-off cpu-simd cpu-threads cudnn-benchmark data-access-layer ddp
+debug-off decoded-cache device-prefetch ema-foreach fast-storage foreach-clip fsdp fuse-pointwise
+fused-optimizer gc-freeze gradient-accumulation gradient-clipping in-order-off input-normalization
+larger-batch loader-workers lr-schedule mixed-precision multi-node no-grad-evaluation
+non-blocking-copy numa-binding pad-to-multiple persistent-workers pin-memory pipeline-split
+prefetch-factor release-graph remove-sync set-to-none tensor-on-device tf32 torch-compile
+use-the-gpu vectorize
+""".split()
+
+
+@pytest.mark.parametrize("ident", PLANNED)
+def test_explain_answers_for_every_planned_fix(ident: str) -> None:
+    assert f"{FORMER.get(ident, ident)} (fix): " in catalogue.explain(ident)
+
+
 @pytest.mark.parametrize(("former", "ident"), FORMER.items())
 def test_explain_answers_for_what_became_a_part_of_another(former: str, ident: str) -> None:
     page = catalogue.explain(former)

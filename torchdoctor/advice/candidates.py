@@ -13,7 +13,6 @@ from typing import Any
 
 from torchdoctor.advice.prospects import Prospect, bound, ceiling, prospect_of, share_of
 from torchdoctor.words import Candidate, Diagnosis, Recording, Refused
-from torchdoctor.words.errors import UsageError
 from torchdoctor.words.specs import FixSpec
 
 LEAST_SHARE = 0.01  # of the step; a fix that could remove less is not tried
@@ -38,36 +37,26 @@ def candidates(
         fixes: try these only, and however little they could gain; None: all.
         skip: do not try these.
         allow_training_changes: try fixes that change training too.
-
-    Raises:
-        UsageError: `fixes` or `skip` names a fix that does not exist.
     """
-    for ident in [*(fixes or ()), *skip]:
-        if ident not in catalogue:
-            raise UsageError(
-                f"There is no fix '{ident}'. There are: {', '.join(sorted(catalogue))}."
-            )
     allowed = set(catalogue if fixes is None else fixes) - set(skip)
     ranked: list[tuple[tuple[float, ...], Candidate]] = []
     refused: list[Refused] = []
-    for ident, fix in catalogue.items():
-        if fixes is not None and ident not in fixes:
-            continue
-        included = fix.includes(recording)
-        treats = {*fix.treats, *(check for other in included for check in catalogue[other].treats)}
+    for ident in catalogue if fixes is None else [x for x in catalogue if x in fixes]:
+        fix = catalogue[ident]
+        included = [catalogue[other] for other in fix.includes(recording)]
+        treats = {*fix.treats, *(check for other in included for check in other.treats)}
         prospect = prospect_of(fix, treats, recording, diagnosis)
         offered = fix.offered_as_code(recording)
-        reason = (
-            "left out by --skip"
-            if ident in skip
-            else _refusal(fix, recording, allow_training_changes)
-        )
+        if ident in skip:
+            reason: str | None = "left out by --skip"
+        else:
+            reason = _refusal(fix, recording, allow_training_changes)
         if reason is None and fixes is None:
             reason = _pruned(prospect)
         called_for = any(ident in f.fixes or f.check in treats for f in diagnosis.findings)
         wants_call = offered or (fixes is None and fix.needs_finding)
         if reason is None and treats and wants_call and not called_for:
-            reason = "Nothing that was found calls for it."
+            reason = "No finding calls for it."
         if reason is None and offered:
             continue  # the report offers it as code
         tried = [] if reason else _settings(fix, recording)
@@ -80,17 +69,24 @@ def candidates(
             reason=prospect.reason,
             main=prospect.tier == 0,
         )
-        tier = 0 if _is_larger_mistake(prospect, fix, diagnosis) else prospect.tier
-        gain = -round(math.log(candidate.ceiling or 1.0) / _KNOWN_TO)
-        listed = (*fix.treats, diagnosis.detail).index(diagnosis.detail)
+        tier, *order = _order(fix, prospect, candidate, len(included), diagnosis)
         for number, (settings, also) in enumerate(_with_company(tried, fix, recording, allowed)):
-            # Least first: possible gain, cost of the trial, who includes more, who is made for it.
-            # A second setting waits until the next tier's first ones had their turn.
-            rank = (tier + number, gain, fix.setup_s, -len(included), listed, len(ranked))
-            # What goes with it works elsewhere in the step.
+            # A fix that goes with it works elsewhere in the step.
             most = None if also else bound(prospect, fix, settings, recording)
-            ranked.append((rank, replace(candidate, settings=settings, also=also, bound=most)))
+            variant = replace(candidate, settings=settings, also=also, bound=most)
+            # A second setting waits until the next tier's first ones had their turn.
+            ranked.append(((tier + number, *order, len(ranked)), variant))
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])], refused
+
+
+def _order(
+    fix: FixSpec, prospect: Prospect, candidate: Candidate, included: int, diagnosis: Diagnosis
+) -> tuple[float, ...]:
+    """Return what orders fixes, the first is least: tier, gain, cost, fixes included, treated."""
+    tier = 0 if _is_larger_mistake(prospect, fix, diagnosis) else prospect.tier
+    gain = -round(math.log(candidate.ceiling or 1.0) / _KNOWN_TO)
+    listed = (*fix.treats, diagnosis.detail).index(diagnosis.detail)
+    return tier, gain, fix.setup_s, -included, listed
 
 
 def _is_larger_mistake(prospect: Prospect, fix: FixSpec, diagnosis: Diagnosis) -> bool:

@@ -1,7 +1,8 @@
 """One file for each remedy; the folder is the registry (`torchdoctor.advice.catalogue` reads it).
 
-The files are loaded by their path inside the user's program: at module level they import the
-standard library alone.
+A file ends with `FIX = FixSpec(...)`. It is executed inside the user's program too, where its
+`apply` is called: there its imports of torchdoctor are answered with names that do nothing
+(`probe.fixkit.fix_files`), and torch is imported inside functions alone.
 
 May import: words, probe, facts, checks, edits.
 """
