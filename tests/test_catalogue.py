@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from catalogue_faults import faults
 
 from torchdoctor import probe
 from torchdoctor.advice import catalogue
@@ -19,7 +20,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def test_no_file_has_a_fault() -> None:
-    assert catalogue.faults() == []
+    assert faults() == []
 
 
 PAGE = catalogue.fixes()["set-to-none"].text
@@ -46,7 +47,7 @@ def test_a_fault_is_said(
 ) -> None:
     fix = replace(catalogue.fixes()["set-to-none"], **changes)  # type: ignore[arg-type]
     monkeypatch.setattr(catalogue, "fixes", lambda: {"set-to-none": fix})
-    assert any(said in fault for fault in catalogue.faults()), catalogue.faults()
+    assert any(said in fault for fault in faults()), faults()
 
 
 def test_every_fix_has_public_sources() -> None:
@@ -101,7 +102,7 @@ def test_a_check_that_no_fix_treats_says_what_to_do(
     check = catalogue.checks()[ident]
     check = replace(check, page=check.text.replace("What to do\n---", "Something else\n---"))
     monkeypatch.setattr(catalogue, "checks", lambda: {ident: check})
-    assert any("no section 'What to do'" in fault for fault in catalogue.faults())
+    assert any("no section 'What to do'" in fault for fault in faults())
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_workers_say_beside_their_class_that_augmentation_draws_other_numbers(id
 def test_a_threshold_from_nowhere_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     check = replace(catalogue.checks()["swap"], source="common sense")
     monkeypatch.setattr(catalogue, "checks", lambda: {"swap": check})
-    assert any("nobody published 'common sense'" in fault for fault in catalogue.faults())
+    assert any("nobody published 'common sense'" in fault for fault in faults())
 
 
 @pytest.mark.parametrize("ident", catalogue.fixes())
@@ -202,10 +203,10 @@ larger-batch loader-workers lr-schedule mixed-precision multi-node no-grad-evalu
 non-blocking-copy numa-binding pad-to-multiple persistent-workers pin-memory pipeline-split
 prefetch-factor release-graph remove-sync set-to-none tensor-on-device tf32 torch-compile
 use-the-gpu vectorize
-""".split()
+"""
 
 
-@pytest.mark.parametrize("ident", PLANNED)
+@pytest.mark.parametrize("ident", PLANNED.split())
 def test_explain_answers_for_every_planned_fix(ident: str) -> None:
     assert f"{FORMER.get(ident, ident)} (fix): " in catalogue.explain(ident)
 

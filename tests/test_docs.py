@@ -45,11 +45,12 @@ def test_files_that_the_way_of_a_run_names_exist() -> None:
 EXAMPLE = """
 import sys
 from pathlib import Path
+from catalogue_faults import faults
 from probed_examples import run_with
 from torchdoctor.advice import catalogue
 
 fix = catalogue.fixes()["flush-denormal"]
-assert catalogue.faults() == []
+assert faults() == []
 for fixes, output in (({}, fix.example.without), ({fix.ident: {}}, fix.example.with_fix)):
     ran = run_with(fix.example.code, fixes, Path(sys.argv[1]) / output)
     assert ran.stdout.strip() == output, ran

@@ -95,6 +95,7 @@ FIX = FixSpec(
 EXAMPLES = """
 import sys
 from pathlib import Path
+from catalogue_faults import faults
 from partial_recordings import recording
 from probed_examples import run_with
 from torchdoctor.advice import catalogue
@@ -102,7 +103,7 @@ from torchdoctor.advice import catalogue
 check, fix = catalogue.checks()["takes-steps"], catalogue.fixes()["made-up"]
 assert all(check.findings(recording(over)) for over in check.fires)
 assert not any(check.findings(recording(over)) for over in check.quiet)
-assert catalogue.faults() == []
+assert faults() == []
 for with_fix, folder in ((False, "a"), (True, "b")):
     fixes = {fix.ident: fix.example.settings} if with_fix else {}
     ran = run_with(fix.example.code, fixes, Path(sys.argv[1]) / folder)

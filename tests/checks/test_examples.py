@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+from catalogue_faults import faults
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
@@ -17,7 +18,7 @@ SILENT = [(i, n) for i, check in CHECKS.items() for n in range(len(check.quiet))
 
 
 def test_every_check_file_is_complete():
-    assert [fault for fault in catalogue.faults() if fault.startswith("check")] == []
+    assert [fault for fault in faults() if fault.startswith("check")] == []
 
 
 @pytest.mark.parametrize(("ident", "number"), FIRING)

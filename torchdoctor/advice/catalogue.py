@@ -10,12 +10,10 @@ import difflib
 import functools
 import importlib
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from torchdoctor.advice import thresholds
 from torchdoctor.words.errors import UsageError
 from torchdoctor.words.specs import CatalogueEntry, CeilingSpec, CheckSpec, FixSpec
 
@@ -41,14 +39,33 @@ _FIX_LEGEND = """
 - 2, lower precision: numbers with fewer digits; losses are compared.
 - 3, changes training: another batch, optimizer or model; only with `--allow-training-changes`."""
 TITLES_AT = 29  # column of the titles in `listing`
-_CHECK_SECTIONS = ("What it means", "How it is measured", "Not to be confused with")
-_UNTREATED_SECTIONS = ("What it means", "What to do", *_CHECK_SECTIONS[1:])
 _APPLIED = {
     "launch": "as the program starts, before its own code makes what the fix changes",
     "between steps": "while the program trains, between two of its steps; it can be taken back",
     "by hand": "by you, in the source or the command; no run of torchdoctor applies it",
 }
-_FIX_SECTIONS = ("What it does", "Why it helps", "Risks", "Make it permanent", "Sources")
+_OWN = "torchdoctor"
+_PYTORCH = "https://docs.pytorch.org/"
+# By the name that `CheckSpec.source` has for them.
+_PUBLISHED = {
+    "XProf": "https://github.com/openxla/xprof",
+    "TensorBoard": "https://github.com/pytorch/kineto/tree/main/tb_plugin",
+    "SageMaker": "https://docs.aws.amazon.com/sagemaker/latest/dg/"
+    "debugger-built-in-profiler-rules.html",
+    "Nsight Systems": "https://docs.nvidia.com/nsight-systems/AnalysisGuide/index.html",
+    "TorchTidy": "https://github.com/pytorch/pytorch/pull/80108",
+    "PyTorch Performance Tuning Guide": f"{_PYTORCH}tutorials/recipes/recipes/tuning_guide.html",
+    "PyTorch documentation (torch.distributed)": f"{_PYTORCH}docs/stable/distributed.html",
+    "PyTorch documentation (torch.compile)": f"{_PYTORCH}docs/stable/generated/torch.compile.html",
+    "PyTorch documentation (DataParallel)": f"{_PYTORCH}docs/stable/generated/"
+    "torch.nn.DataParallel.html",
+    "channels-last tutorial": f"{_PYTORCH}tutorials/intermediate/memory_format_tutorial.html",
+    "torch.utils.data": f"{_PYTORCH}docs/stable/data.html",
+    "Matrix Multiplication Background": "https://docs.nvidia.com/deeplearning/performance/"
+    "dl-performance-matrix-multiplication/index.html",
+    "NVIDIA Ampere architecture": "https://images.nvidia.com/aem-dam/en-zz/Solutions/data-center/"
+    "nvidia-ampere-architecture-whitepaper.pdf",
+}
 _TRIED_APART = "- Tried: by {}, with --allow-training-changes, last and apart from speed"
 _PACKAGE = Path(__file__).parent.parent
 _Spec = TypeVar("_Spec", bound=CatalogueEntry)
@@ -83,52 +100,6 @@ def _load(folder: str, name: str, kind: type[_Spec]) -> dict[str, _Spec]:
             raise TypeError(f"{path} lacks {name}, a {kind.__name__}.")
         specs[spec.ident] = spec
     return specs
-
-
-def faults() -> list[str]:
-    """Return a sentence for each fault of the files; the tests want none."""
-    faulty = []
-    for ident, check in checks().items():
-        untreated = not _treating(ident)
-        sections = _UNTREATED_SECTIONS if untreated else _CHECK_SECTIONS
-        whom = f"{ident}, which no fix treats" if untreated else ident
-        faulty += [f"check {whom}: {fault}" for fault in _page_faults(check.text, sections)]
-        faulty += [f"check {ident}: {fault}" for fault in thresholds.faults(check)]
-    for ident, fix in fixes().items():
-        faulty += [f"fix {ident}: {fault}" for fault in _page_faults(fix.text, _FIX_SECTIONS)]
-        faulty += [
-            f"fix {ident} treats {check}, which is no check."
-            for check in (*fix.treats, *fix.untried_needs)
-            if check not in checks()
-        ]
-        if fix.when == "by hand" and not (fix.untried and fix.offers and fix.refusals):
-            faulty.append(f"fix {ident} is by hand and lacks untried, offers or refusals.")
-        if fix.when != "by hand" and (fix.apply is None or fix.example is None):
-            faulty.append(f"fix {ident} lacks apply or example.")
-        if not 0.0 < fix.p_helps < 1.0:
-            faulty.append(f"fix {ident}: p_helps is no probability.")
-    specs: list[CatalogueEntry] = [*checks().values(), *fixes().values()]
-    names = [name for spec in specs for name in spec.also_known_as]
-    faulty += [
-        f"'{name}' is the name of several files."
-        for name, number in Counter([*checks(), *fixes(), *names]).items()
-        if number > 1
-    ]
-    return faulty
-
-
-def _page_faults(page: str, sections: tuple[str, ...]) -> list[str]:
-    """Return a sentence for each fault of a page."""
-    faulty = [] if page.split("\n", 1)[0].endswith((".", "?")) else ["its title is no sentence."]
-    begins = [page.find(f"\n\n{name}\n{'-' * len(name)}") for name in sections]
-    for name, begin, end in zip(sections, begins, [*begins[1:], len(page)], strict=True):
-        if begin < 0:
-            faulty.append(f"it has no section '{name}'.")
-        elif 0 <= end < begin:
-            faulty.append(f"its section '{name}' is out of order.")
-        elif end >= 0 and not page[begin + 2 * len(name) + 3 : end].strip():
-            faulty.append(f"its section '{name}' is empty.")
-    return faulty
 
 
 def explain(ident: str) -> str:
@@ -205,6 +176,26 @@ def _branch(check: CheckSpec) -> str:
     return _WITHOUT_GPU if check.branch == "gpu" else check.branch
 
 
+def _threshold(check: CheckSpec) -> str:
+    """Return the threshold in words, such as "20 % of the step" or "1 graph break"."""
+    factor = 100 if check.unit.startswith("%") else 1
+    return f"{check.threshold * factor:.9g} {check.unit}"
+
+
+def _source(check: CheckSpec) -> str:
+    """Return the source of the threshold, with the addresses of publications in parentheses."""
+    source = check.source
+    addresses = [url for name, url in _PUBLISHED.items() if name in source]
+    if source.startswith(_OWN):
+        source = f"{_OWN}'s own{source[len(_OWN) :]}"
+    return f"{source} ({', '.join(addresses)})" if addresses else source
+
+
+def is_published(check: CheckSpec) -> bool:
+    """Return True if the source of a threshold is torchdoctor or has a known address."""
+    return check.source.startswith(_OWN) or any(name in check.source for name in _PUBLISHED)
+
+
 def _check_page(check: CheckSpec) -> str:
     treating = ", ".join(_treating(check.ident))
     return "\n".join(
@@ -214,8 +205,8 @@ def _check_page(check: CheckSpec) -> str:
             "Facts",
             "-----",
             f"- Branch of the tree: {_branch(check)}",
-            f"- Threshold: {thresholds.threshold(check)}",
-            f"- Source of the threshold: {thresholds.source(check)}",
+            f"- Threshold: {_threshold(check)}",
+            f"- Source of the threshold: {_source(check)}",
             f"- Treated by: {treating or 'no fix of torchdoctor: see What to do'}",
         ]
     )

@@ -33,7 +33,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.words import OptimizerFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -119,14 +119,11 @@ FIX = FixSpec(
     ),
     offers=[
         (
-            {"processes": [{"pid": 1, "optimizers": [{**_ADAM, "weight_decay": 0.01}]}]},
+            process(optimizers=[{**_ADAM, "weight_decay": 0.01}]),
             "torch.optim.AdamW(model.parameters(), weight_decay=0.01)",
-        ),
+        )
     ],
-    refusals=[
-        ({}, "does not use Adam"),
-        ({"processes": [{"pid": 1, "optimizers": [_ADAM]}]}, "no weight decay"),
-    ],
+    refusals=[({}, "does not use Adam"), (process(optimizers=[_ADAM]), "no weight decay")],
     example=Example(
         code="""
 import torch

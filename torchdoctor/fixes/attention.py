@@ -87,8 +87,5 @@ FIX = FixSpec(
         ({"trace": _TRACE}, "scaled_dot_product_attention(q"),
         ({"trace": _TRACE, "processes": [{"pid": 1, "frameworks": ["transformers"]}]}, "sdpa"),
     ],
-    refusals=[
-        ({}, "profiler window"),
-        ({"trace": {**_TRACE, "operators": []}}, "No attention"),
-    ],
+    refusals=[({}, "profiler window"), ({"trace": {**_TRACE, "operators": []}}, "No attention")],
 )

@@ -102,7 +102,7 @@ FIX = FixSpec(
         (
             {"environment": _A100, "processes": _MODEL, "shares": {"gpu": 1.0}},
             "H100 SXM: 1.64x to 3.17x",
-        ),
+        )
     ],
     refusals=[
         ({}, "CPU"),

@@ -55,7 +55,7 @@ from typing import Any
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import EXAMPLE, one_machine, program
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -97,19 +97,16 @@ FIX = FixSpec(
     instruction=instruction,
     offers=[
         (
-            {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A", "A", "A"]}]},
+            process(models=[_WRAPPED], devices=["A", "A", "A", "A"]),
             "# torchrun --standalone --nproc-per-node 4 train.py",
         ),
         (
-            {"processes": [{"pid": 1, "models": [_WRAPPED], "devices": ["A", "A"]}]},
+            process(models=[_WRAPPED], devices=["A", "A"]),
             "divide the loader's batch_size by their number",
         ),
     ],
     refusals=[
         ({}, "fewer than two"),
-        (
-            {"processes": [{"pid": 1, "models": [{**_WRAPPED, "data_parallel": "FSDP"}]}]},
-            "already",
-        ),
+        (process(models=[{**_WRAPPED, "data_parallel": "FSDP"}]), "already"),
     ],
 )

@@ -86,11 +86,6 @@ FIX = FixSpec(
     refuses=refuses,
     suits=lambda trace: trace.has_device and (trace.pageable_copies or 0.0) < 1.0,
     instruction=instruction,
-    offers=[
-        ({"trace": {**_TRACE, "pageable_copies": 0.0}}, "Prefetched(loader, device)"),
-    ],
-    refusals=[
-        ({}, "CPU"),
-        ({"trace": {**_TRACE, "pageable_copies": 2.0}}, "pin-memory first"),
-    ],
+    offers=[({"trace": {**_TRACE, "pageable_copies": 0.0}}, "Prefetched(loader, device)")],
+    refusals=[({}, "CPU"), ({"trace": {**_TRACE, "pageable_copies": 2.0}}, "pin-memory first")],
 )

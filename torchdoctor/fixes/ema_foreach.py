@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
 
 _NUMBERS = ((0.5, -1.25), (3.0, 2.0), (-0.75, 4.5))  # averaged, current
 _AGREES = 1e-6
@@ -118,9 +118,7 @@ FIX = FixSpec(
         trial="loss",
         costs="an average is a second copy of the weights in memory, and evaluation has to use it.",
     ),
-    offers=[
-        ({"processes": [{"pid": 1, "flags": {"averaged_by_loop": 1}}]}, "get_ema_multi_avg_fn"),
-    ],
+    offers=[(process(flags={"averaged_by_loop": 1}), "get_ema_multi_avg_fn")],
     refusals=[({}, "No AveragedModel")],
     example=Example(
         code="""

@@ -159,8 +159,5 @@ FIX = FixSpec(
         ),
         ({**_FULL, "processes": _PAIR}, "# torchrun --standalone --nproc-per-node 2 train.py"),
     ],
-    refusals=[
-        (_FULL, "fewer than two"),
-        ({"processes": _PAIR}, "fits"),
-    ],
+    refusals=[(_FULL, "fewer than two"), ({"processes": _PAIR}, "fits")],
 )

@@ -38,7 +38,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
 
 _SPIKE = 10.0  # times the median norm
 _FEWEST = 4
@@ -141,16 +141,11 @@ FIX = FixSpec(
         ),
         untriable=untriable,
     ),
-    offers=[
-        (
-            {"processes": [{"pid": 1, "gradient_norms": [1.0, 1.1, 0.9, 1.0, 50.0]}]},
-            "max_norm=1.1)",
-        ),
-    ],
+    offers=[(process(gradient_norms=[1.0, 1.1, 0.9, 1.0, 50.0]), "max_norm=1.1)")],
     refusals=[
         ({}, "Too few"),
-        ({"processes": [{"pid": 1, "gradient_norms": [1.0, 1.1, 0.9, 1.0, 2.0]}]}, "together"),
-        ({"processes": [{"pid": 1, "flags": {"clip_calls": 9}}]}, "clips"),
+        (process(gradient_norms=[1.0, 1.1, 0.9, 1.0, 2.0]), "together"),
+        (process(flags={"clip_calls": 9}), "clips"),
     ],
     example=Example(
         code="""

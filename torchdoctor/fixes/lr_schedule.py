@@ -43,7 +43,7 @@ from typing import Any
 
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import OptimizerFacts, Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
 
 _SEVERAL = (
     "Several optimizers train: the losses do not show which of them a rate is too high for. "
@@ -174,19 +174,16 @@ FIX = FixSpec(
         untriable=untriable,
     ),
     offers=[
-        ({"processes": [{"pid": 1, "optimizers": [_SGD]}]}, "max_lr=..., total_steps"),
+        (process(optimizers=[_SGD]), "max_lr=..., total_steps"),
         (
-            {"processes": [{"pid": 1, "optimizers": [{**_SGD, "distinct_lrs": 2}]}]},
+            process(optimizers=[{**_SGD, "distinct_lrs": 2}]),
             'max_lr=[... * group["lr"] for group in optimizer.param_groups], total_steps',
         ),
     ],
     refusals=[
         ({}, "not known"),
-        ({"processes": [{"pid": 1, "optimizers": [{**_SGD, "lr": 0.02}]}]}, "by itself"),
-        (
-            {"processes": [{"pid": 1, "optimizers": [_SGD], "flags": {"schedulers": 1}}]},
-            "makes a learning-rate scheduler",
-        ),
+        (process(optimizers=[{**_SGD, "lr": 0.02}]), "by itself"),
+        (process(optimizers=[_SGD], flags={"schedulers": 1}), "makes a learning-rate scheduler"),
     ],
     example=Example(
         code="""

@@ -83,7 +83,7 @@ FIX = FixSpec(
     instruction=instruction,
     edits=edits,
     offers=[
-        ({"processes": [_GLOO]}, 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"'),
+        ({"processes": [_GLOO]}, 'train.py:8  init_process_group(backend="cpu:gloo,cuda:nccl"')
     ],
     refusals=[
         ({}, "No tensors of GPUs"),

@@ -38,7 +38,7 @@ from typing import Any
 
 from torchdoctor.facts.lookup import training_loaders, training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice
+from torchdoctor.words.specs import Example, FixSpec, TrainingAdvice, process
 
 _FAR = 5.0  # |mean| or deviation above it; below a fifth of 1 as well
 _DEEP = 4  # convolutions
@@ -184,41 +184,19 @@ FIX = FixSpec(
         untriable=untriable,
     ),
     offers=[
+        (process(analysed_steps=6, input_mean=127.0, input_std=70.0), "(x - 127) / 70"),
         (
-            {
-                "processes": [
-                    {"pid": 1, "analysed_steps": 6, "input_mean": 127.0, "input_std": 70.0}
-                ]
-            },
-            "(x - 127) / 70",
-        ),
-        (
-            {
-                "processes": [
-                    {
-                        "pid": 1,
-                        "analysed_steps": 6,
-                        "models": [{"ident": 0, "forwards": 9, "conv2d": 8}],
-                    }
-                ]
-            },
+            process(analysed_steps=6, models=[{"ident": 0, "forwards": 9, "conv2d": 8}]),
             "BatchNorm2d",
         ),
     ],
     refusals=[
         ({}, "profiler window"),
         (
-            {
-                "processes": [
-                    {"pid": 1, "analysed_steps": 6, "input_mean": 0.242, "input_std": 0.219}
-                ]
-            },
+            process(analysed_steps=6, input_mean=0.242, input_std=0.219),
             "mean 0.24 and deviation 0.22: within what is passed over (|mean| up to 5, deviation",
         ),
-        (
-            {"processes": [{"pid": 1, "analysed_steps": 6}]},
-            "token numbers",
-        ),
+        (process(analysed_steps=6), "token numbers"),
     ],
     example=Example(
         code="""

@@ -41,7 +41,7 @@ from torchdoctor.facts.arithmetic import padding_gains
 from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.facts.lookup import training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, process
 
 _NAMED = 3
 
@@ -141,13 +141,13 @@ FIX = FixSpec(
     offers=[
         ({"environment": _GPU, "processes": [{"pid": 1, "models": [_MODEL]}]}, "768 -> 50304"),
         (
-            {"processes": [{"pid": 1, "models": [_MODEL], "padded_products": [_PADDED]}]},
+            process(models=[_MODEL], padded_products=[_PADDED]),
             "columns 50257 -> 50304: 1.31x (1.28 to 1.34) measured alone",
         ),
     ],
     refusals=[
-        ({"processes": [{"pid": 1, "models": [{**_MODEL, "device": "cpu"}]}]}, "CPU"),
-        ({"processes": [{"pid": 1, "models": [{**_MODEL, "odd_sizes": []}]}]}, "No large layer"),
+        (process(models=[{**_MODEL, "device": "cpu"}]), "CPU"),
+        (process(models=[{**_MODEL, "odd_sizes": []}]), "No large layer"),
         (
             {
                 "environment": _GPU,

@@ -51,7 +51,7 @@ from typing import Any
 from torchdoctor.facts.scaling import comment_lines, scaling
 from torchdoctor.facts.torchrun_commands import HOST, program, several_machines, slurm_script
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -102,35 +102,17 @@ FIX = FixSpec(
     instruction=instruction,
     offers=[
         (
-            {
-                "processes": [
-                    {"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}
-                ]
-            },
+            process(models=[_WRAPPED], devices=["A"] * 4, world_size=4),
             "torchrun --nnodes 2 --nproc-per-node 4 --rdzv-id train",
         ),
         (
-            {
-                "processes": [
-                    {"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 4}
-                ]
-            },
+            process(models=[_WRAPPED], devices=["A"] * 4, world_size=4),
             "#SBATCH --gpus-per-node=4\n#SBATCH --cpus-per-task=8\n",
         ),
     ],
     refusals=[
         ({}, "two GPUs"),
-        (
-            {"processes": [{"pid": 1, "models": [_ALONE], "devices": ["A"]}]},
-            "a process for each GPU",
-        ),
-        (
-            {
-                "processes": [
-                    {"pid": 1, "models": [_WRAPPED], "devices": ["A"] * 4, "world_size": 2}
-                ]
-            },
-            "idle",
-        ),
+        (process(models=[_ALONE], devices=["A"]), "a process for each GPU"),
+        (process(models=[_WRAPPED], devices=["A"] * 4, world_size=2), "idle"),
     ],
 )

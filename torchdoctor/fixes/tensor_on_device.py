@@ -218,10 +218,7 @@ with Moves():
 print("moves:", Moves.count)
 torch.ones(1, requires_grad=True).sum().backward()
 """,
-        settings={
-            "made": [["example.py", 16, "zeros"]],
-            "moved": [["example.py", 17]],
-        },
+        settings={"made": [["example.py", 16, "zeros"]], "moved": [["example.py", 17]]},
         without="moves: 8",
         with_fix="moves: 3",
     ),

@@ -36,7 +36,7 @@ from typing import Any
 
 from torchdoctor.facts.lookup import place, training_models
 from torchdoctor.words import Recording
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, process
 
 
 def refuses(recording: Recording) -> str | None:
@@ -62,7 +62,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     return "\n".join(lines)
 
 
-_CPU = {"processes": [{"pid": 1, "cuda": "12.8", "models": [{"ident": 0, "forwards": 9}]}]}
+_CPU = process(cuda="12.8", models=[{"ident": 0, "forwards": 9}])
 _GPU = {"environment": {"gpus": [{"index": 0, "name": "NVIDIA A100"}]}}
 
 FIX = FixSpec(

@@ -38,7 +38,7 @@ from typing import Any
 from torchdoctor.facts.analysed import element_loops
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import Location, Recording, TensorCall
-from torchdoctor.words.specs import FixSpec
+from torchdoctor.words.specs import FixSpec, process
 
 _NAMED = 3
 _READS = ("item", "tolist", "__bool__", "__float__", "__int__")
@@ -92,7 +92,7 @@ def _seen(name: str, text: str) -> dict[str, Any]:
         "calls_per_step": 256.0,
         "host_s": 0.001,
     }
-    return {"processes": [{"pid": 1, "analysed_steps": 6, "tensor_calls": [call]}]}
+    return process(analysed_steps=6, tensor_calls=[call])
 
 
 FIX = FixSpec(
@@ -111,8 +111,5 @@ FIX = FixSpec(
         (_seen("item", "total += x[i].item()"), "x.tolist()"),
         (_seen("__setitem__", "y[i] = 1.0"), "torch.where"),
     ],
-    refusals=[
-        ({}, "not looked at"),
-        ({"processes": [{"pid": 1, "analysed_steps": 6}]}, "No line was seen"),
-    ],
+    refusals=[({}, "not looked at"), (process(analysed_steps=6), "No line was seen")],
 )
