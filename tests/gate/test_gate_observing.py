@@ -188,9 +188,8 @@ def test_a_new_version_that_breaks_down_after_its_first_blocks_is_no_pass(how: s
 
 def measure(**starts: Any) -> None:
     """Decide a gate on launches that are not made."""
-    turns = None if "alone" in starts else object()
     launches: Any = SimpleNamespace(
-        turns=turns and SimpleNamespace(pair_s=1.0), launch_s=1.0, shortest_pair_s=1.0, **starts
+        side_by_side="together" in starts, expected_s=1.0, shortest_pair_s=1.0, **starts
     )
     settings = GateSettings(tolerances={"step_time": 0.02})
     run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,15 +42,14 @@ class Program:
     """Launches that are not made; `beside` and `alone` say how each arm's launches end.
 
     Attributes:
-        turns: None: launches follow each other.
         launched: names, in order; two together in a tuple.
     """
 
     beside: dict[str, How] = field(default_factory=dict)
     alone_: dict[str, How] = field(default_factory=dict)
-    turns: Any = field(default_factory=lambda: SimpleNamespace(pair_s=10.0))
+    side_by_side: bool = True
     blocks: Any = None
-    launch_s: float = 5.0
+    expected_s: float = 5.0
     launched: list[Any] = field(default_factory=list)
     now_s: float = 0.0
 
@@ -96,10 +94,12 @@ def test_a_pair_side_by_side_is_one_difference() -> None:
 
 
 def test_launches_in_turns_are_ab_and_then_ba() -> None:
-    program = Program(turns=None)
+    program = Program(side_by_side=False)
     engine = engine_of(program)
-    pairs = [engine.pair(AMP) for _ in range(4)]
+    program.alone_["amp"] = lambda arm, _: timing(arm, step_s=0.05, stopped=False)
+    pairs = [engine.pair(replace(AMP), replace(UNTOUCHED)) for _ in range(4)]
     assert all(isinstance(pair, Pair) and not pair.side_by_side for pair in pairs)
+    assert [Estimator().difference(pair) for pair in pairs] == pytest.approx([0.6931] * 4, abs=1e-3)
     halves = [program.launched[n : n + 2] for n in range(0, 8, 2)]
     assert halves[0] == halves[1][::-1] and halves[2] == halves[3][::-1]
     assert isinstance(engine.pair(UNTOUCHED), Pair), "the untouched program with itself"
@@ -140,6 +140,13 @@ def test_what_fails_before_its_first_block_is_launched_by_itself() -> None:
     assert engine.remarks("amp") == ["started beside another launch it failed (Port in use)"]
     assert isinstance(engine.pair(CACHE), Pair) and engine.side_by_side
     assert program.launched[-1] == ("baseline", "cache"), "another fix has room"
+
+
+def test_a_pair_of_the_untouched_program_with_itself_that_fails_is_only_lost() -> None:
+    program = Program(beside={"baseline": lambda arm, _: broken(arm, blocks=[])})
+    engine = engine_of(program)
+    assert isinstance(engine.pair(UNTOUCHED), Lost) and engine.side_by_side
+    assert engine.runs_beside(AMP)
 
 
 def test_where_two_fixes_are_fine_alone_it_is_the_program_that_cannot_run_twice() -> None:
@@ -186,10 +193,11 @@ def test_a_fix_that_was_not_applied_is_refused() -> None:
 
 def test_the_untouched_program_may_fail_once() -> None:
     once = Program(
-        turns=None, alone_={"baseline": lambda arm, n: timing(arm) if n > 1 else broken(arm)}
+        side_by_side=False,
+        alone_={"baseline": lambda arm, n: timing(arm) if n > 1 else broken(arm)},
     )
     assert isinstance(engine_of(once).pair(AMP), Pair)
-    always = Program(turns=None, alone_={"baseline": lambda arm, _: broken(arm)})
+    always = Program(side_by_side=False, alone_={"baseline": lambda arm, _: broken(arm)})
     outcome = engine_of(always).pair(AMP)
     assert isinstance(outcome, Failed) and outcome.name == "baseline"
 
@@ -203,7 +211,7 @@ def test_a_gate_forgives_two_failures() -> None:
 
 
 def test_what_is_compiled_is_paid_once() -> None:
-    program = Program(turns=None)
+    program = Program(side_by_side=False)
     engine = engine_of(program)
     compiled = replace(AMP, setup_s=60.0)
     assert engine.expected_s(AMP) == 10.0 and engine.expected_s(compiled) == 70.0

@@ -157,16 +157,6 @@ def test_a_long_pause_of_the_program_in_its_first_block_is_no_failure_of_a_fix()
     assert "its first block of steps did not end" in (row(results, "fused").reason or "")
 
 
-def test_a_pair_of_the_untouched_program_with_itself_that_fails_is_only_lost():
-    """Everything after it was launched in turns, without a word."""
-    program = Simulated(gains={"fused": 1.3})
-    launcher = launcher_of(program, 300.0)
-    launcher.side_by_side = SideBySide.of(SimulatedPairs(program, alone=("all",)))
-    base = launcher.baseline
-    assert launcher.side_by_side.pair(launcher, base, base, "confirm") == 0
-    assert launcher.side_by_side.suits(base, Arm(key="f", fixes=[("fused", {})]))
-
-
 def test_a_set_that_fails_beside_the_best_one_costs_the_best_one_nothing():
     """The one that had only been stopped was launched alone from then on, and all others too."""
     program = Simulated(gains={"fused": 1.5, "nice": 1.02}, noise=SHARED)
@@ -269,7 +259,7 @@ def test_pairs_in_turns_do_not_lend_their_look():
     launcher.round([arm], "confirm")
     evidence = Evidence(launcher, None, False)
     assert len(evidence.measured(arm).looked) == 1
-    launcher.side_by_side.works = False
+    launcher.engine.failures.works_twice = False
     launcher.abba(arm, "confirm", 2)
     assert evidence.measured(arm).looked == []
 

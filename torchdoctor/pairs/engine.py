@@ -84,6 +84,7 @@ class Engine:
     Args:
         starts: starts the launches.
         seed: of the order within pairs.
+        chance: in its place.
         patience: failures of an arm that are forgiven before it is out.
         clock: monotonic seconds.
     """
@@ -94,10 +95,11 @@ class Engine:
         *,
         seed: int = 0,
         patience: int = 0,
+        chance: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._starts, self._clock = starts, clock
-        self._chance = random.Random(seed)
+        self._chance = chance or random.Random(seed)
         self.failures = Failures(patience=patience)
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of launches, by arm
         self._second_half: dict[tuple[str, str], tuple[LaunchSpec, LaunchSpec]] = {}
@@ -106,7 +108,7 @@ class Engine:
     @property
     def side_by_side(self) -> bool:
         """Return False where launches follow each other."""
-        return self._starts.turns is not None and self.failures.works_twice
+        return self._starts.side_by_side and self.failures.works_twice
 
     @property
     def launches(self) -> int:
@@ -151,7 +153,7 @@ class Engine:
 
     def runs_beside(self, arm: LaunchSpec, against: LaunchSpec = UNTOUCHED) -> bool:
         """Return True if the next pair of these is two launches side by side."""
-        return self._starts.turns is not None and self.failures.may_run_beside(against, arm)
+        return self._starts.side_by_side and self.failures.may_run_beside(against, arm)
 
     def launch(self, arm: LaunchSpec, *, most_s: float = math.inf) -> LaunchTiming:
         """Measure one launch by itself."""
@@ -191,7 +193,7 @@ class Engine:
         """Return seconds that the next launch of an arm takes at most, or its half of a pair."""
         own = self._seconds[arm.name]
         if arm.is_baseline:
-            return _at_most(own) if own else self._first_s()
+            return _at_most(own) if own else self._starts.expected_s
         if not own:
             return self._plain_s() + arm.setup_s
         if not arm.setup_s:
@@ -211,13 +213,9 @@ class Engine:
             return arm.setup_s
         return max(0.0, own[0] - self._plain_s())
 
-    def _first_s(self) -> float:
-        turns = self._starts.turns
-        return turns.pair_s / 2 if turns is not None else self._starts.launch_s
-
     def _plain_s(self) -> float:
         plain = self._seconds[UNTOUCHED.name]
-        return median(plain) if plain else self._first_s()
+        return median(plain) if plain else self._starts.expected_s
 
     def _side_by_side(self, arm: LaunchSpec, against: LaunchSpec, most_s: float) -> Pair | Outcome:
         began_s = self._clock()
@@ -268,7 +266,7 @@ class Engine:
                 return outcome
         if is_first_half:
             self._second_half[key] = (order[1], order[0])
-        if order[0] is not against:
+        if order[0].name != against.name:
             timings.reverse()
             seconds.reverse()
         return Pair(

@@ -22,16 +22,16 @@ class Starts(Protocol):
     """Starts launches; a failure of the program is a value, not an exception."""
 
     @property
-    def turns(self) -> TurnBlocks | None:
-        """Return the blocks of launches side by side; None: launches follow each other."""
+    def side_by_side(self) -> bool:
+        """Return False where launches follow each other."""
 
     @property
     def blocks(self) -> SwitchBlocks | None:
         """Return the blocks of a launch that switches; None: no launch can switch."""
 
     @property
-    def launch_s(self) -> float:
-        """Return seconds of a launch of the untouched program by itself."""
+    def expected_s(self) -> float:
+        """Return seconds of a launch of the untouched program, or of its half of a pair."""
 
     def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:
         """Launch an arm by itself."""
@@ -96,14 +96,14 @@ class ProgramLaunches:
     cold: bool = False
 
     @property
-    def launch_s(self) -> float:
-        """Return seconds of a launch of the untouched program by itself."""
-        return self.pace.launch_s(self.window)
+    def side_by_side(self) -> bool:
+        """Return False where launches follow each other."""
+        return self.turns is not None
 
     @property
     def expected_s(self) -> float:
         """Return seconds of a launch of the untouched program, or of its half of a pair."""
-        return self.turns.pair_s / 2 if self.turns is not None else self.launch_s
+        return self.turns.pair_s / 2 if self.turns else self.pace.launch_s(self.window)
 
     @property
     def shortest_pair_s(self) -> float:
@@ -112,7 +112,7 @@ class ProgramLaunches:
         Their warm-up is left out: the observed launch, whose start was cold, overstates it.
         """
         if self.turns is None:
-            return 2 * self.launch_s
+            return 2 * self.expected_s
         return self.pace.start_s + 4 * self.turns.turn_s
 
     def alone(self, arm: LaunchSpec, most_s: float) -> LaunchTiming:

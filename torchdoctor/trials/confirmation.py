@@ -179,8 +179,8 @@ class Confirmation:
     def itself(self) -> None:
         """The A/A candidate of pairs side by side, where two cost no more than an eighth."""
         launcher = self.launcher
-        beside, baseline = launcher.side_by_side, launcher.baseline
-        if beside is None or not beside.suits(baseline, baseline):
+        baseline = launcher.baseline
+        if not launcher.pairs_up:
             return
         plain_s, left_s = launcher.expected_s(baseline), launcher.budget.left()
         share = _A_A_SHARE * (launcher.budget.seconds or math.inf) / max(2 * plain_s, 1e-9)
@@ -189,7 +189,7 @@ class Confirmation:
             return
         for _ in range(int(min(share, FEWEST_PAIRS))):
             if left_s - kept_s >= 2 * plain_s:
-                beside.pair(launcher, baseline, baseline, "confirm")
+                launcher.abba(baseline, "confirm", 1)
             left_s = launcher.budget.left()
 
     def _go_on_with(self, arm: Arm, kept_s: float, *, others_wait: bool) -> None:
