@@ -13,19 +13,19 @@ FIGURES_AT = 13  # column
 
 def describe_environment() -> list[str]:
     """What torchdoctor sees of this machine, and what that rules out; lines of text."""
-    seen = environment(None)
-    limits = seen.container
+    machine = environment(None)
+    limits = machine.container
     lines = [
-        f"torch        {seen.torch or 'not installed in ' + sys.executable}",
-        f"python       {seen.python}",
-        f"platform     {seen.platform}",
-        f"CPU          {seen.cpu}, {seen.cpu_cores} cores, {seen.cpus:g} usable",
-        f"CPU features {', '.join(seen.cpu_features) or 'unknown'}",
-        f"memory       {_gib(seen.memory_bytes)} (limit {_gib(limits.memory_bytes)})",
-        f"GPU          {', '.join(gpu.name for gpu in seen.gpus) or 'none'}",
-        f"driver       {seen.driver or 'none'}",
+        f"torch        {machine.torch or 'not installed in ' + sys.executable}",
+        f"python       {machine.python}",
+        f"platform     {machine.platform}",
+        f"CPU          {machine.cpu}, {machine.cpu_cores} cores, {machine.cpus:g} usable",
+        f"CPU features {', '.join(machine.cpu_features) or 'unknown'}",
+        f"memory       {_gib(machine.memory_bytes)} (limit {_gib(limits.memory_bytes)})",
+        f"GPU          {', '.join(gpu.name for gpu in machine.gpus) or 'none'}",
+        f"driver       {machine.driver or 'none'}",
     ]
-    ruled_out = _ruled_out(Recording(workload=_NO_WORKLOAD, environment=seen))
+    ruled_out = _ruled_out(Recording(workload=_NO_WORKLOAD, environment=machine))
     return [*lines, "", "Ruled out on this machine:", *(ruled_out or ["  nothing"])]
 
 

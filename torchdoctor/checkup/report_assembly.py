@@ -66,13 +66,13 @@ def assemble(
         training: what short launches showed of it.
     """
     rows = list(trials.trials) if trials else []
-    rows += [_refused_trial(one, fixes) for one in refused]
+    rows += [_refused_trial(fix, fixes) for fix in refused]
     rows = _noted(rows, recording, fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
     offered = offered_fixes(diagnosis, rows, chosen, recording, fixes)
     if advise_training:
         offered += advice(rows, recording, fixes, training)
-    told = [one.fix for one in [*chosen, *offered]]
+    told = [fix.fix for fix in [*chosen, *offered]]
     told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
     replayed = recording.trace.what_if if recording.trace else None
     tried = trials.ceilings if trials else []
@@ -113,7 +113,7 @@ def assemble(
         report,
         recommendation=replace(
             trials.recommendation,
-            fixes=[as_code(one, recording, fixes) for one in chosen],
+            fixes=[as_code(fix, recording, fixes) for fix in chosen],
             patch=patch.diff if patch else None,
             patch_folder=patch.folder if patch else None,
             patch_fixes=patch.fixes if patch else [],
@@ -159,11 +159,11 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
     launches: list[float] = []
     by, per = None, None
     if trials is not None and trials.baselines:
-        time = StepTime.of(s for one in trials.baselines for s in one.step_s)
-        counted = [one for one in trials.baselines if one.samples and one.step_s]
+        time = StepTime.of(s for launch in trials.baselines for s in launch.step_s)
+        counted = [launch for launch in trials.baselines if launch.samples and launch.step_s]
         if counted:
-            total = sum(one.samples or 0.0 for one in counted)
-            samples = total / sum(len(one.step_s) for one in counted)
+            total = sum(launch.samples or 0.0 for launch in counted)
+            samples = total / sum(len(launch.step_s) for launch in counted)
         peaks = [x.peak_memory_bytes for x in trials.baselines if x.peak_memory_bytes is not None]
         memory = max(peaks, default=memory)
         launches = list(trials.launches_s)
@@ -180,13 +180,13 @@ def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
     )
 
 
-def _refused_trial(one: Refused, fixes: Mapping[str, FixSpec]) -> Trial:
+def _refused_trial(refused: Refused, fixes: Mapping[str, FixSpec]) -> Trial:
     return Trial(
-        fix=one.fix,
-        settings=one.settings,
+        fix=refused.fix,
+        settings=refused.settings,
         verdict="refused",
-        reason=one.reason,
-        risk=fixes[one.fix].risk if one.fix in fixes else 0,
+        reason=refused.reason,
+        risk=fixes[refused.fix].risk if refused.fix in fixes else 0,
     )
 
 
@@ -194,15 +194,15 @@ def _noted(
     rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[Trial]:
     """The rows; the first of each fix that has something to say of this program says it."""
-    found: list[Trial] = []
+    noted: list[Trial] = []
     for row in rows:
-        first = row.fix in fixes and all(row.fix != one.fix for one in found)
+        first = row.fix in fixes and all(row.fix != earlier.fix for earlier in noted)
         note = fixes[row.fix].note(recording) if first else None
         if note is not None:
             before = f"{row.reason.rstrip('.')}; " if row.reason else ""
             row = replace(row, reason=f"{before}{note}.")
-        found.append(row)
-    return found
+        noted.append(row)
+    return noted
 
 
 def _overhead(recording: Recording) -> Overhead:

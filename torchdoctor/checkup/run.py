@@ -171,47 +171,47 @@ class _Checkup:
         budget = self._settings.budget_s
         enough = min(max(budget * _OBSERVE_SHARE, _OBSERVE_LEAST_S), _OBSERVE_MOST_S)
         most = max(0.35 * budget, enough)
-        seen = self._recorder.observe(self._settings.step_on, enough, most, self._left())
-        self._doubts += seen.doubts
+        observation = self._recorder.observe(self._settings.step_on, enough, most, self._left())
+        self._doubts += observation.doubts
         self._recording = replace(
             self._recording,
-            steps=seen.steps,
-            failure=seen.failure,
-            processes=seen.processes,
-            sensors=seen.sensors,
+            steps=observation.steps,
+            failure=observation.failure,
+            processes=observation.processes,
+            sensors=observation.sensors,
             environment=replace(
                 self._recording.environment,
-                torch=seen.processes[0].torch or self._recording.environment.torch,
-                cuda=seen.processes[0].cuda,
+                torch=observation.processes[0].torch or self._recording.environment.torch,
+                cuda=observation.processes[0].cuda,
             ),
         )
-        if not seen.interrupted and too_short(self._recording) is None:
-            self._recording = replace(self._recording, storage=self._recorder.storage(seen))
-            self._recording = self._profiled(seen)
+        if not observation.interrupted and too_short(self._recording) is None:
+            self._recording = replace(self._recording, storage=self._recorder.storage(observation))
+            self._recording = self._profiled(observation)
         self._share_out()
         self._doubts += share_doubts(self._recording.steps, self._recording.trace)
         try:
             write_recording(self._recording, self._folder / "recording.json")
         except UsageError as error:
             self._doubts.append(str(error))
-        if seen.interrupted:
+        if observation.interrupted:
             raise KeyboardInterrupt
-        return seen
+        return observation
 
-    def _profiled(self, seen: Observation) -> Recording:
+    def _profiled(self, observation: Observation) -> Recording:
         """The recording with the profiler window's trace, and what the hooks after it saw."""
-        profiled = self._profile(seen)
+        profiled = self._profile(observation)
         if profiled is None:
             return self._recording
         processes = profiled.added_to(self._recording.processes)
         return replace(self._recording, trace=profiled.trace, processes=processes)
 
-    def _profile(self, seen: Observation) -> Profiled | None:
+    def _profile(self, observation: Observation) -> Profiled | None:
         """The profiler window, where the budget allows it; its absence is a doubt."""
-        step_s = seen.steps.mean_s
+        step_s = observation.steps.mean_s
         warmup = 3 if step_s > 1.0 else 10
-        expected = seen.start_s + 5.0 + step_s * (warmup + 14)
-        if seen.steps.program_ended and seen.steps.total_steps_seen < warmup + 8:
+        expected = observation.start_s + 5.0 + step_s * (warmup + 14)
+        if observation.steps.program_ended and observation.steps.total_steps_seen < warmup + 8:
             warmup = 0
         share = 1.0 if self._settings.no_fixes else _PROFILE_SHARE
         if expected > min(self._left(), self._settings.budget_s * share):
@@ -225,7 +225,7 @@ class _Checkup:
         self._say("profile", "a profiler window of a few steps, in a launch of its own")
         try:
             cold = stays_cold(self._recording)
-            profiled = self._recorder.profile(seen.found.boundary, warmup, longest, cold)
+            profiled = self._recorder.profile(observation.found.boundary, warmup, longest, cold)
         except ProgramFailed as error:
             self._doubts.append(str(error))
             return None
@@ -239,9 +239,14 @@ class _Checkup:
 
     def _share_out(self) -> None:
         """Where the step's time goes, by all that was recorded."""
-        seen = self._recording
-        known = shares(seen.steps, seen.trace, unseen_forward_share(seen), outside_share(seen))
-        self._recording = with_inline_preparation(replace(seen, shares=known))
+        recording = self._recording
+        known = shares(
+            recording.steps,
+            recording.trace,
+            unseen_forward_share(recording),
+            outside_share(recording),
+        )
+        self._recording = with_inline_preparation(replace(recording, shares=known))
 
     def _diagnose_what_is_known(self) -> None:
         """After Ctrl-C between observing and diagnosing: the shares may not be there yet."""
@@ -251,7 +256,7 @@ class _Checkup:
     def _diagnose(self) -> None:
         self._diagnosis = diagnose(self._recording, catalogue.checks(), catalogue.fixes())
 
-    def _try_fixes(self, seen: Observation) -> None:
+    def _try_fixes(self, observation: Observation) -> None:
         modules = catalogue.fixes()
         chosen, self._refused = candidates(
             self._recording,
@@ -261,23 +266,23 @@ class _Checkup:
             skip=self._settings.skip,
             allow_training_changes=self._settings.allow_training_changes,
         )
-        if self._left() < _LEAST_TRIALS_S + seen.start_s:
+        if self._left() < _LEAST_TRIALS_S + observation.start_s:
             self._no_trials_reason = (
                 f"The budget of {self._settings.budget_s:.0f} s was used up by observing the "
                 "program: give it more with --budget."
             )
             return
-        window = self._window(seen)
-        launches, why_in_turns = self._launches(seen, window)
+        window = self._window(observation)
+        launches, why_in_turns = self._launches(observation, window)
         arms = ArmSpecs(modules, self._recording)
         launch = TimedLaunch(launches, arms, self._left, self._recording)
         self._trials = run_trials(
             launch,
             chosen,
-            {ident: fix_facts(one, self._recording) for ident, one in modules.items()},
+            {ident: fix_facts(fix, self._recording) for ident, fix in modules.items()},
             budget=Budget(self._left()),
             progress=self._relay,
-            steps=seen.steps,
+            steps=observation.steps,
             allow_training_changes=self._settings.allow_training_changes,
             low_precision=trains_in_low_precision(self._recording),
             expected_launch_s=launches.expected_s,
@@ -297,13 +302,15 @@ class _Checkup:
         self._interrupted = self._trials.interrupted
         self._doubts += [*self._trials.doubts, *launch.doubts]
 
-    def _launches(self, seen: Observation, window: Window) -> tuple[ProgramLaunches, str | None]:
+    def _launches(
+        self, observation: Observation, window: Window
+    ) -> tuple[ProgramLaunches, str | None]:
         """Return how launches of trials are made, and why they follow each other, if they do."""
         wanted, cold = self._settings, stays_cold(self._recording)
         turns: TurnBlocks | str | None = None
         if wanted.side_by_side:
             turns = turns_of_trials(
-                seen,
+                observation,
                 window,
                 sandbox=self._sandbox.mode,
                 cold=cold,
@@ -313,7 +320,7 @@ class _Checkup:
         why = turns if isinstance(turns, str) else None
         launches = launches_of(
             self._recorder,
-            seen,
+            observation,
             window,
             turns if isinstance(turns, TurnBlocks) else None,
             loaders=self._recording.main.loaders,
@@ -321,16 +328,16 @@ class _Checkup:
         )
         return launches, why
 
-    def _try_training(self, seen: Observation) -> None:
+    def _try_training(self, observation: Observation) -> None:
         """Advice on training, where it is wanted: last, with the time that is left."""
         if not self._settings.allow_training_changes or self._interrupted:
             return
         recorder, wanted = self._recorder, self._settings.wanted()
-        found = try_advice(recorder, seen, wanted, self._recording, self._left, self._relay)
-        self._training, self._interrupted = found.trials, found.interrupted
+        advice = try_advice(recorder, observation, wanted, self._recording, self._left, self._relay)
+        self._training, self._interrupted = advice.trials, advice.interrupted
 
-    def _window(self, seen: Observation) -> Window:
-        window = choose_window(seen.steps, self._left(), self._recording.main.loaders)
+    def _window(self, observation: Observation) -> Window:
+        window = choose_window(observation.steps, self._left(), self._recording.main.loaders)
         return window.overruled(self._settings.steps, self._settings.warmup)
 
     def _relay(self, event: ProgressEvent) -> None:

@@ -32,7 +32,7 @@ class RunSettings:
 
     def options(self) -> list[str]:
         """The command line's options that give these settings."""
-        found = ["--budget", f"{self.budget_s:g}s"]
+        words = ["--budget", f"{self.budget_s:g}s"]
         for name, value in (
             ("--fixes", ",".join(self.fixes or [])),
             ("--skip", ",".join(self.skip)),
@@ -42,11 +42,11 @@ class RunSettings:
             ("--seed", self.seed or None),
         ):
             if value not in (None, ""):
-                found += [name, str(value)]
-        found += ["--no-fixes"] * self.no_fixes
-        found += ["--allow-training-changes"] * self.allow_training_changes
-        found += ["--no-sandbox"] * (not self.sandbox)
-        return found + ["--in-turns"] * (not self.side_by_side)
+                words += [name, str(value)]
+        words += ["--no-fixes"] * self.no_fixes
+        words += ["--allow-training-changes"] * self.allow_training_changes
+        words += ["--no-sandbox"] * (not self.sandbox)
+        return words + ["--in-turns"] * (not self.side_by_side)
 
     def wanted(self) -> dict[str, FixSpec]:
         """Return the fixes that --fixes and --skip leave, by id."""

@@ -48,7 +48,7 @@ def with_waits(
     diagnosis: Diagnosis, trace: TraceStatistics, ranks: Sequence[RankTime]
 ) -> Diagnosis:
     """The diagnosis, where collectives are mostly waits for ranks that come later, saying so."""
-    row = next((one for one in ranks if one.path == trace.path), None)
+    row = next((rank for rank in ranks if rank.path == trace.path), None)
     exposed_s = trace.communication_exposed_s
     if row is None or not row.wait_s or not exposed_s or not trace.step_s:
         return diagnosis
@@ -80,14 +80,14 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
     best, own = max(gains, key=lambda branch: gains[branch]), gains[diagnosis.bottleneck]
     if own >= _LITTLE or gains[best] < _MUCH:
         return diagnosis
-    said = (
+    text = (
         "By replay of the trace, which is a model, that hides behind something else: the step "
         f"would be {own:.2f}x as fast without {_REPLAYED[diagnosis.bottleneck]}, and "
         f"{gains[best]:.2f}x without {_REPLAYED[best]}."
     )
     if best == "cpu" and diagnosis.bottleneck == "gpu":
-        said += " The profiler slows the host down, so without it that may be less."
-    return replace(diagnosis, sentence=f"{diagnosis.sentence} {said}")
+        text += " The profiler slows the host down, so without it that may be less."
+    return replace(diagnosis, sentence=f"{diagnosis.sentence} {text}")
 
 
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
@@ -113,11 +113,11 @@ def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
 def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
     """The same of a trace whose steps are unknown: all of it counts as one span."""
 
-    def said(text: str) -> str:
+    def reworded(text: str) -> str:
         text = re.sub(r"^Each step\b", "The trace", text)
         text = re.sub(r"\ba [\d.]+ ms step\b", "the trace", text)
         text = re.sub(r"\b(of )?(each|the|a profiled|the profiled) step\b", r"\1the trace", text)
         return re.sub(r"\b(?:a|per) step\b", "in the trace", text)
 
-    findings = [replace(f, evidence=[said(x) for x in f.evidence]) for f in diagnosis.findings]
-    return replace(diagnosis, sentence=said(diagnosis.sentence), findings=findings)
+    findings = [replace(f, evidence=[reworded(x) for x in f.evidence]) for f in diagnosis.findings]
+    return replace(diagnosis, sentence=reworded(diagnosis.sentence), findings=findings)

@@ -61,7 +61,7 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
         _check_unread(annotated, ranks)
     chosen = slowest(ranks)
     trace = chosen.statistics
-    aligned = align([one.collectives for one in ranks], trace.step_s or 0.0)
+    aligned = align([rank.collectives for rank in ranks], trace.step_s or 0.0)
     command = ["torchdoctor", "diagnose", *map(_argument, sources)]
     recording = Recording(
         workload=Workload(command=command, cwd=str(Path.cwd())),
@@ -104,15 +104,15 @@ def _argument(source: str) -> str:
 
 def _check_unread(annotated: Path, ranks: Sequence[RankTrace]) -> None:
     """The only copy of a trace may be an annotated one, which may be written again otherwise."""
-    if os.path.realpath(annotated) in {os.path.realpath(one.statistics.path) for one in ranks}:
+    if os.path.realpath(annotated) in {os.path.realpath(rank.statistics.path) for rank in ranks}:
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
 
 
 def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
     """The rank that the others wait for: the longest step without its waiting in collectives."""
 
-    def own_s(one: RankTrace) -> float:
-        figures = one.statistics
+    def own_s(rank: RankTrace) -> float:
+        figures = rank.statistics
         return (figures.step_s or 0.0) - (figures.communication_exposed_s or 0.0)
 
     return max(ranks, key=own_s)
@@ -120,7 +120,7 @@ def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
 
 def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
     """Whether the traces are of ranks that wait for each other: they say so, or communicate."""
-    return any(one.rank is not None or len(one.collectives.start) for one in ranks)
+    return any(rank.rank is not None or len(rank.collectives.start) for rank in ranks)
 
 
 def rank_times(
@@ -131,12 +131,12 @@ def rank_times(
         return []
     alignment = aligned if isinstance(aligned, Alignment) else None
     rows = []
-    for number, one in enumerate(ranks):
-        figures = one.statistics
+    for number, rank in enumerate(ranks):
+        figures = rank.statistics
         step_s = figures.step_s or 0.0
         rows.append(
             RankTime(
-                rank=one.rank if one.rank is not None else number,
+                rank=rank.rank if rank.rank is not None else number,
                 path=figures.path,
                 step_s=step_s,
                 kernel_s=step_s * (figures.shares.gpu or 0.0),
@@ -239,10 +239,10 @@ def _doubts(
         doubts += _whose(ranks, chosen, aligned)
         if _of_one_job(ranks):
             doubts += _clock_doubts(ranks, aligned)
-        for one in ranks:
-            if one is not chosen:
-                label = Path(one.statistics.path).name
-                doubts += [f"{label}: {doubt}" for doubt in one.statistics.doubts]
+        for rank in ranks:
+            if rank is not chosen:
+                label = Path(rank.statistics.path).name
+                doubts += [f"{label}: {doubt}" for doubt in rank.statistics.doubts]
     return list(dict.fromkeys(doubts))
 
 
@@ -264,7 +264,7 @@ def _whose(
         ]
     rank = name if chosen.rank is None else chosen.rank
     doubts = [f"The shares are of rank {rank}, which the others wait for."]
-    numbers = [one.rank for one in ranks if one.rank is not None]
+    numbers = [trace.rank for trace in ranks if trace.rank is not None]
     repeated = sorted({number for number in numbers if numbers.count(number) > 1})
     if repeated:
         doubts.append(
@@ -286,13 +286,13 @@ def _clock_doubts(ranks: Sequence[RankTrace], aligned: Alignment | Unaligned) ->
         ]
     if aligned is Unaligned.DIFFERENT_RUNS:
         return []
-    starts = [one.collectives.base_us for one in ranks]
+    starts = [trace.collectives.base_us for trace in ranks]
     if (max(starts) - min(starts)) / 1e6 > _CLOCKS_APART_S:
         return [
             "The ranks' clocks are over an hour apart, or the traces are of different runs: "
             "their times are not compared with each other."
         ]
-    if not any(one.statistics.communication_s for one in ranks):
+    if not any(trace.statistics.communication_s for trace in ranks):
         return []
     return [
         "The ranks' clocks could not be aligned, for want of marked steps with collectives that "

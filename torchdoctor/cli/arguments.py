@@ -63,8 +63,8 @@ def parse_duration(text: str) -> float:
     except ValueError:
         seconds = float("nan")
     if not 0.0 < seconds < float("inf"):
-        what = "must be longer than nothing" if seconds <= 0 else "is no duration"
-        raise UsageError(f"'{text}' {what}: write it like 90s, 5m or 1h.")
+        wrong = "must be longer than nothing" if seconds <= 0 else "is no duration"
+        raise UsageError(f"'{text}' {wrong}: write it like 90s, 5m or 1h.")
     return seconds
 
 
@@ -72,10 +72,10 @@ def ids(text: str | None) -> list[str] | None:
     """Ids from "a, b"; None where the option was not given; UsageError where it names nothing."""
     if text is None:
         return None
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    if not found:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
         raise UsageError("--fixes and --skip take ids: torchdoctor explain --all lists them.")
-    return found
+    return names
 
 
 def report_file(named: Path | None) -> Path:

@@ -67,8 +67,8 @@ def _check_file(name: str) -> None:
         raise UsageError(f"Cannot read {name}: {error.strerror or error}.") from error
     if mode is not None and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return
-    what = "the standard input" if name == STDIN else f"{name}, a pipe or device"
-    raise UsageError(f"compare cannot read {what}: save it to a file, and name that one.")
+    source = "the standard input" if name == STDIN else f"{name}, a pipe or device"
+    raise UsageError(f"compare cannot read {source}: save it to a file, and name that one.")
 
 
 def _report(path: Path) -> Report:

@@ -149,8 +149,8 @@ def _options_behind(command: list[str]) -> tuple[list[str], dict[str, str]]:
     Only there, so that a script's own options of these names reach it: put them before the script
     (or another word after them) to keep them apart.
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     while len(command) > 2 and command[-2] in ("--against", "--baseline"):
-        found[command[-2]] = command[-1]
+        options[command[-2]] = command[-1]
         command = command[:-2]
-    return command, found
+    return command, options

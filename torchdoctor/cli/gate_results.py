@@ -66,8 +66,8 @@ def write_files(report: GateReport, files: Files) -> None:
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(formats.markdown(report))
     except OSError as error:
-        said = error.strerror or error
-        typer.echo(f"torchdoctor: the step summary {summary} was not written ({said}).", err=True)
+        reason = error.strerror or error
+        typer.echo(f"torchdoctor: the step summary {summary} was not written ({reason}).", err=True)
 
 
 @contextlib.contextmanager
@@ -89,10 +89,10 @@ def first_sentences(error: TorchdoctorError) -> str:
     """What an error says, and of the program's own output the exception alone."""
     from torchdoctor.reports.failure import exception_line
 
-    said, _, output = str(error).partition("\n")
+    message, _, output = str(error).partition("\n")
     raised = exception_line(output)
-    said = said.removesuffix(" Its own output ends with:")
-    return f"{said} It says: {raised}" if raised else said
+    message = message.removesuffix(" Its own output ends with:")
+    return f"{message} It says: {raised}" if raised else message
 
 
 def _on_github() -> bool:

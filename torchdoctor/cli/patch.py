@@ -45,16 +45,16 @@ def patch(
     if fix and not asked:
         raise UsageError("--fix names no fix.")
     if not asked:
-        diff, said = report.recommendation.patch, remarks(report)
+        diff, lines = report.recommendation.patch, remarks(report)
     elif len(asked) == 1:
-        one = edit_of(report, asked[0])
-        diff, said = one.edit, remarks_on(report, one)
+        chosen = edit_of(report, asked[0])
+        diff, lines = chosen.edit, remarks_on(report, chosen)
     else:
-        diff, said = _joint(report, file, asked)
+        diff, lines = _joint(report, file, asked)
     # As the files are: the terminal's encoding may lack what stands in them.
     sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
     sys.stdout.flush()
-    for line in said:
+    for line in lines:
         typer.echo(line, err=True)
 
 
@@ -65,9 +65,9 @@ def _joint(report: Report, file: Path, asked: list[str]) -> tuple[str | None, li
     from torchdoctor.reports.patch import edit_of, remarks_on_several
 
     shown = [edit_of(report, ident) for ident in asked]
-    if not any(one.edit for one in shown):
+    if not any(fix.edit for fix in shown):
         return None, remarks_on_several(report, shown, [], None)
-    editable = [(one.fix, one.settings) for one in shown if one.edit]
+    editable = [(fix.fix, fix.settings) for fix in shown if fix.edit]
     made = source_patch(editable, _recording(report, file), fixes())
     if made is None:
         return None, remarks_on_several(report, shown, [], None)
@@ -88,9 +88,9 @@ def _recording(report: Report, file: Path) -> Recording:
     for folder in folders:
         if not (folder / RECORDING_NAME).is_file():
             continue
-        found = read_recording(folder / RECORDING_NAME)
-        if found.workload.command == report.workload.command:
-            return found
+        recording = read_recording(folder / RECORDING_NAME)
+        if recording.workload.command == report.workload.command:
+            return recording
     raise UsageError(
         f"One diff of several fixes needs the run's {RECORDING_NAME}, which is not beside this "
         "report: name the report in the run's own folder, or print one fix at a time."

@@ -36,7 +36,7 @@ def check_written(files: Mapping[str, Path | None], read: Iterable[str | Path] =
             results, or is one of those that are read.
     """
     inputs = {os.path.realpath(path) for path in read}
-    seen: set[str] = set()
+    named: set[str] = set()
     for kind, path in files.items():
         if path is None:
             continue
@@ -49,9 +49,9 @@ def check_written(files: Mapping[str, Path | None], read: Iterable[str | Path] =
                 f"Cannot write {path} ({error.strerror or error}): name another file."
             ) from error
         place = os.path.realpath(path)
-        if place in seen:
+        if place in named:
             raise UsageError(f"{path} is named for two results: name another file for one.")
-        seen.add(place)
+        named.add(place)
 
 
 def _takes_all(path: Path) -> bool:
@@ -97,10 +97,10 @@ def _has_fields(path: Path, wanted: set[str]) -> bool:
     if path.stat().st_size > _LARGEST_JSON:
         return False
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
-    return wanted <= found.keys() and "traceEvents" not in found
+    return wanted <= fields.keys() and "traceEvents" not in fields
 
 
 def _is_annotated(path: Path) -> bool:

@@ -32,17 +32,19 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
     load = other_load(a, b, ratio)
     answer = verdict(both, interval, a, b, load)
     parts_are, changed = parts(a, b, both)
-    found = findings(a, b, both)
+    changes = findings(a, b, both)
     differences = environment(a, b)
     reasons = another_workload(a, b, both, differences)
-    said = doubts(a, b, both, interval, differences)
+    weaknesses = doubts(a, b, both, interval, differences)
     if other := different(a, b):
-        said.insert(0, f"{NOT_ALIKE}: {other}. The ratio of their times says nothing of either.")
+        weaknesses.insert(
+            0, f"{NOT_ALIKE}: {other}. The ratio of their times says nothing of either."
+        )
     if reasons:
         answer, interval = "not comparable", None
     if parts_are == "none":
-        said.append("One of them does not say where its time goes: the change has no place.")
-    told = sentence(answer, both, interval, changed, found, load)
+        weaknesses.append("One of them does not say where its time goes: the change has no place.")
+    told = sentence(answer, both, interval, changed, changes, load)
     if other:
         told += f" {NOT_ALIKE}, see the doubts."
     return Comparison(
@@ -57,8 +59,8 @@ def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Compar
         parts_are=parts_are,
         parts=changed,
         operators=operators(a, b),
-        findings=found,
+        findings=changes,
         environment=differences,
         workload=workload(a, b),
-        doubts=said,
+        doubts=weaknesses,
     )

@@ -15,7 +15,7 @@ _SMALL_CHANGE, _OF_ITSELF = 0.01, 0.1  # of the shorter step, and of what it cos
 
 def findings(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> list[FindingChange]:
     """New ones, then gone ones, then changed ones; each by what it costs, the most first."""
-    found = []
+    changes = []
     for old, new in _pairs(a, b):
         if is_trace(a) != is_trace(b) and _only_of_a_run(a, old, new):
             continue
@@ -23,9 +23,9 @@ def findings(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> 
             continue
         change = _change(old, new, a, b, sides)
         if old is None or new is None or _matters(change, old, new, sides):
-            found.append(change)
+            changes.append(change)
     order = ("new", "gone", "changed")
-    return sorted(found, key=lambda one: (order.index(one.change), -_cost_s(one)))
+    return sorted(changes, key=lambda change: (order.index(change.change), -_cost_s(change)))
 
 
 def _only_of_a_run(a: Report, old: Finding | None, new: Finding | None) -> bool:
@@ -35,26 +35,26 @@ def _only_of_a_run(a: Report, old: Finding | None, new: Finding | None) -> bool:
 
 def _only_by_a_trace(a: Report, old: Finding | None, new: Finding | None) -> bool:
     """Without a profiler window nobody looked: what only it could show is neither new nor gone."""
-    seen = new if a.trace is None else old
-    if seen is None or (old is not None and new is not None):
+    finding = new if a.trace is None else old
+    if finding is None or (old is not None and new is not None):
         return False
-    check = catalogue.checks().get(seen.check)
+    check = catalogue.checks().get(finding.check)
     return check is None or all("trace" in example for example in check.fires)
 
 
 def _pairs(a: Report, b: Report) -> list[tuple[Finding | None, Finding | None]]:
     """Findings of the same check, the nearest to each other first: an edit moves lines."""
     old, new = list(a.diagnosis.findings), list(b.diagnosis.findings)
-    found: list[tuple[Finding | None, Finding | None]] = []
+    pairs: list[tuple[Finding | None, Finding | None]] = []
     for apart in (_SAME_LINE, _SAME_FILE, _ELSEWHERE):
-        for one in list(old):
-            for other in new:
-                if one.check == other.check and _apart(one, other, a, b) <= apart:
-                    found.append((one, other))
-                    old = [x for x in old if x is not one]
-                    new = [x for x in new if x is not other]
+        for before in list(old):
+            for after in new:
+                if before.check == after.check and _apart(before, after, a, b) <= apart:
+                    pairs.append((before, after))
+                    old = [x for x in old if x is not before]
+                    new = [x for x in new if x is not after]
                     break
-    return [*found, *((one, None) for one in old), *((None, one) for one in new)]
+    return [*pairs, *((before, None) for before in old), *((None, before) for before in new)]
 
 
 def _apart(old: Finding, new: Finding, a: Report, b: Report) -> int:
@@ -93,7 +93,7 @@ def _change(
 
 
 def _below_threshold(
-    found: Finding, report: Report, side: ComparedSide, other_s: float | None
+    finding: Finding, report: Report, side: ComparedSide, other_s: float | None
 ) -> float | None:
     """What is left of a cost whose check says nothing there; None where that is little or unknown.
 
@@ -103,7 +103,7 @@ def _below_threshold(
         side: for its step.
         other_s: the cost of the other side.
     """
-    check = catalogue.checks().get(found.check)
+    check = catalogue.checks().get(finding.check)
     # Only the check of a whole branch has a share where it finds nothing.
     name = check.share_field if check is not None and check.question is not None else None
     share = getattr(report.baseline.shares, name) if name else None
@@ -116,8 +116,12 @@ def _below_threshold(
     return left_s
 
 
-def _seconds(one: Finding | None, side: ComparedSide) -> float | None:
-    return None if one is None or one.share_of_step is None else one.share_of_step * parts_s(side)
+def _seconds(finding: Finding | None, side: ComparedSide) -> float | None:
+    return (
+        None
+        if finding is None or finding.share_of_step is None
+        else finding.share_of_step * parts_s(side)
+    )
 
 
 def _matters(
@@ -133,7 +137,7 @@ def _matters(
     return difference > max(_SMALL_CHANGE * shorter_s, _OF_ITSELF * change.a_s)
 
 
-def _cost_s(one: FindingChange) -> float:
-    if one.change == "changed":
-        return abs((one.b_s or 0.0) - (one.a_s or 0.0))
-    return max(one.a_s or 0.0, one.b_s or 0.0)
+def _cost_s(change: FindingChange) -> float:
+    if change.change == "changed":
+        return abs((change.b_s or 0.0) - (change.a_s or 0.0))
+    return max(change.a_s or 0.0, change.b_s or 0.0)

@@ -33,7 +33,7 @@ def sentence(
     a, b = sides
     times = _from_to(seconds(a.step_s), seconds(b.step_s))
     if verdict == "same":
-        news = _news(findings, lambda one: one.change == "new")
+        news = _news(findings, lambda change: change.change == "new")
         return f"No difference: B's step takes as long as A's ({times}){news}."
     if verdict == "unclear":
         bounds = ""
@@ -55,7 +55,7 @@ def sentence(
         return head + "."  # the observed launches do not show the change
     # What came explains a slower step, what went a faster one.
     kind = "new" if change_s > 0 else "gone"
-    news = _news(findings, lambda one: one.change == kind and one.branch == part.name)
+    news = _news(findings, lambda change: change.change == kind and change.branch == part.name)
     return (
         f"{head}, {_much(part.change_s / observed_s)} {_label(part.name)} "
         f"({signed(part.change_s)}){news}."
@@ -109,16 +109,18 @@ def signed(change_s: float) -> str:
 
 def _largest(parts: list[PartChange], change_s: float) -> PartChange | None:
     """The part that changed most in the direction of the whole."""
-    along = [one for one in parts if one.change_s and one.change_s * change_s > 0]
-    return max(along, key=lambda one: abs(one.change_s or 0.0), default=None)
+    along = [part for part in parts if part.change_s and part.change_s * change_s > 0]
+    return max(along, key=lambda part: abs(part.change_s or 0.0), default=None)
 
 
 def _news(findings: list[FindingChange], wanted: Callable[[FindingChange], bool]) -> str:
-    found = next((one for one in findings if wanted(one)), None)
-    if found is None:
+    change = next((finding for finding in findings if wanted(finding)), None)
+    if change is None:
         return ""
-    where = found.b_place or found.a_place
-    named = f"{found.check} at {where}" if where else found.check
-    if found.change == "new":
-        return f": new finding {named}" if found.a_s is None else f": {named} crossed its threshold"
-    return f": {named} {'is gone' if found.b_s is None else 'fell below its threshold'}"
+    where = change.b_place or change.a_place
+    named = f"{change.check} at {where}" if where else change.check
+    if change.change == "new":
+        return (
+            f": new finding {named}" if change.a_s is None else f": {named} crossed its threshold"
+        )
+    return f": {named} {'is gone' if change.b_s is None else 'fell below its threshold'}"

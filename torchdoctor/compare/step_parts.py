@@ -37,11 +37,13 @@ def parts(
     old, new = a.baseline.shares, b.baseline.shares
     phases = a.steps is not None and b.steps is not None
     if Shares() not in (old, new) and (same_shares(a, b) or not phases):
-        found = [_part(name, getattr(old, name), getattr(new, name), sides) for name in SHARE_NAMES]
-        return "branches", _by_change(found)
+        changes = [
+            _part(name, getattr(old, name), getattr(new, name), sides) for name in SHARE_NAMES
+        ]
+        return "branches", _by_change(changes)
     if a.steps is not None and b.steps is not None:
-        found = [_part(n, _phase(a.steps, n), _phase(b.steps, n), sides) for n in PHASES]
-        return "phases", _by_change(found)
+        changes = [_part(n, _phase(a.steps, n), _phase(b.steps, n), sides) for n in PHASES]
+        return "phases", _by_change(changes)
     return "none", []
 
 
@@ -73,9 +75,9 @@ def _part(
     return PartChange(name=name, a_s=a_s, b_s=b_s, change_s=change)
 
 
-def _by_change(found: list[PartChange]) -> list[PartChange]:
-    measured = [one for one in found if one.a_s is not None or one.b_s is not None]
-    return sorted(measured, key=lambda one: (one.change_s is None, -abs(one.change_s or 0.0)))
+def _by_change(parts: list[PartChange]) -> list[PartChange]:
+    measured = [part for part in parts if part.a_s is not None or part.b_s is not None]
+    return sorted(measured, key=lambda part: (part.change_s is None, -abs(part.change_s or 0.0)))
 
 
 def figures(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> list[ComparedFigure]:
@@ -84,7 +86,7 @@ def figures(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> l
         None if side.samples_per_step is None else side.samples_per_step / side.step_s
         for side in sides
     ]
-    found = [
+    compared = [
         ComparedFigure(name="samples per second", a=rates[0], b=rates[1]),
         ComparedFigure(
             name="peak memory",
@@ -94,10 +96,10 @@ def figures(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> l
         ),
     ]
     for name, field, unit in _COUNTED:
-        found.append(
+        compared.append(
             ComparedFigure(name=name, a=_counted(a, field), b=_counted(b, field), unit=unit)
         )
-    return [one for one in found if one.a is not None or one.b is not None]
+    return [figure for figure in compared if figure.a is not None or figure.b is not None]
 
 
 def _counted(report: Report, field: str) -> float | None:
@@ -108,20 +110,20 @@ def operators(a: Report, b: Report) -> list[OperatorChange]:
     """The operators that changed most per step, at most ten; empty where one has no trace."""
     if not (a.trace and b.trace and a.trace.operators and b.trace.operators):
         return []
-    old = {one.name: one for one in a.trace.operators}
-    new = {one.name: one for one in b.trace.operators}
+    old = {operator.name: operator for operator in a.trace.operators}
+    new = {operator.name: operator for operator in b.trace.operators}
     shorter_s = min(a.trace.step_s or 0.0, b.trace.step_s or 0.0)
-    found = []
+    changes = []
     for name in dict.fromkeys([*old, *new]):
-        one = _operator(name, old.get(name), new.get(name), a.trace, b.trace)
+        operator = _operator(name, old.get(name), new.get(name), a.trace, b.trace)
         recounted = (
-            one.a_calls is not None
-            and one.b_calls is not None
-            and abs(one.b_calls - one.a_calls) > 0.01 * one.a_calls
+            operator.a_calls is not None
+            and operator.b_calls is not None
+            and abs(operator.b_calls - operator.a_calls) > 0.01 * operator.a_calls
         )
-        if abs(one.change_s) > _WORTH_NAMING * shorter_s or recounted:
-            found.append(one)
-    return sorted(found, key=lambda one: -abs(one.change_s))[:MOST_OPERATORS]
+        if abs(operator.change_s) > _WORTH_NAMING * shorter_s or recounted:
+            changes.append(operator)
+    return sorted(changes, key=lambda operator: -abs(operator.change_s))[:MOST_OPERATORS]
 
 
 def _operator(
@@ -151,5 +153,5 @@ def _operator(
     )
 
 
-def _device_s(one: Operator | None) -> float:
-    return (one.device_s or 0.0) if one is not None else 0.0
+def _device_s(operator: Operator | None) -> float:
+    return (operator.device_s or 0.0) if operator is not None else 0.0

@@ -35,13 +35,13 @@ def sides(
     # What a trace says (shares, operators, counts) are means over the same steps.
     by_mean = is_trace(a) or is_trace(b) or any(time.two_modes for time in times)
     by_mean = by_mean or "mean" in (launches_are(a), launches_are(b))
-    found = [
+    compared = [
         _side(report, name, time, by_mean)
         for report, name, time in zip((a, b), names, times, strict=True)
     ]
     if profiled or launches_are(a) != launches_are(b):
-        return found[0], found[1], None
-    return _by_launches(a, b, found[0], found[1])
+        return compared[0], compared[1], None
+    return _by_launches(a, b, compared[0], compared[1])
 
 
 def launches_are(report: Report) -> str:
@@ -49,7 +49,7 @@ def launches_are(report: Report) -> str:
     if report.baseline.launches_by in ("mean", "median"):
         return report.baseline.launches_by
     known = report.steps, report.baseline.step_time_s
-    return "mean" if any(one is not None and one.two_modes for one in known) else "median"
+    return "mean" if any(times is not None and times.two_modes for times in known) else "median"
 
 
 def parts_s(side: ComparedSide) -> float:
@@ -104,8 +104,10 @@ def within_spreads(*sides: ComparedSide) -> bool:
     """Whether each side's step time lies within the other's spread."""
     both = [*sides, sides[0]]
     return sides[0].step_s != sides[1].step_s and all(
-        one.low_s is not None and one.high_s is not None and one.low_s <= other.step_s <= one.high_s
-        for one, other in pairwise(both)
+        side.low_s is not None
+        and side.high_s is not None
+        and side.low_s <= next_side.step_s <= side.high_s
+        for side, next_side in pairwise(both)
     )
 
 
@@ -174,7 +176,7 @@ def _by_launches(
     a: Report, b: Report, first: ComparedSide, second: ComparedSide
 ) -> tuple[ComparedSide, ComparedSide, Interval | None]:
     """The same by launches, where both have two and their times are per the same thing."""
-    launches = [[s for s in one.baseline.launches_s if s > 0] for one in (a, b)]
+    launches = [[s for s in report.baseline.launches_s if s > 0] for report in (a, b)]
     interval = welch_interval(launches[0], launches[1])
     per_step = [
         _PER_STEP[0] < fmean(times) / side.step_s < _PER_STEP[1]

@@ -24,7 +24,7 @@ _MACHINE = ("GPU", "CPU", "usable CPUs")  # another of these is another machine
 
 def environment(a: Report, b: Report) -> list[Difference]:
     """Versions and devices that both name and that differ."""
-    found = []
+    differences = []
     for name, old, new in (
         ("GPU", _gpus(a), _gpus(b)),
         ("CPU", a.environment.cpu, b.environment.cpu),
@@ -35,8 +35,8 @@ def environment(a: Report, b: Report) -> list[Difference]:
         ("Python", a.environment.python, b.environment.python),
     ):
         if old and new and old != new:
-            found.append(Difference(name=name, a=old, b=new))
-    return found
+            differences.append(Difference(name=name, a=old, b=new))
+    return differences
 
 
 def _gpus(report: Report) -> str:
@@ -48,29 +48,29 @@ def _gpus(report: Report) -> str:
     return "" if used else "none"
 
 
-def _cpus(seen: Environment) -> str:
-    return f"{seen.usable_cpus:g}" if seen.usable_cpus else ""
+def _cpus(machine: Environment) -> str:
+    return f"{machine.usable_cpus:g}" if machine.usable_cpus else ""
 
 
 def workload(a: Report, b: Report) -> list[Difference]:
     """Another command, script or setting; nothing where a trace is one of them."""
     if is_trace(a) or is_trace(b):
         return []
-    found = []
+    differences = []
     if a.workload.command != b.workload.command:
         commands = shlex.join(a.workload.command), shlex.join(b.workload.command)
-        found.append(Difference(name="command", a=commands[0], b=commands[1]))
+        differences.append(Difference(name="command", a=commands[0], b=commands[1]))
     old, new = a.workload.script_sha256, b.workload.script_sha256
     if old and new and old != new:
-        found.append(Difference(name="script, SHA-256", a=old[:12], b=new[:12]))
-    return found + _settings(a, b)
+        differences.append(Difference(name="script, SHA-256", a=old[:12], b=new[:12]))
+    return differences + _settings(a, b)
 
 
 def _settings(a: Report, b: Report) -> list[Difference]:
     """Nothing where one of them is older than the list; what only one has was not set there."""
     if not a.settings or not b.settings:
         return []
-    old, new = ({one.name: one.value for one in report.settings} for report in (a, b))
+    old, new = ({setting.name: setting.value for setting in report.settings} for report in (a, b))
     return [
         Difference(name=name, a=old.get(name, "none"), b=new.get(name, "none"))
         for name in dict.fromkeys([*old, *new])
@@ -79,7 +79,10 @@ def _settings(a: Report, b: Report) -> list[Difference]:
 
 
 def another_workload(
-    a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide], found: Sequence[Difference]
+    a: Report,
+    b: Report,
+    sides: tuple[ComparedSide, ComparedSide],
+    differences: Sequence[Difference],
 ) -> list[str]:
     """What makes the two no versions of one workload, in words; empty where nothing is known to.
 
@@ -89,20 +92,23 @@ def another_workload(
         sides: for their batches.
         found: of `environment`.
     """
-    said = []
+    reasons = []
     if not is_trace(a) and not is_trace(b):
         old, new = script_name(a.workload.command), script_name(b.workload.command)
         digests = a.workload.script_sha256, b.workload.script_sha256
         if old != new and not (digests[0] and digests[0] == digests[1]):
-            said.append(f"another script ({old} -> {new})")
-    said += [f"another {one.name} ({one.a} -> {one.b})" for one in found]
+            reasons.append(f"another script ({old} -> {new})")
+    reasons += [
+        f"another {difference.name} ({difference.a} -> {difference.b})"
+        for difference in differences
+    ]
     trainers = [report.steps.trainers if report.steps is not None else 1 for report in (a, b)]
     if trainers[0] != trainers[1] and not is_trace(a) and not is_trace(b):
-        said.append(f"another number of training processes ({trainers[0]} -> {trainers[1]})")
+        reasons.append(f"another number of training processes ({trainers[0]} -> {trainers[1]})")
     elif not same_batch(*sides):
         before, after = (side.samples_per_step for side in sides)
-        said.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a step)")
-    return said
+        reasons.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a step)")
+    return reasons
 
 
 def script_name(command: Sequence[str]) -> str:
@@ -123,46 +129,48 @@ def doubts(
     differences: Sequence[Difference],
 ) -> list[str]:
     """Everything that weakens the comparison."""
-    said = _of_the_reports(a, b)
-    machine = [one.name for one in differences if one.name in _MACHINE]
+    sentences = _of_the_reports(a, b)
+    machine = [difference.name for difference in differences if difference.name in _MACHINE]
     if machine:
-        said.append(
+        sentences.append(
             f"Not comparable as versions of a program: another {', '.join(machine)}. What "
             "changed may be the machine's."
         )
-    said += _about_batches(*sides)
+    sentences += _about_batches(*sides)
     traces = [side.kind == "trace" for side in sides]
     if any(traces) and not all(traces):
-        said.append(_mixed(a, b))
+        sentences.append(_mixed(a, b))
     if not any(traces):
-        said.append(
+        sentences.append(
             "The two ran at different times, on a machine that others may have used: weaker "
             "evidence than `torchdoctor gate`, which measures both in turns."
         )
     if interval is None and not any(traces):
-        said.append(_no_interval(a, b))
-    said += _one_profiled(a, b)
-    said += _observed_otherwise(sides)
+        sentences.append(_no_interval(a, b))
+    sentences += _one_profiled(a, b)
+    sentences += _observed_otherwise(sides)
     if any(traces):
-        said.append("A trace is one recording: no interval can be given.")
+        sentences.append("A trace is one recording: no interval can be given.")
     if len(a.ranks) != len(b.ranks):
-        said.append(f"{_ranks(a)} against {_ranks(b)}: collectives and steps differ by that alone.")
-    return said
+        sentences.append(
+            f"{_ranks(a)} against {_ranks(b)}: collectives and steps differ by that alone."
+        )
+    return sentences
 
 
 def _of_the_reports(a: Report, b: Report) -> list[str]:
-    said = [
+    sentences = [
         f"{label} was interrupted: what it had not measured by then is missing."
         for label, report in (("A", a), ("B", b))
         if report.interrupted
     ]
     versions = a.torchdoctor_version, b.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
-        said.append(
+        sentences.append(
             f"They are of different versions of torchdoctor ({versions[0]} and {versions[1]}), "
             "which may measure and find differently."
         )
-    return said
+    return sentences
 
 
 def _one_profiled(a: Report, b: Report) -> list[str]:

@@ -36,21 +36,25 @@ def different(a: Report, b: Report) -> str | None:
         f"{counted(convs, 'convolution')} and {counted(products, 'matrix product')}"
         for convs, products in kinds
     ]
-    said = f"A's step has {words[0]}, B's {words[1]}"
+    counts = f"A's step has {words[0]}, B's {words[1]}"
     if _cosine(*kinds) < _OTHER_KINDS:
-        return f"{said}: these are not the layers of one model"
+        return f"{counts}: these are not the layers of one model"
     more = max(map(sum, kinds)) / min(map(sum, kinds))
     if more < _OTHER_COUNT or not _other_sizes(a.trace, b.trace):
         return None
-    return f"{said}, hardly any of the same sizes: these are not the layers of one model"
+    return f"{counts}, hardly any of the same sizes: these are not the layers of one model"
 
 
 def _kinds(trace: TraceStatistics) -> tuple[float, float]:
     """Convolutions and matrix products in a step, each counted once however it is nested."""
     convolutions = [
-        one.calls_per_step for one in trace.operators if _CONVOLUTIONS.fullmatch(one.name)
+        operator.calls_per_step
+        for operator in trace.operators
+        if _CONVOLUTIONS.fullmatch(operator.name)
     ]
-    products = [one.calls_per_step for one in trace.operators if one.name in _PRODUCTS]
+    products = [
+        operator.calls_per_step for operator in trace.operators if operator.name in _PRODUCTS
+    ]
     return max(convolutions, default=0.0), sum(products)
 
 
@@ -68,16 +72,18 @@ def _other_sizes(a: TraceStatistics, b: TraceStatistics) -> bool:
     return max(_in_both(old, new), _in_both(new, old)) < _OTHER_SIZES
 
 
-def _in_both(some: list[MatrixProduct], others: list[MatrixProduct]) -> float:
+def _in_both(products: list[MatrixProduct], known_products: list[MatrixProduct]) -> float:
     """Share of the arithmetic of `some` whose sizes are those of a product among `others`."""
-    known = [_sizes(one) for one in others]
+    known = [_sizes(product) for product in known_products]
     shared = sum(
-        one.flops
-        for one in some
-        if any(len(_sizes(one) & sizes) >= min(_SHARED, len(_sizes(one))) for sizes in known)
+        product.flops
+        for product in products
+        if any(
+            len(_sizes(product) & sizes) >= min(_SHARED, len(_sizes(product))) for sizes in known
+        )
     )
-    return shared / (sum(one.flops for one in some) or 1.0)
+    return shared / (sum(product.flops for product in products) or 1.0)
 
 
-def _sizes(one: MatrixProduct) -> set[int]:
-    return {size for size in map(int, re.findall(r"\d+", one.sizes)) if size >= _LEAST_SIZE}
+def _sizes(product: MatrixProduct) -> set[int]:
+    return {size for size in map(int, re.findall(r"\d+", product.sizes)) if size >= _LEAST_SIZE}

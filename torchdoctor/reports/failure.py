@@ -20,16 +20,16 @@ def failure(report: Report) -> str:
     if failed is None:
         return ""
     line = _telling_line(failed.output_tail)
-    said = f" It says: {line}" if line else ""
-    return f"{how_it_failed(failed)}: the report is of the steps before.{said}"
+    exception = f" It says: {line}" if line else ""
+    return f"{how_it_failed(failed)}: the report is of the steps before.{exception}"
 
 
 def program_failed(
     failed: ProgramFailure, what_then: str = "the report is of the steps before"
 ) -> ProgramFailed:
     """The error that ends the command once the report is written: the program's own traceback."""
-    said = failed.output_tail.strip()
-    ending = f"Its own output ends with:\n\n{said}" if said else "It printed nothing."
+    output = failed.output_tail.strip()
+    ending = f"Its own output ends with:\n\n{output}" if output else "It printed nothing."
     return ProgramFailed(f"{how_it_failed(failed)}; {what_then}. {ending}", failed.exit_code)
 
 

@@ -26,7 +26,7 @@ from torchdoctor.reports.document import (
     sentences,
 )
 from torchdoctor.reports.failure import failure
-from torchdoctor.reports.time_parts import replayed_gains, time_bars, upper_bounds
+from torchdoctor.reports.time_parts import WORTH_SAYING, replayed_gains, time_bars, upper_bounds
 from torchdoctor.reports.trial_rows import TRAINING, figures_of, not_tried, verdict_of
 from torchdoctor.words import Interval, Note, RecommendedFix, Report, Trial
 from torchdoctor.words.figures import (
@@ -203,7 +203,9 @@ def _not_measured(report: Report) -> list[Block]:
         title = spec.title if spec is not None else ""
         rows.append((fix_with_settings(fix.fix, fix.settings), title))
     own = replayed_gains(report).get(report.diagnosis.bottleneck)
-    worth = f"{ratio(own)}x at most, by replay of the trace" if own and own > 1 else ""
+    worth = f"{ratio(own)}x at most, by replay of the trace" if own else ""
+    if own and own < WORTH_SAYING:
+        worth = "hardly any gain, by replay of the trace"
     rest = len(offered) - len(rows)
     more = f"{rest} more, and the code of each: --details." if rest else "Their code: --details."
     return [KeyFigures("WHAT COULD HELP, not measured", worth, rows), *sentences(more, reason)]
@@ -225,10 +227,10 @@ def _undecided(report: Report) -> list[Block]:
         return [KeyFigures("No speed-up is proven yet.", figure), *sentences(more)]
     if measured:
         number = len({trial.fix for trial in measured})
-        said = "The fix that was tried is" if number == 1 else f"Of {number} fixes tried none is"
+        tried = "The fix that was tried is" if number == 1 else f"Of {number} fixes tried none is"
         changing = any(verdict_of(trial) == "faster" for trial in measured)
         but = " without changing training" if changing else ""
-        return [KeyFigures("Nothing to change.", f"{said}{' not' * (number == 1)} faster{but}.")]
+        return [KeyFigures("Nothing to change.", f"{tried}{' not' * (number == 1)} faster{but}.")]
     return [KeyFigures("No fix could be measured.")]
 
 
@@ -334,11 +336,14 @@ def _step(report: Report) -> list[Block]:
 
 
 def _beware(report: Report) -> list[Block]:
-    """Return what weakens the answer above, each in its first clause; the details have all."""
+    """Return what weakens the answer above, each in one sentence; the details have all of it."""
     cut = "The run was interrupted: this is what was measured until then."
-    doubts = [f"{clean(doubt).partition(': ')[0].rstrip('.')}." for doubt in report.beware]
-    warnings = [*([cut] if report.interrupted else []), *doubts]
-    return [Note(severity="beware", sentence=text) for text in warnings[:_MOST_BEWARE]]
+    firsts = [re.split(r"(?<=[.!?])\s", clean(doubt), maxsplit=1)[0] for doubt in report.beware]
+    warnings = [*([cut] if report.interrupted else []), *firsts]
+    return [
+        Note(severity="beware", sentence=textwrap.shorten(text, _EVIDENCE, placeholder=" …"))
+        for text in warnings[:_MOST_BEWARE]
+    ]
 
 
 def _name(fix: str, values: Mapping[str, Any]) -> str:

@@ -16,10 +16,10 @@ def remarks(report: Report) -> list[str]:
     """Lines for the user, in order; never part of the diff."""
     recommended = report.recommendation
     beside = [fix.fix for fix in recommended.also_offered if fix.edit]
-    others = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
+    elsewhere = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
     if not recommended.fixes:
         nothing = "The report recommends no fix: there is no diff, and nothing to apply."
-        return [f"{nothing} {_GIT}", *others]
+        return [f"{nothing} {_GIT}", *elsewhere]
     folder = recommended.patch_folder or report.workload.cwd
     lines = [_APPLY.format(clean(folder))] if recommended.patch else []
     if not recommended.patch:
@@ -35,7 +35,7 @@ def remarks(report: Report) -> list[str]:
     for fix in by_hand:
         lines.append(f"  {fix_with_settings(fix.fix, fix.settings)}")
         lines += [f"    {line}" for line in clean(fix.instruction or "").splitlines()]
-    return lines + others
+    return lines + elsewhere
 
 
 def edit_of(report: Report, ident: str) -> RecommendedFix:
@@ -91,14 +91,14 @@ def remarks_on_several(
     if not together:
         lines.append("They were not measured together.")
     lines += _also([fix for fix in fixes if fix.fix in made])
-    others = [fix for fix in fixes if fix.fix not in made]
-    clashing = [fix.fix for fix in others if fix.edit]
+    left_out = [fix for fix in fixes if fix.fix not in made]
+    clashing = [fix.fix for fix in left_out if fix.edit]
     if clashing:
         lines.append(
             f"Without {', '.join(clashing)}: no edit can be made any more, or none that goes "
             "with the others'."
         )
-    return [*lines, *(_by_hand(others) if others else [])]
+    return [*lines, *(_by_hand(left_out) if left_out else [])]
 
 
 def _measured(report: Report, fix: RecommendedFix) -> str:
@@ -125,7 +125,7 @@ def _measured_together(report: Report, fixes: list[RecommendedFix]) -> str | Non
 
 def _also(fixes: list[RecommendedFix]) -> list[str]:
     """What their edits change beside what they are for."""
-    return list(dict.fromkeys(clean(said) for fix in fixes for said in fix.also_changes))
+    return list(dict.fromkeys(clean(sentence) for fix in fixes for sentence in fix.also_changes))
 
 
 def _by_hand(fixes: list[RecommendedFix]) -> list[str]:

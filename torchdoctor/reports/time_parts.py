@@ -23,7 +23,8 @@ REPLAY_TITLE = "Upper bounds: the trace replayed without a cost, not measured"
 _HIDDEN = "hidden behind other work, so not the bottleneck"
 _PHASE_COLOURS = ("data_loader", "memcpy", "gpu", "runtime", "cpu", "other")  # those of branches
 _NO_GAIN = 1.01  # a gain below is not listed by itself
-_MOST_BOUNDS, _WORTH_SAYING = 3, 1.05  # of the line on the first screen
+_MOST_BOUNDS = 3
+WORTH_SAYING = 1.05  # of a gain by replay, on the first screen
 
 
 def time_bars(report: Report) -> list[Bar]:
@@ -78,7 +79,7 @@ def upper_bounds(report: Report) -> str:
         texts = [text for _, text in sorted(tried, reverse=True)[:_MOST_BOUNDS]]
         return f"upper bounds by experiment: {', '.join(texts)}"
     replayed = replayed_gains(report)
-    gains = {branch: gain for branch, gain in replayed.items() if gain >= _WORTH_SAYING}
+    gains = {branch: gain for branch, gain in replayed.items() if gain >= WORTH_SAYING}
     ranked = sorted(gains, key=lambda branch: -gains[branch])[:_MOST_BOUNDS]
     texts = [f"without {SHARE_LABELS.get(name, name)} {ratio(gains[name])}x" for name in ranked]
     return f"upper bounds by replay of the trace: {', '.join(texts)}" if texts else ""

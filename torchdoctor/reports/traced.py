@@ -56,16 +56,16 @@ def rank_lines(report: Report) -> list[str]:
     """A line for each rank: its step, and what of it is its own, collectives and data."""
     lines = []
     whole = "step " if _steps_known(report) else ""
-    for one in report.ranks:
-        exposed = one.communication_exposed_s or 0.0
-        parts = [f"own {seconds(one.step_s - exposed)}", f"collectives {seconds(exposed)}"]
-        if one.wait_s is not None:
-            parts.append(f"waits for others in collectives {seconds(one.wait_s)}")
-        if one.last_share:
-            parts.append(f"comes last to {percent(one.last_share)} of them")
-        if one.data_loader_s >= 0.01 * one.step_s:
-            parts.append(f"waits for data {seconds(one.data_loader_s)}")
-        lines.append(f"rank {one.rank}: {whole}{seconds(one.step_s)} ({', '.join(parts)})")
+    for rank in report.ranks:
+        exposed = rank.communication_exposed_s or 0.0
+        parts = [f"own {seconds(rank.step_s - exposed)}", f"collectives {seconds(exposed)}"]
+        if rank.wait_s is not None:
+            parts.append(f"waits for others in collectives {seconds(rank.wait_s)}")
+        if rank.last_share:
+            parts.append(f"comes last to {percent(rank.last_share)} of them")
+        if rank.data_loader_s >= 0.01 * rank.step_s:
+            parts.append(f"waits for data {seconds(rank.data_loader_s)}")
+        lines.append(f"rank {rank.rank}: {whole}{seconds(rank.step_s)} ({', '.join(parts)})")
     return lines
 
 
@@ -75,19 +75,19 @@ def call_lines(report: Report) -> list[str]:
     if trace is None or not trace.step_s:
         return []
     return [
-        f"{clean(_call_name(one))}: {_held(one, trace.step_s)}, {_calls(one.calls_per_step)}"
-        for one in trace.runtime_calls[:_MOST]
-        if one.host_s >= _WORTH * trace.step_s
+        f"{clean(_call_name(call))}: {_held(call, trace.step_s)}, {_calls(call.calls_per_step)}"
+        for call in trace.runtime_calls[:_MOST]
+        if call.host_s >= _WORTH * trace.step_s
     ]
 
 
-def _held(one: RuntimeCall, step_s: float) -> str:
+def _held(call: RuntimeCall, step_s: float) -> str:
     """How long a call holds any thread, of the step; and what threads at once add up to."""
-    covered_s = one.host_s if one.covered_s is None else one.covered_s
+    covered_s = call.host_s if call.covered_s is None else call.covered_s
     share = percent(covered_s / step_s)
-    if one.host_s <= _AT_ONCE * covered_s:
+    if call.host_s <= _AT_ONCE * covered_s:
         return f"{seconds(covered_s)} ({share})"
-    added = f"{seconds(one.host_s)} added up over {one.threads} threads"
+    added = f"{seconds(call.host_s)} added up over {call.threads} threads"
     return f"{seconds(covered_s)} ({share}; {added})"
 
 
@@ -96,8 +96,8 @@ def _calls(number: float) -> str:
     return f"{text} call{'s' * (text != '1')}"
 
 
-def _call_name(one: RuntimeCall) -> str:
-    return f"{_short(one.name)} in {_short(one.operator)}" if one.operator else _short(one.name)
+def _call_name(call: RuntimeCall) -> str:
+    return f"{_short(call.name)} in {_short(call.operator)}" if call.operator else _short(call.name)
 
 
 def _short(name: str) -> str:
@@ -110,25 +110,25 @@ def place_lines(report: Report) -> list[str]:
     if trace is None or not trace.step_s:
         return []
     lines = []
-    for one in trace.python_places:
+    for place in trace.python_places:
         parts = (
-            ("waiting for data", one.data_loader_s),
-            ("driver calls", one.runtime_s),
-            ("operators", one.cpu_s),
-            ("Python", one.other_s),
+            ("waiting for data", place.data_loader_s),
+            ("driver calls", place.runtime_s),
+            ("operators", place.cpu_s),
+            ("Python", place.other_s),
         )
-        told = [f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * one.total_s]
+        told = [f"{name} {seconds(spent)}" for name, spent in parts if spent >= 0.1 * place.total_s]
         lines.append(
-            f"{_place(one)}: {seconds(one.total_s)} "
-            f"({percent(one.total_s / trace.step_s)}; {', '.join(told)})"
+            f"{_place(place)}: {seconds(place.total_s)} "
+            f"({percent(place.total_s / trace.step_s)}; {', '.join(told)})"
         )
     return lines
 
 
-def _place(one: PythonPlace) -> str:
-    if one.function == "<module>":  # its line is the one that ran as the recording began
-        return f"{clean(one.file)}, outside its functions"
-    return f"{clean(one.file)}:{one.line} {clean(one.function)}"
+def _place(place: PythonPlace) -> str:
+    if place.function == "<module>":  # its line is the one that ran as the recording began
+        return f"{clean(place.file)}, outside its functions"
+    return f"{clean(place.file)}:{place.line} {clean(place.function)}"
 
 
 def operator_lines(report: Report) -> list[str]:
@@ -137,22 +137,22 @@ def operator_lines(report: Report) -> list[str]:
     if trace is None or not trace.operators or not trace.step_s:
         return []
 
-    def cost_s(one: Operator) -> float:
-        return (one.device_s or 0.0) if trace.has_device else one.self_s
+    def cost_s(operator: Operator) -> float:
+        return (operator.device_s or 0.0) if trace.has_device else operator.self_s
 
     ranked = sorted(trace.operators, key=cost_s, reverse=True)[:_MOST]
 
     step_s = trace.step_s
 
-    def share(one: Operator) -> str:
-        of_step = cost_s(one) / step_s
+    def share(operator: Operator) -> str:
+        of_step = cost_s(operator) / step_s
         return "threads added up" if of_step > 1.0 + _ROUNDING else percent(of_step)
 
     return [
-        f"{_short(clean(one.name))}: {seconds(cost_s(one))} ({share(one)}), "
-        f"{_calls(one.calls_per_step)}"
-        for one in ranked
-        if cost_s(one) > 0
+        f"{_short(clean(operator.name))}: {seconds(cost_s(operator))} ({share(operator)}), "
+        f"{_calls(operator.calls_per_step)}"
+        for operator in ranked
+        if cost_s(operator) > 0
     ]
 
 
@@ -170,7 +170,7 @@ def arithmetic_lines(report: Report) -> list[str]:
     return [
         f"{_flops(work.flops)} in matrix products: {seconds(work.device_s)} of kernels",
         f"MFU: {_mfu(report, work)}",
-        *[_product_line(one) for one in work.products[:_MOST] if one.device_s > 0],
+        *[_product_line(product) for product in work.products[:_MOST] if product.device_s > 0],
     ]
 
 
@@ -189,14 +189,14 @@ def _mfu(report: Report, work: MatrixWork) -> str:
     return f"not measured (no data sheet figures for {', '.join(names)} in this precision)"
 
 
-def _product_line(one: MatrixProduct) -> str:
-    parts = [one.precision or "precision not known", _calls(one.calls_per_step)]
-    if one.peak_share is not None:
-        parts.append(f"{percent(one.peak_share)} of peak")
-    if one.compute_bound is not None:
-        parts.append("compute-bound" if one.compute_bound else "memory-bound")
-    name = clean(f"{one.operator} {one.sizes}")
-    return f"{name}: {seconds(one.device_s)} ({', '.join(parts)})"
+def _product_line(product: MatrixProduct) -> str:
+    parts = [product.precision or "precision not known", _calls(product.calls_per_step)]
+    if product.peak_share is not None:
+        parts.append(f"{percent(product.peak_share)} of peak")
+    if product.compute_bound is not None:
+        parts.append("compute-bound" if product.compute_bound else "memory-bound")
+    name = clean(f"{product.operator} {product.sizes}")
+    return f"{name}: {seconds(product.device_s)} ({', '.join(parts)})"
 
 
 def _flops(value: float) -> str:

@@ -67,13 +67,13 @@ def draw_lanes(lanes: StepLanes, title: str) -> Image:
     scale, unit = _unit(float(lanes.edges[-1]) / 1e9)
     with _figure(1.5 + 0.42 * len(lanes.lanes), title) as figure:
         axes = figure.subplots()
-        for row, (label, found) in enumerate(lanes.lanes.items()):
-            drawn = _merged(found, int(lanes.edges[-1]))
+        for row, (label, lane) in enumerate(lanes.lanes.items()):
+            drawn = _merged(lane, int(lanes.edges[-1]))
             spans = list(
                 zip(drawn.start / 1e9 * scale, (drawn.end - drawn.start) / 1e9 * scale, strict=True)
             )
             axes.broken_barh(spans, (row - 0.38, 0.76), color=_COLOURS[label], linewidth=0)
-        shares = [found.total / int(lanes.edges[-1]) for found in lanes.lanes.values()]
+        shares = [lane.total / int(lanes.edges[-1]) for lane in lanes.lanes.values()]
         names = [f"{label}  {share:.0%}" for label, share in zip(lanes.lanes, shares, strict=True)]
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.5, -0.5)
@@ -98,19 +98,19 @@ def draw_step_times(series: list[Series], title: str, x_label: str, joined: bool
     Raises:
         NoPlottingLibrary: matplotlib is not there.
     """
-    every = np.concatenate([one.step_s for one in series])
+    every = np.concatenate([kind.step_s for kind in series])
     top = float(np.percentile(every, _HIGHEST)) if len(every) >= 50 else float(every.max())
     scale, unit = _unit(top)
     colours = {"observed": _OBSERVED, "baseline": _BASELINE, "recommended": _RECOMMENDED}
     with _figure(4.6, title) as figure:
         axes = figure.subplots()
-        for one in series:
-            colour = colours[one.kind]
-            usual = float(np.median(one.step_s))
+        for kind in series:
+            colour = colours[kind.kind]
+            usual = float(np.median(kind.step_s))
             line = "-" if joined else ""
-            label = f"{one.label}: median {seconds(usual)} ({len(one.step_s)} steps)"
+            label = f"{kind.label}: median {seconds(usual)} ({len(kind.step_s)} steps)"
             axes.plot(
-                one.at_s, one.step_s * scale, "o", linestyle=line, color=colour, markersize=4,
+                kind.at_s, kind.step_s * scale, "o", linestyle=line, color=colour, markersize=4,
                 alpha=0.7, label=label,
             )  # fmt: skip
             axes.axhline(usual * scale, color=colour, linewidth=2)
@@ -155,9 +155,9 @@ def _unit(longest_s: float) -> tuple[float, str]:
     return (1e3, "ms") if longest_s >= 2e-3 else (1e6, "us")
 
 
-def _merged(found: Intervals, whole: int) -> Intervals:
+def _merged(lane: Intervals, whole: int) -> Intervals:
     """Without gaps that nobody could see: there may be a hundred thousand kernels."""
     gap = int(whole * _NARROWEST)
-    new = np.concatenate(([True], found.start[1:] - found.end[:-1] > gap))
+    new = np.concatenate(([True], lane.start[1:] - lane.end[:-1] > gap))
     last = np.concatenate((new[1:], [True]))
-    return Intervals(found.start[new], found.end[last])
+    return Intervals(lane.start[new], lane.end[last])

@@ -103,8 +103,8 @@ def _step_times(report: Report, measured: Measured) -> Image | None:
     ]
     labels = {"baseline": "untouched", "recommended": "recommended fixes"}
     for kind, launches in measured.kinds.items():
-        ends = np.concatenate([one.edges_ns[1:] for one in launches])
-        seconds = np.concatenate([one.step_s for one in launches])
+        ends = np.concatenate([launch.edges_ns[1:] for launch in launches])
+        seconds = np.concatenate([launch.step_s for launch in launches])
         series.append(
             Series(label=labels[kind], kind=kind, at_s=(ends - began) / 1e9, step_s=seconds)
         )

@@ -40,8 +40,8 @@ def read_measured(report: Report) -> Measured:
     chosen = [(fix.fix, fix.settings) for fix in report.recommendation.fixes]
     return Measured(
         observed=observed(folder, report.steps.boundary),
-        baseline=[one for one in launches if one.name == BASELINE],
-        recommended=[one for one in launches if chosen and same_fixes(one.fixes, chosen)],
+        baseline=[launch for launch in launches if launch.name == BASELINE],
+        recommended=[launch for launch in launches if chosen and same_fixes(launch.fixes, chosen)],
     )
 
 

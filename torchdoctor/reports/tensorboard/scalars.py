@@ -19,7 +19,7 @@ _MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
 
 def write_figures(writer: EventFile, report: Report) -> None:
     """Each figure of the report; what was not measured is no point."""
-    baseline, time_s, seen = report.baseline, report.baseline.step_time_s, report.sensors
+    baseline, time_s, sensors = report.baseline, report.baseline.step_time_s, report.sensors
     if time_s is not None:
         writer.scalar("step_time/median_s", time_s.median)
         writer.scalar("step_time/mean_s", time_s.mean)
@@ -31,11 +31,11 @@ def write_figures(writer: EventFile, report: Report) -> None:
     for name, share in asdict(baseline.shares).items():
         writer.scalar(f"share_of_step/{name}", share)
     for tag, value in (
-        ("utilization/cpu_mean", seen.cpu_share),
-        ("utilization/gpu_mean", seen.gpu_utilization),
+        ("utilization/cpu_mean", sensors.cpu_share),
+        ("utilization/gpu_mean", sensors.gpu_utilization),
         ("memory/peak_GB", _gb(baseline.peak_memory_bytes)),
-        ("memory/process_tree_peak_GB", _gb(seen.rss_peak_bytes)),
-        ("memory/gpu_peak_GB", _gb(seen.gpu_memory_peak_bytes)),
+        ("memory/process_tree_peak_GB", _gb(sensors.rss_peak_bytes)),
+        ("memory/gpu_peak_GB", _gb(sensors.gpu_memory_peak_bytes)),
     ):
         writer.scalar(tag, value)
 
@@ -66,8 +66,8 @@ def write_launches(folder: Path, measured: Measured) -> None:
     offset = measured.observed.wall_offset_ns if measured.observed else None
     for kind, launches in measured.kinds.items():
         with EventFile.into(folder / kind) as writer:
-            ends = np.concatenate([one.edges_ns[1:] for one in launches])
-            seconds = np.concatenate([one.step_s for one in launches])
+            ends = np.concatenate([launch.edges_ns[1:] for launch in launches])
+            seconds = np.concatenate([launch.step_s for launch in launches])
             for number in _thinned(len(seconds)):
                 at = _wall_s(int(ends[number]), offset)
                 writer.scalar("step_time/measured_s", float(seconds[number]), number, at)

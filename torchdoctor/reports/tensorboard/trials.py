@@ -84,7 +84,7 @@ def _rows(report: Report) -> Iterator[_Row]:
         numerics = together.numerics or ""
         yield _Row(
             fix="all recommended together",
-            settings=", ".join(clean(one.fix) for one in together.fixes),
+            settings=", ".join(clean(fix.fix) for fix in together.fixes),
             verdict="recommended",
             training=TRAINING.get(numerics, numerics),
             speedup=together.speedup,
