@@ -12,7 +12,7 @@ FIGURES_AT = 13  # column
 
 
 def describe_environment() -> list[str]:
-    """What torchdoctor sees of this machine, and what that rules out; lines of text."""
+    """Return what torchdoctor sees of this machine, and what that rules out; lines of text."""
     machine = environment(None)
     limits = machine.container
     lines = [
@@ -33,7 +33,7 @@ _NO_WORKLOAD = Workload(command=[], cwd="")
 
 
 def _ruled_out(recording: Recording) -> list[str]:
-    """One line for each fix whose reason to refuse lies in the machine alone."""
+    """Return one line for each fix whose reason to refuse lies in the machine alone."""
     if recording.environment.gpus:
         return []
     lines = []

@@ -124,7 +124,7 @@ def assemble(
 
 
 def workload_record(workload: Workload) -> WorkloadRecord:
-    """What was run, with the script's checksum so that a later report can be compared."""
+    """Return what was run, with the script's checksum so that a later report can be compared."""
     digest = None
     if workload.script is not None:
         try:
@@ -143,7 +143,7 @@ def reproduce_commands(workload: Workload, options: Sequence[str], folder: Path)
 
 
 def _baseline(recording: Recording, trials: TrialResults | None) -> Baseline:
-    """The untouched program's figures: from the trials' own launches where there are any."""
+    """Return the untouched program's figures: of the trials' own launches, if any."""
     steps = recording.steps
     if steps is None:
         return Baseline(shares=recording.shares)
@@ -193,7 +193,7 @@ def _refused_trial(refused: Refused, fixes: Mapping[str, FixSpec]) -> Trial:
 def _noted(
     rows: Sequence[Trial], recording: Recording, fixes: Mapping[str, FixSpec]
 ) -> list[Trial]:
-    """The rows; the first of each fix that has something to say of this program says it."""
+    """Return the rows; the first one of a fix carries the fix's note on this program."""
     noted: list[Trial] = []
     for row in rows:
         first = row.fix in fixes and all(row.fix != earlier.fix for earlier in noted)

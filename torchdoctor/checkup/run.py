@@ -199,7 +199,7 @@ class _Checkup:
         return observation
 
     def _profiled(self, observation: Observation) -> Recording:
-        """The recording with the profiler window's trace, and what the hooks after it saw."""
+        """Return the recording with the profiler window's trace and its hooks' facts."""
         profiled = self._profile(observation)
         if profiled is None:
             return self._recording
@@ -207,7 +207,7 @@ class _Checkup:
         return replace(self._recording, trace=profiled.trace, processes=processes)
 
     def _profile(self, observation: Observation) -> Profiled | None:
-        """The profiler window, where the budget allows it; its absence is a doubt."""
+        """Return the profiler window, where the budget allows it; its absence is a doubt."""
         step_s = observation.steps.mean_s
         warmup = 3 if step_s > 1.0 else 10
         expected = observation.start_s + 5.0 + step_s * (warmup + 14)
@@ -238,7 +238,7 @@ class _Checkup:
         return profiled
 
     def _share_out(self) -> None:
-        """Where the step's time goes, by all that was recorded."""
+        """Set where the step's time goes, by all that was recorded."""
         recording = self._recording
         known = shares(
             recording.steps,

@@ -31,7 +31,7 @@ class RunSettings:
     side_by_side: bool = True
 
     def options(self) -> list[str]:
-        """The command line's options that give these settings."""
+        """Return the command line's options that give these settings."""
         words = ["--budget", f"{self.budget_s:g}s"]
         for name, value in (
             ("--fixes", ",".join(self.fixes or [])),

@@ -29,7 +29,7 @@ _LAUNCHES = re.compile(r"Launch|Memcpy|Enqueue")
 
 
 def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
-    """The diagnosis, without what the trace cannot know: its steps, or what a device did."""
+    """Return the diagnosis without what the trace cannot know: steps, or a device's work."""
     if not trace.steps:
         diagnosis = _without_steps(diagnosis)
     if all(share is None for share in astuple(trace.shares)):
@@ -47,7 +47,7 @@ def as_far_as_recorded(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosi
 def with_waits(
     diagnosis: Diagnosis, trace: TraceStatistics, ranks: Sequence[RankTime]
 ) -> Diagnosis:
-    """The diagnosis, where collectives are mostly waits for ranks that come later, saying so."""
+    """Return the diagnosis; it says so where collectives mostly wait for later ranks."""
     row = next((rank for rank in ranks if rank.path == trace.path), None)
     exposed_s = trace.communication_exposed_s
     if row is None or not row.wait_s or not exposed_s or not trace.step_s:
@@ -72,7 +72,7 @@ def with_waits(
 
 
 def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
-    """The diagnosis, saying so where its bottleneck has a large share and, by replay, no gain."""
+    """Return the diagnosis; it says so where its bottleneck has, by replay, no gain."""
     replay = trace.what_if
     if replay is None or not replay.reproduced or diagnosis.bottleneck not in replay.branches:
         return diagnosis
@@ -91,7 +91,7 @@ def with_replay(diagnosis: Diagnosis, trace: TraceStatistics) -> Diagnosis:
 
 
 def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
-    """The same of a trace that lacks what a device did: what rests on its idling is not said."""
+    """Return the diagnosis without what rests on a device that was not recorded."""
     checks = catalogue.checks()
     waiting = {
         check.question.text
@@ -111,7 +111,7 @@ def _without_device(diagnosis: Diagnosis, why: str) -> Diagnosis:
 
 
 def _without_steps(diagnosis: Diagnosis) -> Diagnosis:
-    """The same of a trace whose steps are unknown: all of it counts as one span."""
+    """Return the diagnosis worded for a trace whose steps are unknown."""
 
     def reworded(text: str) -> str:
         text = re.sub(r"^Each step\b", "The trace", text)

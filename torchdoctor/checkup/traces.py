@@ -98,18 +98,18 @@ def trace_checkup(sources: Sequence[str], annotated: Path | None = None) -> Repo
 
 
 def _argument(source: str) -> str:
-    """A source as it is named on a command line, where a leading dash would make it an option."""
+    """Return a source for a command line, where a leading dash would make it an option."""
     return f"./{source}" if source.startswith("-") and source != STDIN else source
 
 
 def _check_unread(annotated: Path, ranks: Sequence[RankTrace]) -> None:
-    """The only copy of a trace may be an annotated one, which may be written again otherwise."""
+    """Raise UsageError where the only copy of a trace would be written over."""
     if os.path.realpath(annotated) in {os.path.realpath(rank.statistics.path) for rank in ranks}:
         raise UsageError(f"{annotated} is one of the traces: name another file for the result.")
 
 
 def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
-    """The rank that the others wait for: the longest step without its waiting in collectives."""
+    """Return the rank that others wait for: the longest step without waits in collectives."""
 
     def own_s(rank: RankTrace) -> float:
         figures = rank.statistics
@@ -119,14 +119,14 @@ def slowest(ranks: Sequence[RankTrace]) -> RankTrace:
 
 
 def _of_one_job(ranks: Sequence[RankTrace]) -> bool:
-    """Whether the traces are of ranks that wait for each other: they say so, or communicate."""
+    """Return True if the traces are of ranks of one job: they say so, or communicate."""
     return any(rank.rank is not None or len(rank.collectives.start) for rank in ranks)
 
 
 def rank_times(
     ranks: Sequence[RankTrace], aligned: Alignment | Unaligned = Unaligned.TOO_FEW
 ) -> list[RankTime]:
-    """One row a rank; empty for a single trace, and for traces of no ranks or of several runs."""
+    """Return a row for each rank; none for a single trace or traces of several runs."""
     if len(ranks) < 2 or not _of_one_job(ranks) or aligned is Unaligned.DIFFERENT_RUNS:
         return []
     alignment = aligned if isinstance(aligned, Alignment) else None
@@ -192,7 +192,7 @@ def _offered(
 def _worth(
     shares: Mapping[str | None, float], diagnosis: Diagnosis, trace: TraceStatistics
 ) -> tuple[float, ...]:
-    """What orders fixes: what a fix could save by replay, then what it treats, as shares.
+    """Return what orders fixes: what a fix could save by replay, then what it treats, as shares.
 
     Args:
         shares: by branch of the tree, of the findings that it treats, added up.
@@ -212,7 +212,7 @@ def _worth(
 
 
 def _said_to_change(instruction: str) -> str:
-    """The code with the remark that what was not tried here makes it another training."""
+    """Return the code with the remark that what was not tried here makes it another training."""
     told = "changes training" in instruction
     return instruction if told else f"# It changes training.\n{instruction}"
 

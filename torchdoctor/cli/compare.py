@@ -72,7 +72,7 @@ def _check_file(name: str) -> None:
 
 
 def _report(path: Path) -> Report:
-    """The report of a file, told by content; a trace is diagnosed first."""
+    """Return the report of a file, told by content; a trace is diagnosed first."""
     from torchdoctor.checkup.traces import trace_checkup
     from torchdoctor.trace.files import GZIP_MAGIC, events_start
     from torchdoctor.words.record_files import REPORT_NAME, read_report

@@ -100,7 +100,7 @@ def _interrupt(signum: int, frame: object) -> None:
 
 
 def _end_like_ctrl_c() -> None:
-    """A scheduler that ends the job gets the report of what was measured, as Ctrl-C does."""
+    """Give a scheduler that ends the job the report of what was measured, as Ctrl-C does."""
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -108,14 +108,14 @@ def _end_like_ctrl_c() -> None:
 
 
 def _by_ctrl_c(end: BaseException | None) -> bool:
-    """Whether it began as a KeyboardInterrupt, which typer makes a silent exit of."""
+    """Return True if it began as a KeyboardInterrupt, which typer makes a silent exit of."""
     while end is not None and not isinstance(end, KeyboardInterrupt):
         end = end.__cause__ or end.__context__
     return end is not None
 
 
 def _check_command(words: list[str]) -> None:
-    """A script in place of a command is meant to be run."""
+    """Raise UsageError for a script in place of a command: it is meant to be run."""
     if words and words[0].endswith(".py"):
         raise UsageError(
             f"'{words[0]}' is no command of torchdoctor: torchdoctor run {words[0]} measures it, "

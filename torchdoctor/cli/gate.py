@@ -106,7 +106,7 @@ def _measured(
     files: Files,
     quiet: bool,
 ) -> GateReport:
-    """The result; where nothing could be measured, the files say why before the error goes on."""
+    """Return the result; where nothing was measured, write the reason into the files first."""
     from torchdoctor.gate.gate_run import GateRun
     from torchdoctor.gate.session import undecided
     from torchdoctor.gate.stored import gate_against_report, read_stored
@@ -133,7 +133,7 @@ def _measured(
 
 
 def _without_reference(command: list[str]) -> str:
-    """What to do where neither reference was given, or the program got it."""
+    """Return what to do where neither reference was given, or the program got it."""
     for option in ("--against", "--baseline"):
         if any(word.partition("=")[0] == option for word in command):
             return (

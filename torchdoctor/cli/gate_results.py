@@ -40,7 +40,7 @@ def hand_out(report: GateReport, files: Files, details: bool) -> None:
 
 
 def write_files(report: GateReport, files: Files) -> None:
-    """The files that were asked for, and GitHub's step summary.
+    """Write the files that were asked for, and GitHub's step summary.
 
     One that cannot be written (it could when the gate began) is named on standard error: neither
     the verdict nor the other files are lost for it.
@@ -86,7 +86,7 @@ def failures_annotated() -> Iterator[None]:
 
 
 def first_sentences(error: TorchdoctorError) -> str:
-    """What an error says, and of the program's own output the exception alone."""
+    """Return what an error says, and of the program's own output the exception alone."""
     from torchdoctor.reports.failure import exception_line
 
     message, _, output = str(error).partition("\n")

@@ -33,7 +33,7 @@ def patch(
         ),
     ] = None,
 ) -> None:
-    """The diff on stdout, and what cannot be edited on stderr."""
+    """Print the diff on stdout, and what cannot be edited on stderr."""
     from torchdoctor.reports.patch import edit_of, remarks, remarks_on
     from torchdoctor.words.errors import UsageError
     from torchdoctor.words.record_files import read_report
@@ -59,7 +59,7 @@ def patch(
 
 
 def _joint(report: Report, file: Path, asked: list[str]) -> tuple[str | None, list[str]]:
-    """One diff of several fixes, made anew from the source: theirs may change the same call."""
+    """Return one diff of several fixes, made anew: their own may change the same call."""
     from torchdoctor.advice.catalogue import fixes
     from torchdoctor.advice.source_patch import source_patch
     from torchdoctor.reports.patch import edit_of, remarks_on_several
@@ -75,7 +75,7 @@ def _joint(report: Report, file: Path, asked: list[str]) -> tuple[str | None, li
 
 
 def _recording(report: Report, file: Path) -> Recording:
-    """What the run saw, which says where the source is to be changed.
+    """Return what the run saw, which says where the source is to be changed.
 
     Raises:
         UsageError: the run's folder is not there any more.

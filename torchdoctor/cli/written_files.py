@@ -24,7 +24,7 @@ _OUR_PROCESS = re.compile(rb"\"args\"\s*:\s*\{\s*\"name\"\s*:\s*\"torchdoctor\""
 
 
 def check_written(files: Mapping[str, Path | None], read: Iterable[str | Path] = ()) -> None:
-    """Whether each file could be written at the end, and replaces nothing but its like.
+    """Check that each file can be written at the end, and replaces nothing but its like.
 
     Args:
         files: kind, one of "report", "comparison", "gate result", "HTML page", "annotated trace",
@@ -55,7 +55,7 @@ def check_written(files: Mapping[str, Path | None], read: Iterable[str | Path] =
 
 
 def _takes_all(path: Path) -> bool:
-    """Whether nothing is lost by writing to it: a pipe, a device, /dev/stdout."""
+    """Return True if nothing is lost by writing to it: a pipe, a device, /dev/stdout."""
     from torchdoctor.words.record_files import open_descriptor
 
     return path.is_fifo() or path.is_char_device() or open_descriptor(path) is not None
@@ -104,7 +104,7 @@ def _has_fields(path: Path, wanted: set[str]) -> bool:
 
 
 def _is_annotated(path: Path) -> bool:
-    """Whether the first event of a trace names our process, as in every copy that we write."""
+    """Return True if a trace's first event names our process, as in every copy of ours."""
     from torchdoctor.trace.files import events_start, plain_chunks
 
     with path.open("rb") as file:

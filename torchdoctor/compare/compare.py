@@ -16,7 +16,7 @@ NOT_ALIKE = "The two do not look like the same workload"
 
 
 def compare(a: Report, b: Report, names: tuple[str, str] = ("A", "B")) -> Comparison:
-    """What changed from A to B.
+    """Return what changed from A to B.
 
     Args:
         a: the earlier report, or what is compared with.

@@ -29,7 +29,7 @@ def findings(a: Report, b: Report, sides: tuple[ComparedSide, ComparedSide]) -> 
 
 
 def _only_of_a_run(a: Report, old: Finding | None, new: Finding | None) -> bool:
-    """A run also sees loaders, settings and sensors: what a trace does not show is not gone."""
+    """Return True for what a trace cannot show: loaders, settings and sensors."""
     return (new if is_trace(a) else old) is not None and (old is None or new is None)
 
 
@@ -95,7 +95,7 @@ def _change(
 def _below_threshold(
     finding: Finding, report: Report, side: ComparedSide, other_s: float | None
 ) -> float | None:
-    """What is left of a cost whose check says nothing there; None where that is little or unknown.
+    """Return what is left of a cost whose check is silent; None: little or unknown.
 
     Args:
         found: of the other side.

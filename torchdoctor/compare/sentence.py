@@ -29,7 +29,7 @@ def sentence(
     findings: list[FindingChange],
     load: str | None = None,
 ) -> str:
-    """What changed, where, and what was found there. `load`: of the machine, where it changed."""
+    """Return what changed and where. `load`: of the machine, where it changed."""
     a, b = sides
     times = _from_to(seconds(a.step_s), seconds(b.step_s))
     if verdict == "same":
@@ -63,7 +63,7 @@ def sentence(
 
 
 def not_the_same(reasons: Sequence[str], sides: tuple[ComparedSide, ComparedSide]) -> str:
-    """What differs, first; a ratio only per sample, and only where nothing but batches differs."""
+    """Return what differs; a ratio per sample where nothing but batches differs."""
     a, b = sides
     named = "; ".join(reasons)
     times = f"A's step takes {seconds(a.step_s)}, B's {seconds(b.step_s)}"
@@ -76,7 +76,7 @@ def not_the_same(reasons: Sequence[str], sides: tuple[ComparedSide, ComparedSide
 
 
 def _label(part: str) -> str:
-    """As the table below calls it."""
+    """Return a part's label in the table below."""
     return {**SHARE_LABELS, **PHASE_LABELS}.get(part, part)
 
 
@@ -92,23 +92,23 @@ def _times(ratio_of_times: float) -> str:
 
 
 def _bounds(speedup_of_b: Interval, slower: bool) -> str:
-    """The interval of what `_times` says."""
+    """Return the interval of what `_times` says."""
     return speedup_words(speedup_of_b.inverse if slower else speedup_of_b)[1]
 
 
 def _from_to(old: str, new: str) -> str:
-    """Two times, the unit said once where it is the same: "12.1 -> 14.3 ms"."""
+    """Return two times, the unit said once where it is the same: "12.1 -> 14.3 ms"."""
     figure, _, unit = old.rpartition(" ")
     return f"{figure if unit == new.rpartition(' ')[2] else old} -> {new}"
 
 
 def signed(change_s: float) -> str:
-    """A change of time with its sign: "+1.9 ms"."""
+    """Return a change of time with its sign: "+1.9 ms"."""
     return f"{'-' if change_s < 0 else '+'}{seconds(abs(change_s))}"
 
 
 def _largest(parts: list[PartChange], change_s: float) -> PartChange | None:
-    """The part that changed most in the direction of the whole."""
+    """Return the part that changed most in the direction of the whole."""
     along = [part for part in parts if part.change_s and part.change_s * change_s > 0]
     return max(along, key=lambda part: abs(part.change_s or 0.0), default=None)
 

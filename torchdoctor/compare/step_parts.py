@@ -48,7 +48,7 @@ def parts(
 
 
 def same_shares(a: Report, b: Report) -> bool:
-    """Whether both measured the same branches in the same way.
+    """Return True if both measured the same branches in the same way.
 
     Without a profiler window time has to be told by phases, and what one calls a branch is another
     part of the step.
@@ -107,7 +107,7 @@ def _counted(report: Report, field: str) -> float | None:
 
 
 def operators(a: Report, b: Report) -> list[OperatorChange]:
-    """The operators that changed most per step, at most ten; empty where one has no trace."""
+    """Return at most ten operators that changed most per step; none without two traces."""
     if not (a.trace and b.trace and a.trace.operators and b.trace.operators):
         return []
     old = {operator.name: operator for operator in a.trace.operators}

@@ -18,7 +18,7 @@ _PER_STEP = (2 / 3, 3 / 2)  # launch time / step time: within this the launch's 
 
 
 def is_trace(report: Report) -> bool:
-    """Whether it was diagnosed from traces: nothing was run."""
+    """Return True if it was diagnosed from traces: nothing was run."""
     return report.workload.command[:2] == ["torchdoctor", "diagnose"]
 
 
@@ -53,7 +53,7 @@ def launches_are(report: Report) -> str:
 
 
 def parts_s(side: ComparedSide) -> float:
-    """The step time that shares are of: that of the launch which they were observed in."""
+    """Return the step time that shares are of: that of the launch which they were observed in."""
     return side.parts_s or side.step_s
 
 
@@ -101,7 +101,7 @@ def verdict(
 
 
 def within_spreads(*sides: ComparedSide) -> bool:
-    """Whether each side's step time lies within the other's spread."""
+    """Return True if each side's step time lies within the other's spread."""
     both = [*sides, sides[0]]
     return sides[0].step_s != sides[1].step_s and all(
         side.low_s is not None
@@ -112,7 +112,7 @@ def within_spreads(*sides: ComparedSide) -> bool:
 
 
 def other_load(a: Report, b: Report, ratio: float) -> str | None:
-    """Where other programs used much more of the machine in the slower run, how much in each.
+    """Return how much of the machine other programs used, if far more in the slower run.
 
     Launches of one run agree with each other under a steady load, so no interval shows it.
 
@@ -131,7 +131,7 @@ def other_load(a: Report, b: Report, ratio: float) -> str | None:
 
 
 def _time(report: Report, name: str, profiled: bool) -> StepTime:
-    """The step's time; of a run beside a trace that of its profiled steps, where it has them."""
+    """Return the step's time; for a run beside a trace that of its profiled steps."""
     trace = report.trace
     if profiled and not is_trace(report) and trace is not None and trace.step_times_s:
         time = StepTime.of(trace.step_times_s)
@@ -165,7 +165,7 @@ def _side(report: Report, name: str, time: StepTime, by_mean: bool) -> ComparedS
 
 
 def _observed_s(report: Report, time: StepTime) -> float:
-    """The mean step that shares are of: observed, or profiled where that is what is compared."""
+    """Return the mean step that shares are of: the observed or the profiled one."""
     observed = report.steps is not None and time is report.baseline.step_time_s
     if observed and report.steps is not None and report.steps.mean_s > 0:
         return report.steps.mean_s
@@ -175,7 +175,7 @@ def _observed_s(report: Report, time: StepTime) -> float:
 def _by_launches(
     a: Report, b: Report, first: ComparedSide, second: ComparedSide
 ) -> tuple[ComparedSide, ComparedSide, Interval | None]:
-    """The same by launches, where both have two and their times are per the same thing."""
+    """Return the sides by launches, where both have two, each per the same thing."""
     launches = [[s for s in report.baseline.launches_s if s > 0] for report in (a, b)]
     interval = welch_interval(launches[0], launches[1])
     per_step = [
@@ -209,7 +209,7 @@ def _launched(side: ComparedSide, times: list[float], samples: float) -> Compare
 
 
 def same_batch(a: ComparedSide, b: ComparedSide) -> bool:
-    """Whether their steps train on as many samples, as far as is known.
+    """Return True if their steps train on as many samples, as far as is known.
 
     A mean over the steps: the last batch of each epoch may be short.
     """

@@ -84,7 +84,7 @@ def another_workload(
     sides: tuple[ComparedSide, ComparedSide],
     differences: Sequence[Difference],
 ) -> list[str]:
-    """What makes the two no versions of one workload, in words; empty where nothing is known to.
+    """Return what makes the two no versions of one workload; empty where nothing is known.
 
     Args:
         a: the earlier report.
@@ -112,7 +112,7 @@ def another_workload(
 
 
 def script_name(command: Sequence[str]) -> str:
-    """The script's file name or the module, without its folder; the program where there is none."""
+    """Return the script's file name or the module; the program where there is none."""
     for number, word in enumerate(command):
         if word == "-m" and number + 1 < len(command) and command[number + 1] not in _LAUNCHERS:
             return command[number + 1]
@@ -128,7 +128,7 @@ def doubts(
     interval: Interval | None,
     differences: Sequence[Difference],
 ) -> list[str]:
-    """Everything that weakens the comparison."""
+    """Return everything that weakens the comparison."""
     sentences = _of_the_reports(a, b)
     machine = [difference.name for difference in differences if difference.name in _MACHINE]
     if machine:
@@ -185,7 +185,7 @@ def _one_profiled(a: Report, b: Report) -> list[str]:
 
 
 def _observed_otherwise(sides: tuple[ComparedSide, ComparedSide]) -> list[str]:
-    """Where the launch that says what takes the time is not like those that are compared."""
+    """Return a doubt where the observed launch is not like those that are compared."""
     return [
         f"{label}'s parts and findings are of the launch that was observed, whose steps took "
         f"{seconds(parts_s(side))} on average; what is compared took {seconds(side.step_s)}."

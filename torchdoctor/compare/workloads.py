@@ -26,7 +26,7 @@ _SHARED = 2  # such sizes that make two products those of one layer
 
 
 def different(a: Report, b: Report) -> str | None:
-    """What makes them different workloads, in words; None where they may be one program."""
+    """Return what makes them different workloads; None where they may be one program."""
     if a.trace is None or b.trace is None:
         return None
     kinds = _kinds(a.trace), _kinds(b.trace)
@@ -64,7 +64,7 @@ def _cosine(a: tuple[float, float], b: tuple[float, float]) -> float:
 
 
 def _other_sizes(a: TraceStatistics, b: TraceStatistics) -> bool:
-    """Whether both recorded the sizes of their products, and have next to none in common."""
+    """Return True if both recorded sizes of products and hardly share any."""
     old = a.matrix_work.products if a.matrix_work else []
     new = b.matrix_work.products if b.matrix_work else []
     if not old or not new:

@@ -15,7 +15,7 @@ _EXCEPTION = re.compile(r"(\[\w+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrupt
 
 
 def failure(report: Report) -> str:
-    """One sentence for the line below the verdict; empty where the program did not fail."""
+    """Return one sentence on the program's failure; empty where it did not fail."""
     failed = report.failure
     if failed is None:
         return ""
@@ -27,20 +27,20 @@ def failure(report: Report) -> str:
 def program_failed(
     failed: ProgramFailure, what_then: str = "the report is of the steps before"
 ) -> ProgramFailed:
-    """The error that ends the command once the report is written: the program's own traceback."""
+    """Return the error that ends the command, with the program's own traceback."""
     output = failed.output_tail.strip()
     ending = f"Its own output ends with:\n\n{output}" if output else "It printed nothing."
     return ProgramFailed(f"{how_it_failed(failed)}; {what_then}. {ending}", failed.exit_code)
 
 
 def _telling_line(output: str) -> str:
-    """The exception that ended it: torchrun and warnings at exit follow it; else the last line."""
+    """Return the exception that ended the program, which other lines may follow; else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
     return exception_line(output) or clean(next(reversed(lines), "")[:_LONGEST_LINE])
 
 
 def exception_line(output: str) -> str:
-    """The last exception among the last lines of what a program printed; empty without one."""
+    """Return the last exception among the last lines of an output; empty without one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
     return next((clean(x[:_LONGEST_LINE]) for x in reversed(lines) if _EXCEPTION.match(x)), "")
 

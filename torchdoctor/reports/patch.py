@@ -13,7 +13,7 @@ _GIT = 'A "git apply" behind this pipe ends with "No valid patches in input": th
 
 
 def remarks(report: Report) -> list[str]:
-    """Lines for the user, in order; never part of the diff."""
+    """Return lines for the user, in order; never part of the diff."""
     recommended = report.recommendation
     beside = [fix.fix for fix in recommended.also_offered if fix.edit]
     elsewhere = [f"Other edits, one with each --fix ID: {', '.join(beside)}."] if beside else []
@@ -39,7 +39,7 @@ def remarks(report: Report) -> list[str]:
 
 
 def edit_of(report: Report, ident: str) -> RecommendedFix:
-    """The fix of this id, recommended or offered beside.
+    """Return the fix of this id, recommended or offered beside.
 
     Raises:
         UsageError: the report shows no such fix.
@@ -60,7 +60,7 @@ def edit_of(report: Report, ident: str) -> RecommendedFix:
 
 
 def _became(tried: Trial) -> str:
-    """What a fix's row says, behind "it"."""
+    """Return what a fix's row says, behind "it"."""
     reason = clean(tried.reason or "").rstrip(".")
     if reason.startswith("not tried"):
         return f"was {reason}"
@@ -68,7 +68,7 @@ def _became(tried: Trial) -> str:
 
 
 def remarks_on(report: Report, fix: RecommendedFix) -> list[str]:
-    """What was measured of one fix, and where to apply its edit or what to do by hand."""
+    """Return what was measured of one fix, and where to apply its edit or what to do by hand."""
     lines = [_APPLY.format(clean(fix.folder or report.workload.cwd))] if fix.edit else []
     lines += [_measured(report, fix), *_also([fix])]
     return lines if fix.edit else lines + _by_hand([fix])
@@ -77,7 +77,7 @@ def remarks_on(report: Report, fix: RecommendedFix) -> list[str]:
 def remarks_on_several(
     report: Report, fixes: list[RecommendedFix], made: list[str], folder: str | None
 ) -> list[str]:
-    """The same of several with one diff.
+    """Return the same for several fixes with one diff.
 
     Args:
         report: that shows them.
@@ -102,7 +102,7 @@ def remarks_on_several(
 
 
 def _measured(report: Report, fix: RecommendedFix) -> str:
-    """One sentence on the fix alone."""
+    """Return one sentence on the fix alone."""
     name = fix_with_settings(fix.fix, fix.settings)
     trials = [t for t in report.trials if (t.fix, t.settings) == (fix.fix, fix.settings)]
     if trials and trials[0].speedup is not None:
@@ -113,7 +113,7 @@ def _measured(report: Report, fix: RecommendedFix) -> str:
 
 
 def _measured_together(report: Report, fixes: list[RecommendedFix]) -> str | None:
-    """One sentence on a trial of just these, with these settings; None without one."""
+    """Return one sentence on a trial of just these, with these settings; None without one."""
     wanted = {fix.fix: fix.settings for fix in fixes}
     for trial in report.trials:
         if trial.speedup is not None and " + " in trial.fix and trial.settings == wanted:
@@ -124,7 +124,7 @@ def _measured_together(report: Report, fixes: list[RecommendedFix]) -> str | Non
 
 
 def _also(fixes: list[RecommendedFix]) -> list[str]:
-    """What their edits change beside what they are for."""
+    """Return what their edits change beside what they are for."""
     return list(dict.fromkeys(clean(sentence) for fix in fixes for sentence in fix.also_changes))
 
 

@@ -89,7 +89,7 @@ class Progress:
 
 
 def line(event: ProgressEvent) -> str:
-    """An event as one line: "[1 min 5 s of 5 min] confirm: pair 3 of at most 12, ...: it"."""
+    """Return an event as one line: "[1 min 5 s of 5 min] confirm: pair 3 of at most 12: it"."""
     text = f"[{duration(event.elapsed_s)}"
     if event.budget_s is not None:
         over_s = event.elapsed_s - event.budget_s

@@ -15,7 +15,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def render(report: Report) -> str:
-    """The findings as a SARIF log, ending with a newline."""
+    """Return the findings as a SARIF log, ending with a newline."""
     findings = report.diagnosis.findings
     rules = [
         {"id": ident, "shortDescription": {"text": ident.replace("-", " ")}}

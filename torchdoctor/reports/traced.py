@@ -44,7 +44,7 @@ def _steps_known(report: Report) -> bool:
 
 
 def _of_profiled_steps(report: Report) -> str:
-    """How long the step was that the operators' shares are of, where others were timed."""
+    """Return how long the profiled step was, where other steps were timed."""
     trace = report.trace
     # A run's other figures are of launches without a profiler.
     if trace is None or not trace.steps or report.steps is None or not trace.step_s:
@@ -53,7 +53,7 @@ def _of_profiled_steps(report: Report) -> str:
 
 
 def rank_lines(report: Report) -> list[str]:
-    """A line for each rank: its step, and what of it is its own, collectives and data."""
+    """Return a line for each rank: its step, and what of it is its own, collectives and data."""
     lines = []
     whole = "step " if _steps_known(report) else ""
     for rank in report.ranks:
@@ -70,7 +70,7 @@ def rank_lines(report: Report) -> list[str]:
 
 
 def call_lines(report: Report) -> list[str]:
-    """The driver calls that hold the host most."""
+    """Return the driver calls that hold the host most."""
     trace = report.trace
     if trace is None or not trace.step_s:
         return []
@@ -82,7 +82,7 @@ def call_lines(report: Report) -> list[str]:
 
 
 def _held(call: RuntimeCall, step_s: float) -> str:
-    """How long a call holds any thread, of the step; and what threads at once add up to."""
+    """Return how long a call holds any thread, and what threads at once add up to."""
     covered_s = call.host_s if call.covered_s is None else call.covered_s
     share = percent(covered_s / step_s)
     if call.host_s <= _AT_ONCE * covered_s:
@@ -105,7 +105,7 @@ def _short(name: str) -> str:
 
 
 def place_lines(report: Report) -> list[str]:
-    """The lines of Python that the host is in while the device waits."""
+    """Return the lines of Python that the host is in while the device waits."""
     trace = report.trace
     if trace is None or not trace.step_s:
         return []
@@ -132,7 +132,7 @@ def _place(place: PythonPlace) -> str:
 
 
 def operator_lines(report: Report) -> list[str]:
-    """The operators that take most of the device, or without one of the host."""
+    """Return the operators that take most of the device, or without one of the host."""
     trace = report.trace
     if trace is None or not trace.operators or not trace.step_s:
         return []

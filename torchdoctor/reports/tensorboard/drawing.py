@@ -59,7 +59,7 @@ class Series:
 
 
 def draw_lanes(lanes: StepLanes, title: str) -> Image:
-    """One row for each lane over the time of a few steps; dashed lines where a step begins.
+    """Draw a row for each lane over a few steps; dashed lines where a step begins.
 
     Raises:
         NoPlottingLibrary: matplotlib is not there.
@@ -126,7 +126,7 @@ def draw_step_times(series: list[Series], title: str, x_label: str, joined: bool
 
 @contextmanager
 def _figure(height: float, title: str) -> Iterator[Any]:
-    """A figure (height in inches) in matplotlib's own style, not the user's; needs no display."""
+    """Yield a figure (height in inches) in matplotlib's own style; needs no display."""
     try:
         from matplotlib import style
         from matplotlib.figure import Figure

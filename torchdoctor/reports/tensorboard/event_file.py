@@ -22,7 +22,7 @@ class EventFile:
     @classmethod
     @contextmanager
     def into(cls, folder: Path) -> Iterator[EventFile]:
-        """A file that is whole at the end."""
+        """Return a file that is whole at the end."""
         folder.mkdir(parents=True, exist_ok=True)
         writer = cls(folder)
         try:
@@ -33,7 +33,7 @@ class EventFile:
     def scalar(
         self, tag: str, value: float | None, step: int = 0, wall_s: float | None = None
     ) -> None:
-        """One point at a wall time (default: now); None and NaN, not measured, are no point."""
+        """Write a point at a wall time (default: now); None and NaN are no point."""
         if value is None or not math.isfinite(value):
             return
         import numpy as np
@@ -51,7 +51,7 @@ class EventFile:
         self._add(tag, np.array(text.encode(), dtype=object), metadata)
 
     def image(self, tag: str, png: bytes, width: int, height: int, description: str) -> None:
-        """One image; width and height in pixels; the description is Markdown."""
+        """Write an image; width and height in pixels; the description is Markdown."""
         import numpy as np
         from tensorboard.plugins.image.metadata import create_summary_metadata
 
@@ -60,7 +60,7 @@ class EventFile:
         self._add(tag, np.array(parts, dtype=object), metadata)
 
     def summary(self, summary: Any) -> None:
-        """A summary that a plugin made itself."""
+        """Write a summary that a plugin made itself."""
         from tensorboard.compat.proto.event_pb2 import Event
 
         self._file.add_event(Event(wall_time=self._now, step=0, summary=summary))

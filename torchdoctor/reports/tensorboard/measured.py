@@ -26,13 +26,13 @@ class Measured:
 
     @property
     def kinds(self) -> dict[str, list[LaunchSteps]]:
-        """The timed launches that were measured, by what they ran."""
+        """Return the timed launches that were measured, by what they ran."""
         both = {"baseline": self.baseline, "recommended": self.recommended}
         return {kind: launches for kind, launches in both.items() if launches}
 
 
 def read_measured(report: Report) -> Measured:
-    """The launches of a report's run; what is not there, or damaged, is left out."""
+    """Return the launches of a report's run; what is not there, or damaged, is left out."""
     if not report.run_folder or report.steps is None:
         return Measured()
     folder = Path(report.run_folder)
@@ -46,7 +46,7 @@ def read_measured(report: Report) -> Measured:
 
 
 def trace_files(report: Report) -> list[Path]:
-    """The traces that the report is about, one for each rank, as far as they are still there."""
+    """Return the traces that the report is about, one for each rank, if still there."""
     if report.run_folder:
         return sorted(Path(report.run_folder).glob("launches/*/channel/trace-*.json.gz"))
     named = [rank.path for rank in report.ranks] or ([report.trace.path] if report.trace else [])

@@ -18,7 +18,7 @@ _MOST_POINTS = 5000  # of one curve; TensorBoard itself shows a thousand
 
 
 def write_figures(writer: EventFile, report: Report) -> None:
-    """Each figure of the report; what was not measured is no point."""
+    """Write each figure of the report; what was not measured is no point."""
     baseline, time_s, sensors = report.baseline, report.baseline.step_time_s, report.sensors
     if time_s is not None:
         writer.scalar("step_time/median_s", time_s.median)
@@ -41,7 +41,7 @@ def write_figures(writer: EventFile, report: Report) -> None:
 
 
 def write_observed(writer: EventFile, measured: Measured) -> None:
-    """The observing launch over time: steps, samples per second, sensors; at their wall times."""
+    """Write the observing launch over time: steps, samples per second, sensors."""
     launch = measured.observed
     if launch is None:
         return

@@ -26,7 +26,7 @@ class _Row:
 
 
 def write_trials(report: Report, folder: Path) -> None:
-    """A session `<folder>/<nn>-<fix>` for each trial that was measured or failed, and the A/A."""
+    """Write a session `<folder>/<nn>-<fix>` for each measured or failed trial, and the A/A."""
     from tensorboard.plugins.hparams import summary_v2 as hparams
 
     # No config of an experiment: TensorBoard would take one report's for all in the log folder.
@@ -52,7 +52,7 @@ def write_trials(report: Report, folder: Path) -> None:
 
 
 def _session_end(failed: bool) -> Any:
-    """What marks a session as done. TensorBoard's own function for it needs TensorFlow."""
+    """Return what marks a session as done. TensorBoard's own function for it needs TensorFlow."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
@@ -68,7 +68,7 @@ def _session_end(failed: bool) -> Any:
 
 
 def _rows(report: Report) -> Iterator[_Row]:
-    """Those tried, in the report's order, then all recommended fixes together and the A/A."""
+    """Yield the trials in the report's order, then the recommended set and the A/A."""
     for trial in report.trials:
         if trial.speedup is not None or trial.verdict == "failed":
             yield _Row(

@@ -53,7 +53,7 @@ def write_tensorboard(report: Report, folder: Path) -> list[str]:
 
 
 def _unused(folder: Path, created: str) -> str:
-    """A name by the report's time, such as 20260101T120000; numbered where it is taken."""
+    """Return a name by the report's time, such as 20260101T120000; numbered where it is taken."""
     plain = "".join(c for c in created.partition("+")[0] if c.isalnum())
     when = plain or time.strftime("%Y%m%dT%H%M%S")
     number = 2
