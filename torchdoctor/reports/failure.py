@@ -34,7 +34,7 @@ def program_failed(
 
 
 def _telling_line(output: str) -> str:
-    """Return the exception that ended the program, which other lines may follow; else the last line."""
+    """Return the exception that ended the program, else its last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()][-_LAST_LINES:]
     return exception_line(output) or clean(next(reversed(lines), "")[:_LONGEST_LINE])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import sys
 from functools import singledispatch
 
@@ -58,12 +59,13 @@ _PLAIN = str.maketrans("█▓░·├─●┤┊…", "#*:.|-o|:.")  # for an 
 
 
 def show(document: Document, details: bool = False) -> None:
-    """Print to standard output, as wide as the terminal up to 100 columns."""
+    """Print to standard output, as wide as the terminal up to 100 columns; 100 on a pipe."""
     if sys.stdout is None:  # closed (>&-)
         return
     console = Console()
     colours = console.color_system if console.is_terminal and not console.no_color else None
-    text = render(document, min(console.width, WIDTH), details, colours)
+    wide = not console.is_terminal and "COLUMNS" not in os.environ
+    text = render(document, WIDTH if wide else min(console.width, WIDTH), details, colours)
     encoding = sys.stdout.encoding or "ascii"
     try:
         text.encode(encoding)
