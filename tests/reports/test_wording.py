@@ -2,7 +2,6 @@
 
 import io
 import os
-import shlex
 import sys
 from dataclasses import replace
 
@@ -174,13 +173,6 @@ def test_a_fix_that_changes_training_is_not_put_forward() -> None:
     trial = replace(whole.trials[0], numerics="changed")
     report = replace(whole, trials=[trial], recommendation=Recommendation())
     assert trial.fix not in answer(report)
-
-
-def test_a_wrapped_command_means_the_same_to_a_shell() -> None:
-    command = "torchdoctor run -- python -m stream --path 'a b c d e f g h i' --name \"x y\""
-    lines = figures.shell_lines(command, 30)
-    assert len(lines) > 2
-    assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(command)
 
 
 def test_what_the_program_wrote_cannot_steer_the_terminal() -> None:

@@ -33,15 +33,8 @@ def needed_before(
 ) -> int | None:
     """Return how many of the statements lead to what the backward pass needs.
 
-    Setting gradients to zero and counting what was right often stand between loss and backward.
-
-    Args:
-        module: that they stand in.
-        inside: from the model's call on.
-        backward: the statement that makes the pass, or calls what makes it.
-
-    Returns:
-        None where the loss may be made by what `backward` calls, so that it would stay outside.
+    Setting gradients to zero and counting hits often stand between loss and backward. None: what
+    `backward` calls may make the loss, so that it would stay outside.
     """
     if _makes_loss(module, backward):
         return None

@@ -50,8 +50,7 @@ _HARMLESS = frozenset(_HARMLESS_METHODS.split()).union(
 def with_decorator(module: cst.Module, ranges: Ranges, edit: DecoratorEdit) -> cst.Module | None:
     """Decorate the innermost function around the line.
 
-    Returns:
-        None where the function trains, itself or in what it calls, or where that is not known.
+    None if the function trains, itself or in what it calls, or if that is not known.
     """
     function = innermost(collect(module).of(cst.FunctionDef), ranges, edit.line)
     if function is None or not imports(module.body, edit.decorator.split(".", 1)[0]):
@@ -108,11 +107,13 @@ class _Program:
 
     def _named(self, function: cst.FunctionDef) -> Iterator[cst.FunctionDef]:
         """Yield the functions of this file that another one names: it may call them."""
-        names = _Mentioned()
-        function.body.visit(names)
-        for name in names.names:
-            yield from self.functions.get(name, ())
-        for attribute in names.attributes:
+        syntax = collect(function.body)
+        attributes = syntax.of(cst.Attribute)
+        no_reads = {id(x.attr) for x in attributes} | {id(x.keyword) for x in syntax.of(cst.Arg)}
+        for name in syntax.of(cst.Name):
+            if id(name) not in no_reads:
+                yield from self.functions.get(name.value, ())
+        for attribute in attributes:
             if not self._is_switch(attribute):
                 yield from self.methods.get(attribute.attr.value, ())
 
@@ -159,23 +160,3 @@ def _imported(
             library = (of if isinstance(node, cst.ImportFrom) else root) in _LIBRARIES
             (libraries if library else own).add(alias.evaluated_alias or root)
     return libraries - own, own
-
-
-class _Mentioned(cst.CSTVisitor):
-    """Names that are read, apart from those of attributes and keywords."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.attributes: list[cst.Attribute] = []
-
-    def visit_Name(self, node: cst.Name) -> None:  # noqa: N802
-        self.names.append(node.value)
-
-    def visit_Attribute(self, node: cst.Attribute) -> bool:  # noqa: N802
-        self.attributes.append(node)
-        node.value.visit(self)
-        return False
-
-    def visit_Arg(self, node: cst.Arg) -> bool:  # noqa: N802
-        node.value.visit(self)
-        return False

@@ -21,13 +21,8 @@ _VARIABLE = re.compile(r"""\b(?:environ\.get\(|environ\[|getenv\()\s*["'](\w+)["
 def unified_diff(edits: Sequence[Edit], folder: str | Path) -> str | None:
     """Return the edits as a diff; no file is changed.
 
-    Args:
-        edits: applied in their order.
-        folder: file names in the diff are relative to it.
-
-    Returns:
-        None where there is nothing to change, or where one of the edits cannot be made: half a
-        fix would not be what was measured.
+    Names in it are relative to the folder. None if there is nothing to change, or one edit cannot
+    be made: half a fix would not be what was measured.
     """
     files = edited_files(edits)
     if files is None:

@@ -25,10 +25,7 @@ _NORM = re.compile(r"(Sync)?BatchNorm([123]d)?$")
 def convolutions_before_norm(file: str, line: int, count: int) -> list[int]:
     """Return lines (1-based) of convolutions that a batch normalization follows at once.
 
-    Args:
-        file: of the model's class.
-        line: within that class.
-        count: how many were seen in the model; where the source shows another number, [].
+    They lie in the class around the line. If the source shows another number than `count`, [].
     """
     try:
         module, ranges = parsed(Path(file).read_text(encoding="utf-8"))

@@ -7,12 +7,7 @@ from pathlib import Path
 
 
 def names_of_folder(file: str, folder: str) -> list[tuple[int, str]]:
-    """Return lines (1-based) and text of string literals that name a folder or a place in it.
-
-    Args:
-        file: of the program's source; [] where it cannot be read or parsed.
-        folder: an absolute path.
-    """
+    """Return lines (1-based) and text of string literals that name a folder or a place in it."""
     folder = folder.rstrip("/")
     literals = [
         (node.lineno, node.value)

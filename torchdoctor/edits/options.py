@@ -43,11 +43,7 @@ _SHOWS = ("print", "info", "debug", "write")
 def serves_something_else(module: cst.Module, option: str, keyword: str) -> bool:
     """Return True if a new default of `args.threads` would change something else too.
 
-    Not where it is shown, or is the same argument of another call, as of a second loader.
-
-    Args:
-        option: its name in the namespace: "threads".
-        keyword: the argument that it is changed for: "num_workers".
+    It may be shown, or be the same argument of another call, as of a second loader.
     """
     names = Names(module)
     reads: list[cst.CSTNode] = [
@@ -145,9 +141,7 @@ def read_elsewhere(
 ) -> tuple[str, list[cst.Attribute]] | None:
     """Return the option whose default is changed for this argument, and what else reads it.
 
-    Returns:
-        Its name as the command line has it, and the reads outside the call; None where no
-        option's default is changed.
+    The name is the command line's. None if no option's default is changed.
     """
     value = _unwrapped(value)
     option = _option(module, value, edit.value)
@@ -316,11 +310,7 @@ _LAST_OF = re.compile(r"[\w.]+\.(\w+)")  # args.num_workers, self.args.num_worke
 
 
 def by_option_of_script(edit: KeywordEdit, origin: str) -> list[str]:
-    """Return a comment that names the option, and the command with its new value; [] without.
-
-    Args:
-        origin: what the argument is set to, as source: "args.num_workers".
-    """
+    """Return a comment that names the option, and the command with its new value; [] without."""
     match = _LAST_OF.fullmatch(origin)
     if match is None or edit.script is None or edit.script == edit.file:
         return []

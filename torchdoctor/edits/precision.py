@@ -159,10 +159,7 @@ def _is_text(line: cst.CSTNode) -> bool:
 def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:
     """Return lines (1-based) of loops that feed a model, and the names to cast in each.
 
-    Args:
-        file: of the program's source; [] where it cannot be read or parsed.
-        model: what the model is called there: "model", "self.net".
-        leaves: which of a batch's tensors are float64; other loops take other batches.
+    `leaves` says which of a batch's tensors are float64; other loops take other batches.
     """
     try:
         tree = ast.parse(Path(file).read_bytes())

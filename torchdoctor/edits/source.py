@@ -61,9 +61,8 @@ _MARK = "\ufeff"  # of a file's byte order
 def edited(source: str, edit: Edit) -> str | None:
     """Return the source with one edit made; the same text if it stands there already.
 
-    Returns:
-        None where it cannot be made with certainty: another call than expected stands there, the
-        argument may hide in `**options`, the source does not parse, or the edit itself fails.
+    None if that is not certain: another call stands there, the argument may hide in `**options`,
+    the source does not parse, or the edit fails.
     """
     try:
         return _edited(source, edit)

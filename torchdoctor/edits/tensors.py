@@ -34,12 +34,7 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
 def only_arithmetic(scope: cst.CSTNode, name: str) -> bool:
-    """Return True if a name is only set to numbers, computed with, and shown as a number.
-
-    Args:
-        scope: where all of its uses stand.
-        name: a plain one.
-    """
+    """Return True if a name is only set to numbers, computed with, and shown as a number."""
     uses = _Uses(name)
     scope.visit(uses)
     return all(_harmless(path, name) for path in uses.found)
@@ -156,9 +151,12 @@ def non_blocking(module: cst.Module, ranges: Ranges, edit: NonBlockingEdit) -> c
     ]
     if not moves:
         return None
-    blocking = {call for call in moves if argument_number(call, "non_blocking") is None}
-    changed = module.visit(_Add(blocking)) if blocking else module
-    return changed if isinstance(changed, cst.Module) else None
+    changed: cst.Module | None = module
+    for call in moves:
+        if changed is not None and argument_number(call, "non_blocking") is None:
+            added = with_keyword(call, "non_blocking", cst.Name("True"))
+            changed = replaced(changed, call, added)
+    return changed
 
 
 def _yielded(loop: cst.For) -> set[str]:
@@ -184,18 +182,6 @@ def _moves_batch(call: cst.Call, yielded: set[str]) -> bool:
         return len(plain) < 2
     device = plain[:1] or ["" for _ in range(argument_number(call, "device") is not None)]
     return len(plain) < 3 and bool(device) and not _TYPE.match(device[0])
-
-
-class _Add(cst.CSTTransformer):
-    """`non_blocking=True` for each of these very calls."""
-
-    def __init__(self, calls: set[cst.Call]) -> None:
-        self._calls = calls
-
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
-        if original_node not in self._calls:
-            return updated_node
-        return with_keyword(updated_node, "non_blocking", cst.Name("True"))
 
 
 _DEVICE = re.compile(r"""(['"](cuda|mps|xpu|hpu)|torch\.device\(|([\w.]*[._])?device$)""")

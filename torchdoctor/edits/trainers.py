@@ -39,12 +39,8 @@ _OPTIONS = {
 def trainer_call(recording: Recording, wanted: dict[str, Any]) -> str | None:
     """Return "TrainingArguments(..., bf16=True)", and the command line's option that sets it.
 
-    Args:
-        recording: says which library makes the backward passes.
-        wanted: "bfloat16", "fused", "compile", or arguments of a DataLoader, with their values.
-
-    Returns:
-        None where the program's own code runs the loop, or its library knows no such argument.
+    `wanted` are "bfloat16", "fused", "compile" or arguments of a DataLoader. None if the program's
+    own code runs the loop, or its library knows no such argument.
     """
     library = next(
         (training_pass.library for training_pass in recording.main.passes if training_pass.library),

@@ -27,12 +27,7 @@ def _trained(recording: Recording) -> list[ModelFacts]:
 def around_forward(recording: Recording, context: str) -> list[Edit]:
     """Return a `with` around each pass from the model's call up to the backward.
 
-    Args:
-        recording: says where they are.
-        context: of the `with`; "{device}" stands for the type of the model's device.
-
-    Returns:
-        [] unless it can be said of every pass: half of them would not be what was measured.
+    [] unless that is possible for every pass: half of them would not be what was measured.
     """
     models = {model.ident: model for model in training_models(recording)}
     edits: dict[tuple[str, int], WithEdit] = {}
@@ -93,12 +88,7 @@ def with_scaler(recording: Recording) -> list[Edit]:
 def before_training(recording: Recording, statement: str) -> list[Edit]:
     """Return a statement for each model at a line before the training loop.
 
-    Args:
-        recording: says where that is.
-        statement: "{model}" becomes the model's name there.
-
-    Returns:
-        [] unless it can be said of every model that was called.
+    "{model}" in it becomes the model's name there. [] unless that is possible for every model.
     """
     edits: list[Edit] = []
     for model in _trained(recording):

@@ -27,12 +27,7 @@ _MINOR = 0.2  # of the other kind's calls: those of an evaluation between
 def with_backwards(rows: np.ndarray) -> tuple[np.ndarray, str]:
     """Return the log with backwards if the program made none but computed gradients otherwise.
 
-    Args:
-        rows: (code, ident, t_ns, value) by time; int64 of shape (n, 4).
-
-    Returns:
-        The rows, int64 of shape (m, 4), and what shows that something is learned, as
-        `records.Boundary.learned_by`.
+    Rows are (code, ident, t_ns, value) by time; the second value is `Boundary.learned_by`.
     """
     code = rows[:, 0]
     has_backwards = _any(code, step_log.BACKWARD_BEGIN, step_log.BACKWARD_END)
@@ -128,11 +123,7 @@ class Events:
 
 
 def from_rows(rows: np.ndarray) -> Events:
-    """Return the events of an int64 array of shape (n, 4), sorted by time.
-
-    Where no backward was made, the calls of `torch.autograd.grad` that take its place are backwards
-    in what is returned.
-    """
+    """Return the events of an int64 array of shape (n, 4), sorted by time."""
     rows, learned_by = with_backwards(rows[np.argsort(rows[:, 2], kind="stable")])
     code, ident, t_ns, value = rows.T
     return Events(code=code, ident=ident, t_ns=t_ns, value=value, learned_by=learned_by)
@@ -149,8 +140,7 @@ def read_events(path: Path) -> Events:
 def read_channel(folder: Path) -> tuple[dict[int, Events], dict[int, ProcessFacts], list[str]]:
     """Read everything that the processes of a launch left in their channel folder.
 
-    Returns:
-        Events by pid, facts by pid, and a sentence for each file that could not be read.
+    The answer holds events and facts by pid, and a sentence for each file that could not be read.
     """
     events: dict[int, Events] = {}
     facts: dict[int, ProcessFacts] = {}

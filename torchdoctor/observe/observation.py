@@ -90,11 +90,7 @@ def check_usable(
     outcome: StepsFound | NoSteps,
     workload: Workload,
 ) -> None:
-    """Raise the error that explains it if the launch has too few steps.
-
-    Raises:
-        ProgramFailed, NoStepFound, TimedOut: with a sentence that says what to do.
-    """
+    """Raise the error that explains it if the launch has too few steps."""
     steps = 0
     if isinstance(outcome, StepsFound):
         steps = len(step_durations(events[outcome.trainers[0]], outcome))
@@ -195,8 +191,7 @@ class Profiled:
 def profiled_window(result: LaunchResult) -> Profiled:
     """Read the largest trace of a launch.
 
-    Raises:
-        ProgramFailed: where no trace came of it.
+    Raise ProgramFailed if there is none.
     """
     from torchdoctor.trace.summary import read_and_summarise
 

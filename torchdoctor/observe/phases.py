@@ -65,13 +65,7 @@ def sum_by_step(step: np.ndarray, weights: np.ndarray, steps: int) -> np.ndarray
 def phase_seconds(events: Events, edges: np.ndarray) -> np.ndarray:
     """Return the seconds of each phase in each step.
 
-    Args:
-        events: one process's events.
-        edges: row numbers of the steps' boundaries, ascending; step i lasts from edges[i] to
-            edges[i + 1].
-
-    Returns:
-        float64 of shape (len(edges) - 1, len(PHASES)), in the order of `PHASES`.
+    Step i lasts from row edges[i] to edges[i + 1]; shape (len(edges) - 1, len(PHASES)).
     """
     steps = max(len(edges) - 1, 0)
     if not steps:
@@ -98,20 +92,10 @@ def before_forwards(
 ) -> np.ndarray:
     """Return the seconds of host time right before each step's first forward, outside any phase.
 
-    Where no module's call shows a forward, they go on to the first backward, and samples of stacks
-    tell the forward in them. They are counted from whatever came last (the boundary, a fetch, an
-    optimizer step, a backward) and leave out waits for a loader and copies.
-
-    Args:
-        events: one process's events.
-        edges: row numbers of the boundaries, as for `phase_seconds`.
-        evaluation: bool of shape (n,), stretches of evaluation: not counted, and a forward
-            there is no step's first.
-        every_batch: a step may hold several batches (gradient accumulation): the time before each
-            forward that follows a backward counts as well.
-
-    Returns:
-        float64 of shape (len(edges) - 1,).
+    They begin with whatever came last (boundary, fetch, optimizer step, backward) and leave out
+    waits, copies and `evaluation`. If no module's call shows a forward, they go on to the first
+    backward. With `every_batch` the time before each forward behind a backward counts, as batches
+    may accumulate.
     """
     steps = max(len(edges) - 1, 0)
     result = np.zeros(steps)

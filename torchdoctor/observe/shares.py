@@ -21,17 +21,10 @@ def shares(
 ) -> Shares:
     """Return where the step's time goes: from the trace on a GPU, else from the step log.
 
-    A profiled step is longer than a real one, so what kernels hide of the loader's wait shifts:
-    where the trace's data loader share differs by over ten points from the step log's, the step
-    log's is taken (`share_doubts` says so).
-
-    Args:
-        steps: of the observed launch.
-        trace: of the profiler window.
-        unseen_forward: share of the step in a forward or a loss that no phase of `steps` holds,
-            by samples of stacks.
-        outside: share of the step in work of the program's own, by samples of stacks: operators
-            that it calls there are none of the model's.
+    A profiled step is longer than a real one, which shifts what kernels hide of the loader's wait:
+    if the trace's data loader share differs by over ten points from the step log's, the log's is
+    taken. `unseen_forward` and `outside` are shares by samples of stacks: of forwards and losses
+    that no phase holds, and of the program's own work.
     """
     if trace is not None and trace.has_device:
         logged = _logged_wait(steps, trace)

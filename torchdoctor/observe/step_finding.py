@@ -75,13 +75,7 @@ def find_boundary(
 ) -> StepsFound | NoSteps:
     """Find what separates iterations.
 
-    Args:
-        events_by_pid: every observed process's events.
-        facts_by_pid: what the probe said about each.
-        step_on: one of `STEP_KINDS`, to overrule the choice; None to decide.
-
-    Returns:
-        The boundary of the main training process, or why there is none.
+    The main training process decides; `step_on` (one of `STEP_KINDS`) overrules it.
     """
     trainers = training_processes(events_by_pid, facts_by_pid)
     if not trainers:

@@ -41,10 +41,7 @@ class StepLanes:
 def lanes_of_events(events: Events, edges: np.ndarray, warmup: int) -> StepLanes | None:
     """Return the phases of the main training process in usual steps; None: there is no whole step.
 
-    Args:
-        events: of the process.
-        edges: rows that begin a step, ascending.
-        warmup: steps at the beginning to leave out.
+    The first `warmup` steps are left out; `edges` are rows that begin a step.
     """
     steps = len(edges) - 1
     if steps < 1:

@@ -63,14 +63,8 @@ def cycle_length(
 ) -> int | None:
     """Return the steps per regular cycle, where one was seen.
 
-    Args:
-        epoch_ends: step numbers in which the training loader was found exhausted, ascending.
-        durations: seconds per step.
-        optimizer_steps_per_step: below one where gradients are accumulated.
-
-    Returns:
-        The length of an epoch; else the period of far longer steps (rollouts, evaluation every
-        n steps); else that of gradient accumulation; None where nothing repeats.
+    That is the length of an epoch (by the steps in which the loader was exhausted), else the period
+    of far longer steps (rollouts, evaluation every n steps), else that of gradient accumulation.
     """
     if len(epoch_ends) >= 2:
         return max(int(np.median(np.diff(epoch_ends))), 1)
@@ -98,16 +92,9 @@ def _period_of_long_steps(durations: np.ndarray) -> int | None:
 def update_seconds(events: Events, edges: np.ndarray) -> list[float]:
     """Return the seconds per step of each optimizer's updates.
 
-    Counted from the last forward or backward within `step(closure)`, or from its beginning where
-    there is none, to its end. A `step` called within another's is no part of the outer one.
-    LBFGS also computes between its closure's calls; no other implementation changes that.
-
-    Args:
-        events: one process's events.
-        edges: row numbers of the steps' boundaries, ascending.
-
-    Returns:
-        By the optimizer's number; shorter than the list of optimizers where the last took none.
+    Each counts from the last forward or backward within `step(closure)`, or from its beginning, to
+    its end. A `step` within another's is no part of the outer one. LBFGS also computes between its
+    closure's calls; no other implementation changes that.
     """
     steps = max(len(edges) - 1, 0)
     rows = events.at(step_log.OPTIMIZER_BEGIN, step_log.OPTIMIZER_END)
@@ -150,18 +137,9 @@ def step_statistics(
 ) -> StepStatistics:
     """Summarise the iterations of a measured window.
 
-    Times are those of the main trainer; samples of all trainers add up, as rates.
-
-    Args:
-        trainers: events of each training process, the main one first.
-        found: what separates iterations.
-        warmup: iterations to leave out at the beginning; None: until the step time has
-            settled, where enough iterations are left.
-        window: at most so many iterations; None: all that follow.
-        program_ended: whether the program ended by itself.
-
-    Raises:
-        ValueError: where fewer than two boundaries are in the events.
+    Times are those of the main trainer, the first; samples of all trainers add up, as rates.
+    Without `warmup` the step time has to settle first. Raise ValueError if the events hold fewer
+    than two boundaries.
     """
     events = trainers[0]
     rows = boundary_rows(events, steps_found.boundary)
@@ -234,15 +212,8 @@ def _fetched_samples(events: Events, begin: int, end: int, loader: int) -> float
 def count_samples(events: Events, begin: int, end: int, loader: int | None) -> float | None:
     """Return the samples of the training batches fetched in rows begin .. end-1.
 
-    Args:
-        events: one process's events.
-        begin: first row.
-        end: row after the last.
-        loader: the loader that counts; None: the one whose batches are learned from most, and
-            those that take turns with it (a loader made anew for each epoch or fold).
-
-    Returns:
-        None where batches have no size, or there is no loader and no explicit count.
+    Without `loader` those count whose batches are learned from most, in turns (one made anew for
+    each epoch or fold). None: batches have no size, or there is neither loader nor explicit count.
     """
     explicit = events.at(step_log.EXPLICIT_STEP)
     explicit = explicit[(explicit > begin) & (explicit <= end)]

@@ -53,16 +53,9 @@ def choose_window(
 ) -> Window:
     """Choose warm-up and measured iterations from what the first launch showed.
 
-    Args:
-        observed: the observation's statistics.
-        budget_s: time for all trials together; None: no limit known.
-        loaders: the main process's loaders; what their workers prefetch before the window is
-            drained within the warm-up, or a window would measure a stock and not a rate.
-
-    Returns:
-        At least 10 warm-up iterations, at least 30 measured ones and 2.5 s (1 s where the
-        budget is small), and whole cycles where a cycle fits, all as far as the program has that
-        many iterations, and the budget room for them: never below 3 and 5.
+    At least 10 iterations warm up and 30 are measured for 2.5 s (1 s if the budget is small), in
+    whole cycles if one fits, as far as program and budget allow: never below 3 and 5. Batches that
+    workers prefetched are drained within the warm-up: they are a stock, not a rate.
     """
     longest, least = MOST_S, LEAST_S
     step_s = max(observed.mean_s, 1e-6)

@@ -38,15 +38,8 @@ def annotate(
 ) -> None:
     """Write `target`: the trace and our tracks; compressed where its name ends in .gz.
 
-    Args:
-        source: the trace; copied as far as it can be read.
-        target: written whole or not at all.
-        timeline: of the trace, its times in nanoseconds after `base_us`.
-        base_us: microseconds, on the trace's clock.
-        findings: one slice each, over the whole trace.
-
-    Raises:
-        UsageError: `source` is no trace, or `target` cannot be written.
+    The trace is copied as far as it can be read; the timeline counts from `base_us` on its clock.
+    Raise UsageError if `source` is no trace or `target` cannot be written.
     """
     ours = b",\n".join(msgspec.json.encode(event) for event in _events(timeline, base_us, findings))
     if target.exists() and target.samefile(source):

@@ -121,8 +121,7 @@ def _step_numbers(trace: Trace, timeline: Timeline) -> Ints:
 def align(ranks: Sequence[Collectives], step_s: float) -> Alignment | Unaligned:
     """Align the ranks' clocks.
 
-    Args:
-        step_s: how long a step takes, against which the ends' scatter is judged.
+    The scatter of the ends is judged against the length of a step.
     """
     matched = _matched(ranks) if len(ranks) > 1 else []
     if len(matched) < _FEWEST:

@@ -64,11 +64,7 @@ class DeviceEvents:
         return before
 
     def last_called_before(self, times: Ints) -> Ints:
-        """Return the last event that was launched before each moment by stream, or -1.
-
-        Returns:
-            shape (moments, streams)
-        """
+        """Return the last event that was launched before each moment by stream, or -1."""
         last_event = np.full((len(times), len(self.stream_first) - 1), -1)
         for stream, (first, last) in enumerate(
             zip(self.stream_first[:-1], self.stream_first[1:], strict=True)
@@ -80,11 +76,7 @@ class DeviceEvents:
 
 
 def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> DeviceEvents:
-    """Return the device events that these steps launched, and earlier work that delays them.
-
-    Args:
-        first, last: steps of the timeline, both included.
-    """
+    """Return the device events that these steps launched, and earlier work that delays them."""
     steps, device = timeline.steps, trace.device
     row = launch_rows(trace)
     launched = row >= 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,21 +23,11 @@ _NEXT_TO_NONE = 0.10  # of the launches show their kernel: the device was not re
 _MISSING_FROM_CUT = 0.20  # of the launches lack it, in a file that was cut off
 
 
-@dataclass(frozen=True)
-class Launches:
-    """Launches of kernels and graphs in the steps, and how many of them show a kernel."""
+def launches(trace: Trace, steps: Steps) -> tuple[int, int]:
+    """Return how many launches of kernels and graphs the steps make, and how many show a kernel.
 
-    made: int
-    shown: int
-
-    @property
-    def share(self) -> float | None:
-        """Return the share of the launches that show a kernel; None: nothing was launched."""
-        return self.shown / self.made if self.made else None
-
-
-def launches(trace: Trace, steps: Steps) -> Launches:
-    """Count the launches; a kernel that names no launch of the trace may belong to any."""
+    A kernel that names no launch of the trace may belong to any of them.
+    """
     launching = named(trace, trace.runtime, _LAUNCH.search)
     calls = launching & (steps.host.index(trace.runtime.start) >= 0)
     made = int(calls.sum())
@@ -48,7 +37,7 @@ def launches(trace: Trace, steps: Steps) -> Launches:
     shown = np.zeros(len(calls), dtype=bool)
     shown[known] = True
     orphans = steps.index(trace.device.start[kernels][launched_by < 0]) >= 0
-    return Launches(made, min(made, int((shown & calls).sum()) + int(orphans.sum())))
+    return made, min(made, int((shown & calls).sum()) + int(orphans.sum()))
 
 
 def _without_launch(trace: Trace, steps: Steps) -> float:
@@ -66,8 +55,8 @@ def _without_launch(trace: Trace, steps: Steps) -> float:
 
 def device_missing(trace: Trace, steps: Steps) -> str | None:
     """Return why the device's part of the steps is missing, in a sentence; None: it is there."""
-    counted = launches(trace, steps)
-    share = counted.share
+    made, shown = launches(trace, steps)
+    share = shown / made if made else None
     if trace.cut_off:
         if not trace.has_device and (len(trace.runtime) or trace.metadata.get("deviceProperties")):
             return (
@@ -83,7 +72,7 @@ def device_missing(trace: Trace, steps: Steps) -> str | None:
             )
     if trace.has_device and share is not None and share < _NEXT_TO_NONE:
         return (
-            f"{counted.made - counted.shown} of {counted.made} kernel launches in the steps show "
+            f"{made - shown} of {made} kernel launches in the steps show "
             "no kernel: what ran on the GPU was not recorded (an older profiler records nothing in "
             "CUDA graphs), so GPU time is unknown."
         )
@@ -95,11 +84,7 @@ _ROUNDING_NS = 2_000  # the first releases wrote whole microseconds
 
 
 def doubts_about(trace: Trace, missing: str | None = None) -> list[str]:
-    """Return the sentences for the report; empty where nothing is wrong.
-
-    Args:
-        missing: why the device's events are not there, where that is known.
-    """
+    """Return the sentences for the report; empty where nothing is wrong."""
     if missing is not None and not trace.has_device:
         return [missing]
     if not trace.has_device and trace.cut_off:

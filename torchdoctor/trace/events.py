@@ -8,6 +8,7 @@ read event by event around the damage.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import math
@@ -106,11 +107,7 @@ class Salvage:
 
 
 def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
-    """Decode whole events separated by commas, without the array's brackets.
-
-    Returns:
-        The complete events in order, or None where the run is not valid.
-    """
+    """Decode whole events separated by commas, without the array's brackets."""
     document = b"".join((b"[", run, b"]"))
     try:
         return [event for event in _TYPED.decode(document) if type(event) is Slice]
@@ -140,10 +137,8 @@ def repair(run: bytes | bytearray) -> bytes:
 def salvage(run: bytes, more_follows: bool) -> Salvage:
     """Read the events that can be read from a run which does not decode as a whole.
 
-    Args:
-        run: starts at an event; may end anywhere, also after the array's end.
-        more_follows: what looks damaged at the very end may be an event that is not all here;
-            it is left unread then.
+    A run starts at an event and may end anywhere, also after the array's end. If `more_follows`,
+    what looks damaged at the very end is left unread: it may be an event that is not all here.
     """
     result = Salvage()
     cuts = [match.end() for match in _EVENT_OR_ARRAY_END.finditer(run)]
@@ -180,14 +175,10 @@ def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> i
     )
     if good is None:
         return None
-    bad, step = len(cuts), 1
-    while good + step < bad:  # gallop, then halve: damage is rare and may lie far away
-        if decode_run(run[start : cuts[good + step]]) is not None:
-            good, step = good + step, step * 2
-        else:
-            bad = good + step
-            step = max(1, (bad - good) // 2)
-    return good
+    later = range(good + 1, len(cuts))  # damage is rare and may lie far away
+    return good + bisect.bisect_left(
+        later, True, key=lambda cut: decode_run(run[start : cuts[cut]]) is None
+    )
 
 
 def _typed_slice(event: _LooseEvent) -> Slice:

@@ -69,11 +69,7 @@ class TraceFile:
         self._chunks = plain_chunks(stream, name, self.doubts, block_bytes)
 
     def slices(self) -> Iterator[list[Slice]]:
-        """Yield the complete events in blocks.
-
-        Raises:
-            NoTrace: the bytes are no Kineto trace.
-        """
+        """Yield the complete events in blocks."""
         for run in self.runs():
             if not run.slices and not self.halves:
                 self.halves = _BEGINNING.search(run.text) is not None
@@ -82,8 +78,7 @@ class TraceFile:
     def runs(self) -> Iterator[Run]:
         """Yield all that can be read in blocks: valid JSON, and the complete events in it.
 
-        Raises:
-            NoTrace: the bytes are no Kineto trace.
+        Raise NoTrace if the bytes are no Kineto trace.
         """
         buffer = self._skip_head()
         for chunk in self._chunks:
@@ -184,10 +179,7 @@ def plain_chunks(
 ) -> Iterator[bytes]:
     """Yield a trace's bytes in blocks, decompressed if they are gzip, as far as that goes.
 
-    Args:
-        stream: binary, at its start; only `read(n)` is used.
-        name: what doubts call it.
-        doubts: gets a sentence where the compression is damaged or cut off.
+    `doubts` gets a sentence if the compression is damaged or cut off.
     """
     first = stream.read(block_bytes)
     if first[:2] == GZIP_MAGIC:
@@ -225,11 +217,7 @@ def trace_paths(path: Path) -> list[Path]:
     """Return the files that a path stands for: itself, or those of a folder in order of name.
 
     In a folder, what is no file (a pipe has no end) is left out, and so is a link to a file beside
-    it, as "latest.json" is one.
-
-    Raises:
-        UsageError: it does not exist or cannot be looked at, or the folder holds no file of a
-            trace's name.
+    it. Raise UsageError if there is nothing to read.
     """
     try:
         if not path.exists():

@@ -71,11 +71,7 @@ def _depths(table: Table, order: Ints) -> Ints:
 
 
 def innermost(table: Table, nesting: Nesting, thread: Ints, time: Ints) -> Ints:
-    """Return the innermost operator of a thread that is open at a time, or -1.
-
-    Args:
-        thread, time: one entry per question.
-    """
+    """Return the innermost operator of a thread that is open at a time, or -1."""
     result = np.full(len(time), -1)
     if not len(table):
         return result

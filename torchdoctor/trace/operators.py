@@ -126,8 +126,7 @@ def _true_operators(trace: Trace) -> Table:
 def _python_time(trace: Trace, timeline: Timeline, host: Steps, table: Table) -> tuple[int, int]:
     """Return the time of the steps' host spans in no operator, runtime call, loader or collective.
 
-    Returns:
-        All of it, and that of it in long stretches (ns).
+    The second value is that in long stretches (ns).
     """
     known = [union(table.start, table.end), timeline.branches["runtime"]]
     known.append(timeline.branches["data_loader"])

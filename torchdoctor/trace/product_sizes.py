@@ -80,9 +80,8 @@ def product_sizes(
 ) -> ProductSizes | None:
     """Return the arithmetic of one call; None: the trace does not say enough.
 
-    Args:
-        gradients: what a convolution's backward computes, where the trace shows it; else 0.
-        outputs: sizes of convolutions' outputs by (input, weight), from `convolution_output`.
+    `gradients`: what a convolution's backward computes, 0: not known; `outputs`: from
+    `convolution_output`.
     """
     call = _Call(
         shapes=[_shape(entry) for entry in _entries(inputs.dims)],

@@ -60,8 +60,7 @@ def python_places(trace: Trace, timeline: Timeline) -> list[PythonPlace]:
 def user_frame(trace: Trace, thread: int, time: int, stack: bytes) -> Location | None:
     """Return the user's line that runs on a thread at a moment, by the stacks; None: not known.
 
-    Args:
-        stack: JSON of the frames, innermost first, that the releases of 2021 wrote to an operator.
+    `stack` is the JSON of frames, innermost first, that the releases of 2021 wrote to an operator.
     """
     table = trace.python
     names: list[str] = []

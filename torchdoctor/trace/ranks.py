@@ -51,14 +51,8 @@ class Ranks:
 def read_ranks(sources: Sequence[str], timelines: bool = False) -> Ranks:
     """Read traces, several at once where there are cores.
 
-    Beside a trace at least, what is none is passed over, and named in a doubt.
-
-    Args:
-        sources: files, folders of traces, or "-" for the standard input.
-        timelines: keep each one's timeline, to draw it.
-
-    Raises:
-        UsageError: one of them does not exist or is given twice, or none is a trace.
+    What is no trace is passed over with a doubt, unless nothing is left. Timelines are kept to draw
+    them. Raise UsageError if a source does not exist or is given twice, or none is a trace.
     """
     if not sources:
         raise UsageError("Name at least one trace: a .json, a .json.gz, a folder of them, or -.")

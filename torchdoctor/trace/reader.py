@@ -97,13 +97,7 @@ def read_trace(
 ) -> Trace:
     """Read one trace, as far as it goes.
 
-    Args:
-        source: a file, or a binary stream such as `sys.stdin.buffer`.
-        name: what messages call it; the path where there is one.
-        block_bytes: how much is decoded at a time.
-
-    Raises:
-        NoTrace: it cannot be opened, or is no trace.
+    Raise NoTrace if the source cannot be opened, or is no trace.
     """
     if isinstance(source, Path):
         try:

@@ -24,19 +24,12 @@ from torchdoctor.words import Shares, TraceStatistics
 
 
 def read_and_summarise(paths: Iterable[Path]) -> list[TraceStatistics]:
-    """Read traces one after the other; a folder stands for the traces in it (one per rank).
-
-    Raises:
-        UsageError: a path does not exist, or is no trace.
-    """
+    """Read traces one after the other; a folder stands for the traces in it (one per rank)."""
     return [summarise(read_trace(file)) for path in paths for file in trace_paths(path)]
 
 
 def summarise(trace: Trace, timeline: Timeline | None = None) -> TraceStatistics:
     """Return all figures of one trace; times are means per step.
-
-    Args:
-        timeline: the trace's own, where it was built before.
 
     Without step annotations the whole trace counts as one span, `steps` is 0, and a doubt says so.
     """
@@ -82,12 +75,8 @@ def device_shares(timeline: Timeline) -> Shares:
 def host_shares(timeline: Timeline, outside_s: float, device_unknown: bool = False) -> Shares:
     """Return the shares of a trace without a GPU: what is not loader or collective runs on the CPU.
 
-    Args:
-        timeline: of the trace.
-        outside_s: per step, in long stretches without any operator: whether the program computed or
-            slept there is not known, so they are "other". The short ones link operators: "cpu".
-        device_unknown: there was a device, and what it hid of the host's time is not in the trace:
-            neither "cpu" nor "other" is known then.
+    In long stretches without any operator (`outside_s`) the program computed or slept: "other".
+    Short ones link operators: "cpu". If the device is unknown, neither can be told.
     """
     total = timeline.steps.total
     if not total:

@@ -47,8 +47,7 @@ def replay(
 ) -> Times:
     """Return the length of each step in nanoseconds.
 
-    Args:
-        kept: share of each class of cost that stays, 0 to 1; classes not named stay whole.
+    `kept` is the share of each class of cost that stays; classes that are not named stay whole.
     """
     keep = np.ones(CLASSES)
     for cost, share in (kept or {}).items():
@@ -131,11 +130,8 @@ _UNEXPLAINED_SHARE = 0.05  # of the step, from where on it is said
 def what_if(trace: Trace, timeline: Timeline, doubts: Sequence[str] = ()) -> WhatIf | None:
     """Replay typical steps as they are and without each cost.
 
-    Args:
-        doubts: about the trace; they hold for its replay as well.
-
-    Returns:
-        None where there is nothing to replay: steps without length, or one too large.
+    `doubts` about the trace hold for its replay too. None: steps have no length, or one is too
+    large.
     """
     steps = timeline.steps
     if not steps.total:

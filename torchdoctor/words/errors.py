@@ -8,11 +8,7 @@ from __future__ import annotations
 
 
 class TorchdoctorError(Exception):
-    """Base of every expected failure.
-
-    Args:
-        message: one clear sentence that says what happened and what to do.
-    """
+    """Base of every expected failure."""
 
     slug = "error"
     exit_code = 70

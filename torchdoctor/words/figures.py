@@ -34,9 +34,7 @@ _SAYS_NOTHING = 30.0  # an interval whose bounds lie further apart is not worth 
 def percent(share: float | None, against: float | None = None) -> str:
     """Return a share as "78 %".
 
-    Args:
-        share: 0 to 1; None or NaN: not measured.
-        against: a share that it is compared with; digits are added until the two look different.
+    Digits are added until it looks different from the share `against` which it is compared with.
     """
     if share is None or not math.isfinite(share):
         return "not measured"
@@ -78,12 +76,7 @@ def says_something(interval: Interval) -> bool:
 
 
 def speedup(interval: Interval | None, pairs: int = 0) -> str:
-    """Return a speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs".
-
-    Args:
-        interval: None: not measured.
-        pairs: of launches that it rests on; 0: not known.
-    """
+    """Return a speed-up as "1.83x (1.79-1.88)"; a wide one as "0.99x (0.17-5.66), 4 pairs"."""
     if interval is None:
         return MISSING
     estimate, high = f"{ratio(interval.estimate)}x", ratio(interval.high)
@@ -205,35 +198,10 @@ def clean(text: str) -> str:
     )
 
 
-def shell_lines(command: str, width: int) -> list[str]:
-    """Return a shell command on lines that still work when pasted: broken outside quotes only."""
-    words, word, quote = [], "", ""
-    for character in command:
-        if character in "'\"" and quote in ("", character):
-            quote = "" if quote else character
-        if character == " " and not quote:
-            words.append(word)
-            word = ""
-        else:
-            word += character
-    words.append(word)
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) <= width - 2:
-            lines[-1] += f" {word}"
-        else:
-            lines[-1] += " \\"
-            lines.append(f"  {word}")
-    return lines
-
-
 def counted(number: float, singular: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 call", "39 calls", "2.5 copies".
 
-    Args:
-        number: at least 0, also a mean; below 10 it has one decimal if it is not whole.
-        singular: the noun of exactly 1.
-        plural: the noun of any other number; None: `singular` with an s.
+    Below 10 the number has one decimal if it is not whole; `plural` is the singular with an s.
     """
     whole = number >= 10.0 or abs(number - round(number)) < 0.05
     text = f"{number:,.0f}" if whole else f"{number:.1f}"

@@ -97,11 +97,7 @@ def intersect(first_set: Intervals, second_set: Intervals) -> Intervals:
 
 
 def exposed_in_order(start: Ints, end: Ints) -> Ints:
-    """Return what each interval adds to the union of those that started before it.
-
-    Returns:
-        One length per interval, in the order given.
-    """
+    """Return what each interval adds to the union of those that started before it."""
     order = np.lexsort((-end, start))
     ordered_start, ordered_end = start[order], end[order]
     reach = np.maximum.accumulate(ordered_end) if len(order) else ordered_end

@@ -42,12 +42,7 @@ def encode_report(report: Report) -> bytes:
 def decode_report(data: bytes | str, name: str = "the file") -> Report:
     """Return the report in these bytes. Fields of later 1.x versions are passed over.
 
-    Args:
-        data: the JSON.
-        name: what to call it in an error.
-
-    Raises:
-        UsageError: not a report, damaged, or of a newer major version.
+    Raise UsageError if it is no report, damaged, or of a newer major version.
     """
     outline = _outline(data, name)
     if outline.get("kind") == "recording":
@@ -63,11 +58,7 @@ def decode_report(data: bytes | str, name: str = "the file") -> Report:
 
 
 def write_report(report: Report, path: str | Path) -> None:
-    """Write a report.json, whole or not at all.
-
-    Raises:
-        UsageError: the place cannot be written to.
-    """
+    """Write a report.json, whole or not at all."""
     write_atomically(path, encode_report(report))
 
 
@@ -77,19 +68,14 @@ def encode_comparison(comparison: Comparison) -> bytes:
 
 
 def write_gate_report(report: GateReport, path: str | Path) -> None:
-    """Write a gate's result as JSON, whole or not at all.
-
-    Raises:
-        UsageError: the place cannot be written to.
-    """
+    """Write a gate's result as JSON, whole or not at all."""
     write_atomically(path, _encode(_finite(report)))
 
 
 def read_report(path: str | Path) -> Report:
     """Read a report.json, or the one in a run folder.
 
-    Raises:
-        UsageError: missing, unreadable, not a report, damaged, or of a newer major version.
+    Raise UsageError if it cannot be read as one.
     """
     path = Path(path)
     if path.is_dir():
@@ -98,11 +84,7 @@ def read_report(path: str | Path) -> Report:
 
 
 def write_recording(recording: Recording, path: str | Path) -> None:
-    """Write a recording as JSON, whole or not at all.
-
-    Raises:
-        UsageError: the place cannot be written to.
-    """
+    """Write a recording as JSON, whole or not at all."""
     whole = {
         "schema_version": SCHEMA_VERSION,
         "kind": "recording",
@@ -114,8 +96,7 @@ def write_recording(recording: Recording, path: str | Path) -> None:
 def read_recording(path: str | Path) -> Recording:
     """Read what `write_recording` wrote.
 
-    Raises:
-        UsageError: missing, unreadable, not a recording, damaged, or of a newer major version.
+    Raise UsageError if it cannot be read as one.
     """
     outline = _outline(_read(Path(path)), str(path))
     if outline.get("kind") != "recording" or "recording" not in outline:
@@ -125,11 +106,7 @@ def read_recording(path: str | Path) -> Recording:
 
 
 def write_text(text: str, path: str | Path) -> None:
-    """Write a rendered report as UTF-8, whole or not at all.
-
-    Raises:
-        UsageError: the place cannot be written to.
-    """
+    """Write a rendered report as UTF-8, whole or not at all."""
     write_atomically(path, text.encode("utf-8", "replace"))
 
 
@@ -137,10 +114,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file so that a reader sees the old one or the whole new one, also after a crash.
 
     Missing folders are made. A path that is no regular file (a pipe), or is an open descriptor
-    (/dev/stdout), is written to directly.
-
-    Raises:
-        UsageError: the place cannot be written to, or the disk is full.
+    (/dev/stdout), is written to directly. Raise UsageError if the place cannot be written to.
     """
     path = Path(path)
     try:
