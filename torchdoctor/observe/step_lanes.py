@@ -20,7 +20,6 @@ from torchdoctor.words.intervals import Intervals, join, subtract, union
 _STEPS = 3
 # The second is how traces of 2021 and before name it.
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$|torch::autograd::Acc")
-_LOADER = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 _OPTIMIZER = ("Optimizer.step#", "Optimizer.zero_grad#")
 
 
@@ -67,7 +66,8 @@ def lanes_of_trace(trace: Trace) -> StepLanes | None:
     times = np.append(steps.start, steps.end[-1])
     first = _usual(np.diff(times), 0)
     last = min(first + _STEPS, len(steps))
-    lanes = {"waiting for data": timeline.branches["data_loader"], **_host_lanes(trace)}
+    loading = timeline.branches["data_loader"]
+    lanes = {"waiting for data": loading, **_host_lanes(trace, loading)}
     if trace.has_device:
         lanes["copies"] = join(timeline.branches["memcpy"], timeline.branches["memset"])
         lanes["GPU kernels"] = timeline.branches["gpu"]
@@ -76,25 +76,17 @@ def lanes_of_trace(trace: Trace) -> StepLanes | None:
     return _cut(first, edges, lanes, int(edges[0]), int(edges[-1]), steps.known)
 
 
-def _host_lanes(trace: Trace) -> dict[str, Intervals]:
+def _host_lanes(trace: Trace, loading: Intervals) -> dict[str, Intervals]:
     """Return operators of threads that do not only fetch; forward is all that is nothing else."""
 
     def where(table: Table, wanted: Callable[[str], object]) -> Intervals:
         return table.spans(named(trace, table, wanted) & ~of_fetching_thread(trace, table))
 
-    def of_optimizer(name: str) -> bool:
-        return name.startswith(_OPTIMIZER)
-
-    def loads(name: str) -> bool:
-        return name.startswith(_LOADER)
-
     in_backward = where(trace.operators, _BACKWARD.match)
-    in_optimizer = join(*(where(t, of_optimizer) for t in (trace.operators, trace.annotations)))
-    loading = join(*(where(t, loads) for t in (trace.operators, trace.annotations)))
+    in_optimizer = join(*(where(t, lambda name: name.startswith(_OPTIMIZER)) for t in trace.ranges))
     rest = where(trace.operators, lambda name: not is_step(name))
-    elsewhere = join(in_backward, in_optimizer, loading)
     return {
-        "forward and other": subtract(rest, elsewhere),
+        "forward and other": subtract(rest, join(in_backward, in_optimizer, loading)),
         "backward": in_backward,
         "optimizer": in_optimizer,
     }
