@@ -21,7 +21,7 @@ class Snapshot:
     whole: bool = True
 
     def changed_since(self, before: Snapshot) -> list[str]:
-        """Files that are new, changed or gone; of what was left out nothing is said."""
+        """Return files that are new, changed or gone; of what was left out nothing is said."""
         new = {path for path, facts in self.files.items() if before.files.get(path) != facts}
         gone = set(before.files) - set(self.files) if self.whole else set()
         if not before.whole:
@@ -64,7 +64,7 @@ def _look(folder: str, taken: Snapshot) -> list[str]:
 
 
 def named_by_probe(channel: Path) -> tuple[list[str], list[str]]:
-    """Paths written outside the redirection, and other programs started, as the probe saw them."""
+    """Return paths written outside the redirection and programs started, as the probe saw them."""
     paths: set[str] = set()
     programs: set[str] = set()
     for file in sorted(channel.glob("escaped-*.json")):
@@ -81,7 +81,7 @@ def named_by_probe(channel: Path) -> tuple[list[str], list[str]]:
 
 
 def escape_doubt(escaped: Sequence[str], mode: str) -> list[str]:
-    """One doubt where writes reached the user's files in spite of the sandbox, else none.
+    """Return one doubt where writes reached the user's files in spite of the sandbox, else none.
 
     Args:
         escaped: their paths.

@@ -40,7 +40,7 @@ class ForeignFiles:
             self._search(folder)
 
     def below(self, folder: str) -> list[str]:
-        """Those below a folder, relative to it, folders before what is in them."""
+        """Return those below a folder, relative to it, folders before what is in them."""
         start = folder.rstrip("/") + "/"
         return sorted(path[len(start) :] for path in self.found if path.startswith(start))
 

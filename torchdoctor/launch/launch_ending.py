@@ -18,7 +18,7 @@ _NO_MEMORY = re.compile(
 
 
 def how_it_ended(result: LaunchResult) -> str:
-    """A few words for a sentence: "exit code 1", "killed by signal 9"."""
+    """Return a few words for a sentence: "exit code 1", "killed by signal 9"."""
     if result.ended == "timed-out":
         return f"stopped after {result.wall_s:.0f} s"
     if result.exit_code is not None and result.exit_code < 0:
@@ -58,5 +58,5 @@ def _last_line(result: LaunchResult) -> str:
 
 
 def _says_out_of_memory(output: str) -> bool:
-    """Whether a program that failed said so, in the words of whoever could not give memory."""
+    """Return whether a failed program's output says so, in the words of any allocator."""
     return bool(_NO_MEMORY.search(output))

@@ -30,9 +30,11 @@ def child_environment(
     compile_cache: Path | None = None,
     seed: int | None = None,
 ) -> dict[str, str]:
-    """The user's environment, the probe in front of the path, trackers offline, torch.compile's
-    cache where the next launch finds it and strings hashed by one seed, so that a set of labels has
-    the same order in every launch (unless the user chose otherwise). No other change.
+    """Return the user's environment with what a launch needs, and no other change.
+
+    The probe stands in front of the path, trackers are offline, torch.compile's cache is where the
+    next launch finds it, and strings are hashed by one seed, so that a set of labels has the same
+    order in every launch (unless the user chose otherwise).
     """
     user = dict(os.environ)
     path = user.get("PYTHONPATH")

@@ -41,19 +41,19 @@ class RunningLaunch:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the command was started."""
+        """Return seconds since the command was started."""
         return time.monotonic() - self.begin_s
 
     @property
     def root_pid(self) -> int | None:
-        """The program's first process as seen from outside; None while it is being started."""
+        """Return the program's first process as seen from outside; None while it starts."""
         self.started.read_status()
         if self._root is None and self.started.program_pid is not None:
             self._root = self._find(self.started.program_pid)
         return self._root
 
     def outer_pid(self, pid: int) -> int | None:
-        """For a pid as the program sees it (in file names of the probe) the one seen here."""
+        """Return the pid seen here of a pid as the program sees it (in file names of the probe)."""
         return self._find(pid)
 
     def _find(self, pid: int) -> int | None:
@@ -106,7 +106,7 @@ def until_end(
 
 
 def _check_disk(channel: Path) -> None:
-    """The probe never fails for a full disk, so nobody else would say it."""
+    """Raise OSError for a full disk: the probe never fails for it, so nobody else would say it."""
     disk = os.statvfs(channel)
     # A file system that reports no size at all (some of FUSE) says nothing of its room.
     if disk.f_blocks and disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
@@ -115,7 +115,7 @@ def _check_disk(channel: Path) -> None:
 
 @contextlib.contextmanager
 def _end_of(popen: subprocess.Popen[bytes]) -> Iterator[Callable[[float], None]]:
-    """A function that waits that many seconds, less where the process ends."""
+    """Yield a function that waits that many seconds, less where the process ends."""
     descriptor = None
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):
@@ -149,13 +149,13 @@ def end(running: RunningLaunch, tree: processes.Tree, grace_s: float) -> bool:
 
 
 def exit_code(started: Started) -> int | None:
-    """The program's own, negative for a signal."""
+    """Return the program's own, negative for a signal."""
     return started.exit_code if started.exit_code is not None else started.popen.returncode
 
 
 @contextlib.contextmanager
 def no_interrupts() -> Iterator[None]:
-    """Ctrl-C must not leave half of the clean-up undone: it is heeded at the end of it."""
+    """Heed Ctrl-C at the end only: it must not leave half of the clean-up undone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -72,7 +72,7 @@ class Sandbox:
     def choose(
         cls, mode: str = "auto", beside: Path | None = None, workload: Workload | None = None
     ) -> Sandbox:
-        """The strongest kind that works here, tried for real.
+        """Return the strongest kind that works here, tried for real.
 
         Args:
             mode: "auto" (overlay if it works, else redirect), or the one wanted.
@@ -103,7 +103,7 @@ class Sandbox:
 
     @property
     def doubt(self) -> str | None:
-        """All that is not covered, for the report; None where nothing is."""
+        """Return all that is not covered, for the report; None where nothing is."""
         sentences = list(self.doubts)
         if self.mode == "redirect":
             sentences.insert(
@@ -125,7 +125,7 @@ class Sandbox:
             self.store.close()
 
     def new_scratch(self) -> Path:
-        """An empty folder for one launch, removed by `discard`."""
+        """Return an empty folder for one launch, removed by `discard`."""
         if self.store is None:
             raise RuntimeError("this sandbox has no scratch folder")
         return self.store.new()
@@ -329,7 +329,7 @@ def _trial_problem(
 
 
 def _worth_saying(started: Started) -> list[str]:
-    """Of the folders without a layer those that the user could write to outside."""
+    """Return the folders without a layer that the user could write to outside."""
     limits = []
     for limit in started.limits:
         path = limit.partition(": ")[0]

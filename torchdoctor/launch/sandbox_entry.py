@@ -81,7 +81,7 @@ class Root:
         mount("tmpfs", self.memory, "tmpfs", 0, "mode=700")
 
     def inside(self, path: str) -> str:
-        """Where `path` of the finished sandbox lies now."""
+        """Return where `path` of the finished sandbox lies now."""
         return self.top + path
 
     def build(self, steps: list[list[Any]]) -> None:
@@ -95,19 +95,19 @@ class Root:
                     self.read_only_instead(path)
 
     def read_only_instead(self, path: str) -> None:
-        """Nothing may be written where no layer can be laid."""
+        """Show a folder read-only: nothing may be written where no layer can be laid."""
         try:
             self.do_view(path, [], True)
         except OSError as error:
             self.say(event="limited", step="view", path=path, reason=str(error))
 
     def do_folder(self, path: str, mode: int) -> None:
-        """An empty folder of our own."""
+        """Make an empty folder of our own."""
         os.makedirs(self.inside(path), exist_ok=True)
         os.chmod(self.inside(path), mode)
 
     def do_link(self, path: str, target: str) -> None:
-        """A symbolic link as outside."""
+        """Make a symbolic link as outside."""
         os.symlink(target, self.inside(path))
 
     def _mount_point(self, path: str) -> str:
@@ -120,7 +120,7 @@ class Root:
         return target
 
     def do_overlay(self, path: str, on_disk: bool, flags: list[str], before: list[str]) -> None:
-        """The folder as it is, with a layer on top that takes every write.
+        """Mount the folder as it is, with a layer on top that takes every write.
 
         `before`: folders and files inside (relative) that are put into the layer beforehand,
         because the kernel refuses to copy up what belongs to an id that is not mapped in here.
@@ -176,7 +176,7 @@ class Root:
         os.chmod(made, status.st_mode & 0o7777)
 
     def do_view(self, path: str, flags: list[str], read_only: bool) -> None:
-        """The real thing, with all that is mounted below; `flags` are those of its mount."""
+        """Mount the real thing, with all that is mounted below; `flags` are those of its mount."""
         target = self._mount_point(path)
         mount(path, target, None, MS_BIND | MS_REC)
         if read_only:
@@ -184,14 +184,14 @@ class Root:
             mount(None, target, None, MS_REMOUNT | MS_BIND | bits)
 
     def do_empty(self, path: str, size: int | None, mode: int) -> None:
-        """A file system in memory of its own; `size` in bytes, None: the system's default."""
+        """Mount a file system in memory; `size` in bytes, None: the system's default."""
         limit = "" if size is None else f",size={size}"
         mount(
             "tmpfs", self._mount_point(path), "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode:o}{limit}"
         )
 
     def do_proc(self, path: str, below: list[str]) -> None:
-        """A /proc of the new PID namespace, masked as the old one was."""
+        """Mount a /proc of the new PID namespace, masked as the old one was."""
         mount("proc", self._mount_point(path), "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         for masked in below:
             try:
@@ -272,7 +272,7 @@ def _wait(pid: int) -> int:
 
 
 def _as_init(settings: dict[str, Any], environment: dict[bytes, bytes], say: Any) -> NoReturn:
-    """PID 1 of the namespace: when it ends, the kernel kills every process in it.
+    """Be PID 1 of the namespace: when it ends, the kernel kills every process in it.
 
     Between it and the program stands one more process, so that the program's parent is not
     PID 1: some programs take that for having been orphaned.

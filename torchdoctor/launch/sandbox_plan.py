@@ -40,7 +40,7 @@ class _Entry:
 
 
 def _entries(folder: str) -> list[_Entry] | None:
-    """What lies in a folder; None where it cannot be listed."""
+    """Return what lies in a folder; None where it cannot be listed."""
     listed = []
     try:
         with os.scandir(folder) as entries:
@@ -79,7 +79,7 @@ class Planner:
         self._by_path = {mount.path: mount for mount in self.mounts}
 
     def plan(self, *, skip: Iterable[str] = ("/proc",)) -> list[Step]:
-        """Steps for the whole tree, but for the folders of the root named in `skip`."""
+        """Return the steps for the whole tree, but for the folders of the root named in `skip`."""
         root = self._by_path["/"]
         for entry in self.entries("/") or []:
             if entry.path not in skip:
@@ -95,7 +95,7 @@ class Planner:
             self._folder(entry.path, self._by_path.get(entry.path, around))
 
     def _children(self, folder: str) -> list[Mount]:
-        """Mounts below a folder, without those that lie below another one of them."""
+        """Return mounts below a folder, without those that lie below another one of them."""
         children: list[Mount] = []
         for mount in self.mounts:
             if _below(mount.path, folder) and not any(_below(mount.path, f.path) for f in children):
@@ -119,7 +119,7 @@ class Planner:
                 self._folder(child.path, child)
 
     def _shown(self, path: str, mount: Mount, *, read_only: bool) -> None:
-        """The real thing; files that could be changed below it still get their layer.
+        """Show the real thing; files that could be changed below it still get their layer.
 
         Not so below /dev or /sys: what is mounted there serves the kernel, not to keep files.
         """

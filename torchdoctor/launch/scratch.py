@@ -71,7 +71,7 @@ class Scratch:
         self._launches = 0
 
     def new(self) -> Path:
-        """An empty folder for one launch."""
+        """Return an empty folder for one launch."""
         self._launches += 1
         folder = self.folder / str(self._launches)
         folder.mkdir(mode=0o700)
@@ -90,7 +90,7 @@ def _user() -> str:
 
 
 def _locked_folder(parent: Path) -> tuple[Path, int]:
-    """A new folder and the descriptor that holds its lock; -1 where there are no locks.
+    """Return a new folder and the descriptor that holds its lock; -1 where there are no locks.
 
     Until it is locked, another process that starts may take it for one that was left behind.
     """

@@ -18,7 +18,7 @@ _OURS = re.compile(r"^((torch|torchdoctor-staged)_(?P<pid>\d+)_|sem\.|psm_|nccl-
 
 
 def private_steps() -> list[list[Any]]:
-    """Steps for `sandbox_entry.py`: an empty /dev/shm of the same size.
+    """Return steps for `sandbox_entry.py`: an empty /dev/shm of the same size.
 
     Data that somebody keeps there stays visible: folders with a layer of their own, files to be
     read. It is no layer over the whole, because older C libraries look for a tmpfs there.
@@ -35,7 +35,7 @@ def private_steps() -> list[list[Any]]:
 
 
 def segments() -> set[str]:
-    """Names of the segments that belong to this user."""
+    """Return names of the segments that belong to this user."""
     names = set()
     with contextlib.suppress(OSError), os.scandir(FOLDER) as entries:
         for entry in entries:
@@ -74,7 +74,7 @@ def remove_left(
 
 
 def mapped(pids: Iterable[int] | None = None) -> set[Segment]:
-    """Segments that these processes have mapped; None: all processes of this user.
+    """Return segments that these processes have mapped; None: all processes of this user.
 
     By file, not by name: `sem_open` maps a semaphore under a name that it then changes.
     """

@@ -63,7 +63,7 @@ class Started:
             self.exec_errno = event["errno"] if kind == "exec-failed" else None
 
     def wait_s(self, seconds: float) -> bool:
-        """Whether it ended within that time."""
+        """Return whether it ended within that time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(seconds)
         self.read_status()

@@ -22,7 +22,7 @@ _BYPASSES = {"I": "isolated mode", "E": "ignored environment", "S": "no site mod
 
 
 def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None = None) -> Workload:
-    """The command to start, with the script and interpreter it uses where they are known.
+    """Return the command to start, with the script and interpreter it uses where they are known.
 
     Args:
         args: as typed: a script and its arguments, or any other command, which is taken as is.
@@ -49,7 +49,7 @@ def workload_of(args: Sequence[str], python: str | None = None, cwd: str | None 
 
 
 def _is_script(name: str, folder: str) -> bool:
-    """Whether a script was named, and not a command: by its name, or because it lies there."""
+    """Return whether a script was named, no command: by its name, or because it lies there."""
     if name.endswith((".py", ".pyw", ".ipynb", ".pyc")):
         return True
     path = Path(folder, name)
@@ -85,7 +85,7 @@ def _command(args: list[str], folder: str) -> Workload:
 
 
 def _script_of_launcher(args: list[str], folder: str) -> str | None:
-    """The script that another program is to start, as in `torchrun --nproc-per-node 2 train.py`."""
+    """Return the script that another program is to start, as in `torchrun ... train.py`."""
     for argument in args:
         path = Path(folder, argument)
         if argument.endswith(".py") and path.is_file():
@@ -94,7 +94,7 @@ def _script_of_launcher(args: list[str], folder: str) -> str | None:
 
 
 def _after_options(args: list[str]) -> list[str]:
-    """What follows the interpreter's own options; UsageError for one that keeps the probe out."""
+    """Return what follows the interpreter's own options, none of which may keep the probe out."""
     at = 1
     while at < len(args) and args[at].startswith("-") and args[at] not in ("-", "-m", "-c", "--"):
         option = args[at]
@@ -116,7 +116,7 @@ def _after_options(args: list[str]) -> list[str]:
 
 
 def _find(name: str, folder: str) -> str | None:
-    """Absolute path of a command, as a shell in `folder` would find it."""
+    """Return the absolute path of a command, as a shell in `folder` would find it."""
     if os.sep in name:
         path = Path(folder, name)
         return str(path.absolute()) if path.is_file() and os.access(path, os.X_OK) else None
@@ -159,7 +159,7 @@ def _check_syntax(name: str, path: Path, source: bytes, interpreter: str) -> Non
 
 
 def choose_interpreter(python: str | None, folder: str) -> str:
-    """The interpreter for a script; see `workload_of`. Raises UsageError where none has torch."""
+    """Return the interpreter for a script; raise UsageError where none has torch."""
     if python is not None:
         path = _find(python, folder)
         if path is None:
@@ -188,7 +188,7 @@ def _without_torch(name: str) -> str:
 
 
 def has_torch(interpreter: str) -> bool:
-    """Whether torch can be imported there; it is looked for, not imported."""
+    """Return whether torch can be imported there; it is looked for, not imported."""
     return _runs(interpreter, "-c", _HAS_TORCH)
 
 

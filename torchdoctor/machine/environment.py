@@ -47,7 +47,7 @@ _FEATURES = re.compile(
 
 
 def environment(python: str | None, program: ProcessFacts | None = None) -> Environment:
-    """What a program on this machine has at its disposal.
+    """Return what a program on this machine has at its disposal.
 
     Args:
         python: its interpreter, asked for its torch in a short process of its own; None: ours.
@@ -95,7 +95,7 @@ def _ask(python: str) -> dict[str, Any]:
 
 
 def _cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, list[str]]:
-    """The processor's name and its vector extensions."""
+    """Return the processor's name and its vector extensions."""
     try:
         text = cpuinfo.read_text(errors="replace")
     except OSError:

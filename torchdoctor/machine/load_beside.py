@@ -23,7 +23,7 @@ class LoadBeside:
         self._began = _read()
 
     def cpus(self) -> float | None:
-        """CPUs, on average, to be asked once all launches have ended; None: not known."""
+        """Return CPUs, on average, to be asked once all launches have ended; None: not known."""
         now, began = _read(), self._began
         passed_s = now.at_s - began.at_s
         if passed_s < _SHORTEST_S or os.name == "nt":  # Windows counts no children

@@ -40,12 +40,12 @@ class Mount:
 
     @property
     def takes_writes(self) -> bool:
-        """Whether it is a store of files that a program could change."""
+        """Return whether it is a store of files that a program could change."""
         return self.kind not in VIRTUAL and "ro" not in self.options
 
     @property
     def flags(self) -> list[str]:
-        """The restrictions to keep: nosuid, nodev, noexec."""
+        """Return the restrictions to keep: nosuid, nodev, noexec."""
         return [flag for flag in KEPT_FLAGS if flag in self.options]
 
 
@@ -108,7 +108,7 @@ def kind_of(mount: Mount, sys: Path = Path("/sys")) -> tuple[str, str]:
 
 
 def _disk(device: Path) -> Path | None:
-    """The folder of the whole disk: a partition's parent, what a device-mapper volume lies on."""
+    """Return the whole disk's folder: a partition's parent, what a mapped volume lies on."""
     if not device.exists():
         return None
     device = device.resolve()

@@ -27,7 +27,7 @@ THROTTLE_REASONS = {
 
 
 def reading(read: Callable[[], T]) -> T | None:
-    """The value, or None where the driver or the device does not support it."""
+    """Return the value, or None where the driver or the device does not support it."""
     try:
         return read()
     except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError, AttributeError):
@@ -36,7 +36,7 @@ def reading(read: Callable[[], T]) -> T | None:
 
 @contextlib.contextmanager
 def session() -> Iterator[Nvml | None]:
-    """NVML while it is open; None on a machine without an NVIDIA driver."""
+    """Yield NVML while it is open; None on a machine without an NVIDIA driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -57,31 +57,31 @@ class Nvml:
         self.devices: list[Any] = [handle for handle in handles if handle is not None]
 
     def utilization(self, device: Any) -> float | None:
-        """Share of the last sampling period in which a kernel ran, 0 to 1."""
+        """Return the share of the last sampling period in which a kernel ran, 0 to 1."""
         rates = reading(lambda: pynvml.nvmlDeviceGetUtilizationRates(device))
         return None if rates is None else rates.gpu / 100.0
 
     def memory_bytes(self, device: Any) -> int | None:
-        """Memory in use, by everybody."""
+        """Return the memory in use, by everybody."""
         memory = reading(lambda: pynvml.nvmlDeviceGetMemoryInfo(device))
         return None if memory is None else int(memory.used)
 
     def power_w(self, device: Any) -> float | None:
-        """Power drawn now."""
+        """Return the power drawn now."""
         power = reading(lambda: pynvml.nvmlDeviceGetPowerUsage(device))
         return None if power is None else power / 1000.0
 
     def sm_clock_mhz(self, device: Any) -> float | None:
-        """Clock of the streaming multiprocessors."""
+        """Return the clock of the streaming multiprocessors."""
         clock = reading(lambda: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM))
         return None if clock is None else float(clock)
 
     def throttle(self, device: Any) -> int | None:
-        """Bits of `THROTTLE_REASONS`."""
+        """Return bits of `THROTTLE_REASONS`."""
         return reading(lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))
 
     def pcie_bytes_per_s(self, device: Any) -> tuple[float, float] | None:
-        """Bytes per second to and from the GPU. Takes about 40 ms: the driver waits meanwhile."""
+        """Return bytes per second to and from the GPU; takes 40 ms, for which the driver waits."""
         counters = (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
         rates = [
             reading(partial(pynvml.nvmlDeviceGetPcieThroughput, device, counter))
@@ -92,12 +92,12 @@ class Nvml:
         return rates[0] * 1024.0, rates[1] * 1024.0  # the driver speaks of KB/s
 
     def processes(self, device: Any) -> set[int] | None:
-        """Pids that compute on it, as the driver sees them."""
+        """Return pids that compute on it, as the driver sees them."""
         running = reading(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(device))
         return None if running is None else {int(process.pid) for process in running}
 
     def describe(self) -> list[Gpu]:
-        """All devices, for the report."""
+        """Return all devices, for the report."""
         return [self._describe(index, device) for index, device in enumerate(self.devices)]
 
     def _describe(self, index: int, device: Any) -> Gpu:
@@ -115,7 +115,7 @@ class Nvml:
         )
 
     def driver(self) -> str | None:
-        """The driver's version."""
+        """Return the driver's version."""
         return _text(reading(pynvml.nvmlSystemGetDriverVersion))
 
 

@@ -71,11 +71,11 @@ class ProcessSensors:
 
     @property
     def pids(self) -> set[int]:
-        """Those alive, as seen from here."""
+        """Return those alive, as seen from here."""
         return set(self._alive)
 
     def read(self) -> TreeSample | None:
-        """The sums now; None once no process is left."""
+        """Return the sums now; None once no process is left."""
         self._look()
         with_pss = time.monotonic() >= self._next_pss_s
         began = time.monotonic()
@@ -150,7 +150,7 @@ def _sum_measured(values: list[float]) -> float:
 
 
 def _pss_bytes(pid: int) -> float:
-    """Memory with shared pages divided among those that share them; NaN: not measured."""
+    """Return memory with shared pages divided among those that share them; NaN: not measured."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -20,7 +20,7 @@ _ROUNDS = 20  # of killing, against programs that start new processes meanwhile
 
 @contextlib.contextmanager
 def adopting_orphans() -> Iterator[None]:
-    """Within it, processes whose parent ended become ours (Linux): a daemon cannot slip away."""
+    """Adopt processes whose parent ended (Linux), so that no daemon can slip away."""
     if sys.platform != "linux":
         yield
         return
@@ -35,7 +35,7 @@ def adopting_orphans() -> Iterator[None]:
 
 
 def inner_pid(pid: int) -> int:
-    """A process's pid as it sees it itself, inside its PID namespace; the same where there is none.
+    """Return a process's pid as it sees it itself, inside its PID namespace.
 
     Raises OSError where the process is gone.
     """
@@ -48,7 +48,7 @@ def inner_pid(pid: int) -> int:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """A process and all of its descendants that are alive now; empty where it is gone."""
+    """Return a process and all of its descendants that are alive now; empty where it is gone."""
     try:
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -76,7 +76,7 @@ class Tree:
             self._root = psutil.Process(root)
 
     def now(self) -> list[psutil.Process]:
-        """Those that descend from the root, and those seen before that still live."""
+        """Return those that descend from the root, and earlier ones that still live."""
         if self._root is not None:
             self._add([self._root])
             with contextlib.suppress(psutil.Error):
@@ -90,7 +90,7 @@ class Tree:
             self.every_pid.add(process.pid)
 
     def strays(self) -> list[psutil.Process]:
-        """Processes that carry the marker, wherever they hang now. Looks at all processes."""
+        """Return processes that carry the marker, wherever they hang now: all are looked at."""
         name, value = self.marker
         strays = []
         for process in psutil.process_iter():
@@ -100,7 +100,7 @@ class Tree:
         return strays + self._adopted()
 
     def _adopted(self) -> list[psutil.Process]:
-        """Orphans that became our children, without the marker where they cleared it.
+        """Return orphans that became our children, without the marker where they cleared it.
 
         Told from processes that somebody else in this program started by their own session.
         """
@@ -158,7 +158,7 @@ def _bury(pids: list[int]) -> None:
 
 @contextlib.contextmanager
 def burying_orphans() -> Iterator[None]:
-    """At its end, collect the dead processes that became our children within it."""
+    """Collect, at the end, the dead processes that became our children within it."""
     before = _child_pids()
     try:
         yield
@@ -172,7 +172,7 @@ def _child_pids() -> set[int]:
 
 
 def wait_until(done: Callable[[], bool], seconds: float, interval_s: float = 0.02) -> bool:
-    """Whether `done()` became true within that time."""
+    """Return whether `done()` became true within that time."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() >= deadline:
@@ -182,6 +182,6 @@ def wait_until(done: Callable[[], bool], seconds: float, interval_s: float = 0.0
 
 
 def kill_quietly(pid: int) -> None:
-    """SIGKILL, whether or not it still lives."""
+    """Send SIGKILL, whether or not it still lives."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)

@@ -31,11 +31,11 @@ class Passes:
     first_bytes: list[int] = field(default_factory=list)
 
     def bytes_per_s(self) -> float | None:
-        """Bytes over all of the time, opening included; None: nothing was read."""
+        """Return bytes over all of the time, opening included; None: nothing was read."""
         return self.read_bytes / self.seconds if self.seconds > 0 and self.read_bytes else None
 
     def file_s(self, size: float) -> float | None:
-        """Time for a file of `size` bytes: the latency, and the rest at the speed after it."""
+        """Return the time for `size` bytes: the latency, and the rest at the speed after it."""
         latency = self.latency_s()
         if latency is None:
             return None
@@ -45,7 +45,7 @@ class Passes:
         return latency + max(size - _FIRST_BYTES, 0.0) * per_byte
 
     def latency_s(self) -> float | None:
-        """Median time to open a file and read its first 4 KiB."""
+        """Return the median time to open a file and read its first 4 KiB."""
         return median(self.first_s) if self.first_s else None
 
 
@@ -113,7 +113,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _read(path: str, until: float) -> tuple[int, float, float]:
-    """Bytes read, seconds it took, and seconds to the first ones."""
+    """Return bytes read, the seconds it took, and the seconds to the first ones."""
     began = time.perf_counter()
     with _opened(path) as descriptor:
         count = len(os.read(descriptor, _FIRST_BYTES))
@@ -132,7 +132,7 @@ def _drop(path: str) -> None:
 
 
 def _cached_share(path: str) -> float | None:
-    """Share of the file's first 8 MiB in the page cache; None where the kernel does not say."""
+    """Return the cached share of the file's first 8 MiB; None where the kernel does not say."""
     found = page_cache.share_of(path, _MOST_BYTES)
     return None if found is None else found[0]
 

@@ -80,18 +80,18 @@ class SensorColumns:
             return cls(**{f.name: stored[f.name] for f in fields(cls) if f.name in stored})
 
     def peak_memory_bytes(self) -> int | None:
-        """Memory of the process tree at its highest; what processes share counts once or so."""
+        """Return the tree's memory at its highest; what processes share counts once or so."""
         return _whole(_most(self.memory_bytes))
 
     @property
     def memory_bytes(self) -> Columns:
-        """Proportional shares where they are known, else resident memory."""
+        """Return proportional shares where they are known, else resident memory."""
         return np.where(np.isnan(self.pss_bytes), self.rss_bytes, self.pss_bytes)
 
     def statistics(
         self, begin_ns: int, end_ns: int, main_pid: int | None = None
     ) -> SensorStatistics:
-        """Summary of the time between two stamps, or of what of it was sampled.
+        """Return a summary of the time between two stamps, or of what of it was sampled.
 
         Args:
             main_pid: the training process, by its pid as it sees it; None: the launch's first.
@@ -174,7 +174,7 @@ class _Window:
         }
 
     def _rate(self, t_ns: NDArray[np.int64], cumulative: Columns) -> float | None:
-        """Increase per second inside the window, between its ends or the outermost samples."""
+        """Return the increase per second in the window, or between the outermost samples."""
         valid = ~np.isnan(cumulative)
         t, values = t_ns[valid], cumulative[valid]
         if len(t) < 2:
@@ -189,7 +189,7 @@ class _Window:
         return self._rate(self.columns.process_t_ns, cumulative)
 
     def _workers_queued(self) -> float | None:
-        """None where there are no other processes, or the system does not count it."""
+        """Return None where there are no other processes, or the system does not count it."""
         queued = self.columns.process_queued_s
         workers = [at for at in range(queued.shape[1]) if at != self.main]
         rates = [self._process_rate(queued[:, at]) for at in workers]
@@ -215,7 +215,7 @@ class _Window:
 
 
 def _steady_growth(t: Columns, values: Columns) -> float:
-    """Growth a second of the least of each quarter; 0 where one does not rise like the others.
+    """Return growth a second of the least of each quarter; 0 where one rises unlike the others.
 
     One evaluation of larger batches, or an allocator that warms up, has a slope as well; a cache
     that fills in one quarter hides no leak in the others.
@@ -245,7 +245,7 @@ def _others(cores: list[float], tree: float | None, own: float | None) -> float 
 
 
 def _across(values: Columns, combine: object) -> Columns:
-    """One value a sample out of one for each device; NaN where no device gave any."""
+    """Return one value a sample out of one for each device; NaN where no device gave any."""
     measured = ~np.isnan(values).all(axis=1) if values.size else np.zeros(len(values), dtype=bool)
     result = np.full(len(values), np.nan)
     if measured.any():
@@ -254,7 +254,7 @@ def _across(values: Columns, combine: object) -> Columns:
 
 
 def _throttle(bits: Columns) -> list[str]:
-    """Reasons seen, each with its share of the samples, e.g. "power cap 35 %"."""
+    """Return reasons, each with its share of the samples, e.g. "power cap 35 %"."""
     measured = bits[~np.isnan(bits)].astype(np.int64)
     if not len(measured):
         return []

@@ -22,7 +22,7 @@ class Curve:
 
 
 def sensor_curves(columns: SensorColumns) -> list[Curve]:
-    """The curves that were measured, of the whole launch; none where its wall time is unknown.
+    """Return the whole launch's curves that were measured; [] where its wall time is unknown.
 
     `utilization/program_cpus` counts CPUs, the other `utilization/...` are 0 to 1, of the usable
     CPUs or of one GPU; `memory/...` is GB (1e9 bytes). GPUs are those that the program computes

@@ -130,7 +130,7 @@ class Sensors:
         samples.pcie.append(self._pcie(gpus) if gpus and with_pcie else (math.nan, math.nan))
 
     def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> float:
-        """Notes the devices of the program; how many other processes compute on some device."""
+        """Note the program's devices; return how many other processes compute on some device."""
         strangers, known = 0, False
         for index, device in enumerate(gpus.devices):
             pids = gpus.processes(device)
@@ -143,7 +143,7 @@ class Sensors:
         return float(strangers) if known else math.nan
 
     def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float]:
-        """Traffic of one of the program's devices; it takes too long to ask every one."""
+        """Return traffic of one of the program's devices; it takes too long to ask every one."""
         devices = sorted(self._samples.ours) or list(range(len(gpus.devices)))
         traffic = gpus.pcie_bytes_per_s(gpus.devices[devices[0]]) if devices else None
         return traffic or (math.nan, math.nan)

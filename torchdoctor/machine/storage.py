@@ -52,13 +52,13 @@ class _Read:
 
 
 def waits_for_input(steps: StepStatistics) -> bool:
-    """Whether the step takes long enough over its input that storage may have to do with it."""
+    """Return whether the step waits so long for input that storage may have to do with it."""
     waits_s = steps.data_wait_s + steps.loader_start_s + steps.before_forward_s
     return waits_s >= _WAITS * steps.mean_s
 
 
 def storage_facts(channel: Path, run_folder: Path) -> StorageFacts | None:
-    """What the launch of this channel read in its training loop; None: nothing was seen.
+    """Return what the launch of this channel read in its training loop; None: nothing.
 
     Args:
         channel: with `files-<pid>.log`.
@@ -163,7 +163,7 @@ def _path(row: str) -> str:
 
 
 def _most_often(rows: list[str]) -> Location | None:
-    """The user's line that most of the rows name behind their path."""
+    """Return the user's line that most of the rows name behind their path."""
     lines = Counter(row.partition("\0")[2] for row in rows)
     lines.pop("", None)
     if not lines:
@@ -190,7 +190,7 @@ def _tables(rows: list[list[str]]) -> list[TableReads]:
 
 
 def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:
-    """Files opened by the loader, or kept open; where no loader reads, by the training loop."""
+    """Return files that the loader (or, without one, the training loop) opened or kept open."""
     by_loader = any(read.phases[phase] for read in reads.values() for phase in _IN_LOOP)
     wanted = [*_IN_LOOP, file_reads.HELD]
     if not by_loader:
@@ -266,7 +266,7 @@ def _mount_reads(mount: Mount, reads: dict[str, _Read], *, measured: bool) -> Mo
 
 
 def _cached(looked_at: Sequence[_Read]) -> float | None:
-    """Share of the bytes of these files that was in the page cache before they were read."""
+    """Return the share of these files' bytes in the page cache before they were read."""
     size = sum(read.size for read in looked_at)
     return sum(read.size * (read.cached or 0.0) for read in looked_at) / size if size else None
 
@@ -283,7 +283,7 @@ def _speeds(speed: ReadSpeed, mean_bytes: float) -> dict[str, float | None]:
 
 
 def _places(run_folder: Path, mounts: Sequence[Mount]) -> list[StagingPlace]:
-    """Memory and the run folder's disk, with their room."""
+    """Return memory and the run folder's disk, with their room."""
     places = []
     available = psutil.virtual_memory().available
     if _SHARED_MEMORY.is_dir():

@@ -12,21 +12,21 @@ _NO_LIMIT = 1 << 60  # cgroup v1 writes a huge number where there is none
 
 
 def affinity() -> list[int]:
-    """Numbers of the logical CPUs that this process may run on."""
+    """Return numbers of the logical CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def usable_cpus() -> float:
-    """CPUs that may be used: the smaller of affinity and cgroup quota; at least a tenth."""
+    """Return the smaller of affinity and cgroup quota, at least a tenth of a CPU."""
     quota = cpu_quota()
     count = float(len(affinity()))
     return count if quota is None else max(0.1, min(count, quota))
 
 
 def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | None:
-    """CPUs that the tightest cgroup around us allows; None: no limit.
+    """Return the CPUs that the tightest cgroup around us allows; None: no limit.
 
     Args:
         root: where the cgroup file systems are mounted.
@@ -47,7 +47,7 @@ def cpu_quota(root: Path = CGROUPS, membership: str | None = None) -> float | No
 
 
 def memory_limit_bytes(root: Path = CGROUPS, membership: str | None = None) -> int | None:
-    """Memory that the tightest cgroup around us allows; None: no limit."""
+    """Return the memory that the tightest cgroup around us allows; None: no limit."""
     limits: list[int] = []
     for folder in _folders("memory", root, membership):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -57,7 +57,7 @@ def memory_limit_bytes(root: Path = CGROUPS, membership: str | None = None) -> i
 
 
 def _folders(controller: str, root: Path, membership: str | None) -> Iterator[Path]:
-    """Folders of our cgroup and of all above it, for version 2 and for one version 1 controller.
+    """Yield folders of our cgroup and of all above, for version 2 and one version 1 controller.
 
     Inside a container the path of /proc/self/cgroup may not exist below the mount: then the
     mount itself is our cgroup.

@@ -6,11 +6,11 @@ from . import places
 
 
 def of(value):
-    """The lines that led here and what `value` is called there.
+    """Return the lines that led here and what `value` is called there.
 
     Returns:
         (call, holder, depth): the innermost line of the user's code and the outermost one that has
-        a name for the value, as `records.Binding` or None, and the number of user's frames above
+        a name for the value, as `words.Binding` or None, and the number of user's frames above
         the holder's.
     """
     frame = places.users_frame(sys._getframe(1))
@@ -31,7 +31,7 @@ def _binding(frame, value):
 
 
 def name_of(frame, value):
-    """What a frame calls a value: a local, an attribute of one, or a global; None: nothing."""
+    """Return what a frame calls a value: a local, an attribute of one, or a global; or None."""
     # Attributes before globals: `co_names` holds both, and `self.net` may be a global's value too.
     for find in (_local, _attribute, _global):
         name = find(frame, value)

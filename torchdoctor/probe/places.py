@@ -13,7 +13,7 @@ _verdicts: dict = {}
 
 
 def is_users(filename):
-    """Whether a code object's file is the user's: no library's, Python's, or torchdoctor's."""
+    """Return whether a code's file is the user's: no library's, Python's, or torchdoctor's."""
     verdict = _verdicts.get(filename)
     if verdict is None:
         path = os.path.realpath(filename) if filename else ""
@@ -33,12 +33,12 @@ def is_users(filename):
 
 
 def is_probes(filename):
-    """Whether a code object's file is one of the probe's own."""
+    """Return whether a code object's file is one of the probe's own."""
     return filename.startswith(_PROBE)
 
 
 def of_frame(frame):
-    """The frame as `records.Location`."""
+    """Return the frame as `words.Location`."""
     return {
         "file": os.path.abspath(frame.f_code.co_filename),
         "line": frame.f_lineno or frame.f_code.co_firstlineno,
@@ -47,12 +47,12 @@ def of_frame(frame):
 
 
 def of_line(filename, line, function):
-    """A line of a code object's file as `records.Location`."""
+    """Return a line of a code object's file as `words.Location`."""
     return {"file": os.path.abspath(filename), "line": line, "function": function}
 
 
 def users_frame(frame):
-    """The innermost frame of the user's own code at or above `frame`; None where there is none."""
+    """Return the innermost frame of the user's own code at or above `frame`, or None."""
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             return frame
@@ -67,7 +67,7 @@ def here():
 
 
 def made_here(made):
-    """The same of a constructor's call, with the package that makes the object, called from there.
+    """Return the user's line that made an object, and the package that made it, called from there.
 
     The innermost frames are the object's own constructors, and what libraries wrap around them.
     Looking at what a frame's names hold keeps it alive, up to Python 3.12: a library's workers.
@@ -93,7 +93,7 @@ def _constructors(cls):
 
 
 def _package(filename):
-    """The top package that an installed file belongs to, but torch; None: it is not installed."""
+    """Return the top package that an installed file belongs to, but torch; else None."""
     for folder in ("site-packages", "dist-packages"):
         _, installed, rest = filename.replace(os.sep, "/").rpartition("/%s/" % folder)
         name = rest.split("/")[0].removesuffix(".py")

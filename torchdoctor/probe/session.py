@@ -90,7 +90,7 @@ class Session:
         return self.loaders
 
     def all_programs(self):
-        """Every fix of the plan, switched on or not; those of `arms` in their order."""
+        """Return every fix of the plan, switched on or not; those of `arms` in their order."""
         return [*(p for arm in self.arms for p in arm)] if self.arms else self.programs
 
     def tell(self, event, *args):
@@ -108,7 +108,7 @@ class Session:
         return None
 
     def after_fork(self):
-        """A forked child logs to files of its own; a loader worker logs nothing."""
+        """Begin anew in a forked child: it logs to files of its own, a loader worker nothing."""
         self._start()
         self.log.restart(self.pid)
         for function in self.forget:
@@ -147,7 +147,7 @@ class Session:
             self._write(function)
 
     def hide_frames(self, error):
-        """An exception passes through a wrapper of ours, which goes on with a bare `raise`.
+        """Take our frame out of an exception that passes through a wrapper of ours.
 
         That adds no frame of its own again, except on Python 3.10, so logged tracebacks are clean
         too; on 3.10 only what the default hook prints is.
@@ -160,19 +160,19 @@ class Session:
         tracebacks.install()
 
     def is_loader_worker(self):
-        """Whether this process is a DataLoader's worker, forked or spawned."""
+        """Return whether this process is a DataLoader's worker, forked or spawned."""
         worker = sys.modules.get("torch.utils.data._utils.worker")
         return worker is not None and getattr(worker, "_worker_info", None) is not None
 
     def first_batch(self):
-        """At the first training batch: the user's set-up is done, switches may be overruled."""
+        """Let fixes overrule switches: at the first training batch the user's set-up is done."""
         if self.first_batch_done:
             return
         self.first_batch_done = True
         self.tell("first batch")
 
     def learning(self, now_ns):
-        """A backward or an optimizer step has ended; now and then a good moment to flush.
+        """Note that a backward or optimizer step has ended; now and then a good moment to flush.
 
         `now_ns`: of `perf_counter_ns`; the caller has just asked the clock.
         """
@@ -181,7 +181,7 @@ class Session:
             self.learning_due()
 
     def learning_due(self):
-        """At the first backward or step, and then when facts are due."""
+        """Write facts at the first backward or step, and then when they are due."""
         if self.first_step_s is None:
             self._flush_when_child_ends()
             for function in self.when_learning:
@@ -199,12 +199,12 @@ class Session:
             util.Finalize(None, self.at_exit, exitpriority=0)
 
     def _flush_due(self):
-        """Four times a second: events only, so that a kill loses little."""
+        """Write events only, four times a second, so that a kill loses little."""
         if self._may_write():
             self._write(self.log.flush)
 
     def _write(self, function):
-        """A full disk or a folder that vanished costs what was logged, never the program."""
+        """Call a function; a full disk costs what was logged, never the program."""
         try:
             function()
         except Exception as error:
@@ -240,7 +240,7 @@ class Session:
             self.fail("write_facts", error)
 
     def at_exit(self):
-        """A program that ends by itself loses nothing."""
+        """Write what is left: a program that ends by itself loses nothing."""
         if os.getpid() == self.pid and self.on and (self.learned or self.batches):
             try:
                 self.window.at_exit()
@@ -268,5 +268,5 @@ _STARTED_UNIX_S = time.time()
 
 
 def seconds_since_start():
-    """Seconds since the probe was loaded, which is when torch was imported."""
+    """Return seconds since the probe was loaded, which is when torch was imported."""
     return time.perf_counter() - _STARTED_S

@@ -77,7 +77,7 @@ def _load_probe(torch):
 
 
 def _say(error):
-    """A failing probe never stops the program; it is reported in a file."""
+    """Report a failing probe in a file; it never stops the program."""
     try:
         import json
         import traceback
@@ -92,7 +92,7 @@ def _say(error):
 
 
 def _redirect_writes():
-    """The fallback sandbox must be in place before the program's first write."""
+    """Install the fallback sandbox, before the program's first write."""
     with open(os.environ["TORCHDOCTOR_PLAN"], encoding="utf-8") as file:
         plan_text = file.read()
     if '"redirect": null' in plan_text or '"redirect"' not in plan_text:

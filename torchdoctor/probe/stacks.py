@@ -134,14 +134,14 @@ def stack_of(thread):
 
 
 def _collect_again():
-    """Also in a process that the program forked meanwhile: a loader's worker, say."""
+    """Collect garbage again, also in a process that the program forked meanwhile."""
     if _paused[0]:
         _paused[0] = False
         gc.enable()
 
 
 def _function(frames):
-    """The function that the first frame is of; for a comprehension the one that it stands in."""
+    """Return the first frame's function; for a comprehension the one that it stands in."""
     file, name = frames[0].f_code.co_filename, frames[0].f_code.co_name
     for outer in frames:
         if outer.f_code.co_filename != file:

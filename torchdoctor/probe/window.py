@@ -53,7 +53,7 @@ class Window:
         self._plain_until, self._plain_ns = 0, 0
 
     def event(self, kind, ident):
-        """One event that may be a boundary; called by the hooks before they log what begins."""
+        """Take in an event that may be a boundary; hooks call this before they log what begins."""
         if kind != self.kind or (ident != self.ident and kind in ("loader", "optimizer")):
             return
         session = self._session
@@ -104,7 +104,7 @@ class Window:
             self._go_plainly()
 
     def _go_plainly(self):
-        """A program that has used no device by now is taken for one that will not."""
+        """Only mark boundaries: a program that has used no device by now will not."""
         self._plain_until = self._first + self._steps
         if self._most_s is None:
             self._plain_ns = math.inf
@@ -200,7 +200,7 @@ class Window:
         self._profiler.start()
 
     def at_exit(self):
-        """The program ends within the profiler window: what was recorded of it is kept.
+        """Keep what was recorded where the program ends within the profiler window.
 
         A profiler that still runs when the interpreter is torn down crashes the process.
         """

@@ -48,7 +48,7 @@ class AnsweredCalls:
         self._wanted.append((owner, name, describe))
 
     def start(self):
-        """From here on; the first call at each place is made as ever."""
+        """Answer calls from here on; the first call at each place is made as ever."""
         if self._before:
             return
         self._forget()
@@ -61,7 +61,7 @@ class AnsweredCalls:
             setattr(owner, name, self._wrapper(old, name, describe))
 
     def stop(self):
-        """As it was."""
+        """Put back what was there before."""
         while self._before:
             owner, name, value, had = self._before.pop()
             if had:
@@ -71,7 +71,7 @@ class AnsweredCalls:
         self._forget()
 
     def next_iteration(self):
-        """The numbers of the calls begin again; whether they are answered is told in time."""
+        """Count the calls anew; soon refuse where too few of them are answered."""
         self._counts.clear()
         self._iterations += not self._first
         self._first = False

@@ -49,7 +49,7 @@ class GradientScaling:
         hooks.register_optimizer_step_post_hook(self._after_step)
 
     def follow(self, module):
-        """A root module whose parameters' gradients are to be unscaled."""
+        """Unscale the gradients of a root module's parameters too."""
         self._roots.add(module)
 
     def _refuse_another(self, old):
@@ -77,7 +77,7 @@ class GradientScaling:
         return backward
 
     def _begin(self, tensors, args, kwargs):
-        """The tensors times the scale; None where this pass is left alone."""
+        """Return the tensors times the scale; None where this pass is left alone."""
         program = self._program
         if not program.usable or self._scaled is not None:
             return None
@@ -120,7 +120,7 @@ class GradientScaling:
         return [_values(p.grad) for p in self._parameters if p.grad is not None]
 
     def _parameters_now(self):
-        """Of all optimizers and of the root modules that were called, each once."""
+        """Return the parameters of all optimizers and of called root modules, each once."""
         optimizers, roots = self._program.optimizers(), list(self._roots)
         known = [(id(o), sum(len(g["params"]) for g in o.param_groups)) for o in optimizers]
         known.append(len(roots))
@@ -167,7 +167,7 @@ class GradientScaling:
         self._restore()
 
     def _restore(self):
-        """The program may look at the gradients that were kept from the step."""
+        """Put back the gradients kept from the step: the program may look at them."""
         for parameter, gradient in self._held:
             if parameter.grad is None:
                 parameter.grad = gradient

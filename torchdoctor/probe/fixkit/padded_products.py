@@ -55,7 +55,7 @@ class PaddedProducts:
         self._wanted = [(*key, calls[key] / max(steps, 1)) for key in ranked]
 
     def measure(self):
-        """Time those that take most; what cannot be timed is left out."""
+        """Time the products that take most; leave out what cannot be timed."""
         torch = self._torch
         device = "cuda" if torch.cuda.is_initialized() else "cpu"
         began = time.perf_counter()
@@ -85,7 +85,7 @@ class PaddedProducts:
         return (_BYTES_AMPERE if ampere else _BYTES_GPU) // _DTYPES[dtype][1]
 
     def _compare(self, operator, sizes, padded, dtype, device):
-        """Time of the one over time of the other in each round, and seconds of the first.
+        """Return time of the one over time of the other in each round, and seconds of the first.
 
         No round where one call takes too long for this.
         """
@@ -125,7 +125,7 @@ class PaddedProducts:
         return lambda: torch.matmul(left, right)
 
     def _time(self, call, number, device):
-        """Seconds of `number` calls."""
+        """Return the seconds of `number` calls."""
         if device == "cpu":
             began = time.perf_counter()
             for _ in range(number):

@@ -1,6 +1,14 @@
-"""What else of the probe a fix may use, each part loaded when it is asked for."""
+"""The parts of the probe that a fix may use beside the hooks of `Program`."""
 
 import os
+
+from ..hooks import library_reads
+from ..hooks.compile_log import CompileLog
+from ..measure import nested
+from ..redirect import read_redirect
+from .gradient_scaling import GradientScaling
+from .replayed import Replayed
+from .sample_cache import SampleCache
 
 
 class ProbeAccess:
@@ -8,55 +16,41 @@ class ProbeAccess:
 
     def redirect_reads(self, function):
         """function(path: str) -> the file to read instead of that absolute path, or None."""
-        from ..redirect import read_redirect
-
         read_redirect.add(self, function)
 
     def shared_folder(self, name):
-        """A folder for files that all processes of the launch use; removed with the launch."""
+        """Return a folder that all processes of the launch share; it is removed with the launch."""
         folder = os.path.join(self.folder, "staged", name)
         os.makedirs(folder, exist_ok=True)
         return folder
 
     def remote_protocol(self, filesystem):
-        """ "s3", "https" of an fsspec file system; None for one whose files are local."""
-        from ..hooks import library_reads
-
+        """Return "s3", "https" of an fsspec file system; None for one whose files are local."""
         protocol = library_reads.protocol_of(filesystem)
         return None if protocol in library_reads.LOCAL_PROTOCOLS else protocol
 
     def innermost(self, dataset):
-        """The data set within torch's Subset and the like."""
-        from ..measure import nested
-
+        """Return the data set within torch's Subset and the like."""
         return nested.innermost(dataset, self.torch)
 
     def sample_cache(self, limit_bytes, on_use, on_off):
-        """A `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
-        from . import sample_cache
-
-        return sample_cache.SampleCache(self.torch, limit_bytes, on_use, on_off)
+        """Return a `SampleCache`: on_use() when it answers, on_off(reason) when it may not."""
+        return SampleCache(self.torch, limit_bytes, on_use, on_off)
 
     def gradient_scaling(self):
-        """A `GradientScaling`: float16 gradients that neither underflow nor show their scale."""
-        from . import gradient_scaling
-
-        return gradient_scaling.GradientScaling(self.torch, self)
+        """Return a `GradientScaling`: float16 gradients neither underflow nor show their scale."""
+        return GradientScaling(self.torch, self)
 
     def replayed(self, batch):
-        """A `Replayed`: a batch that is handed out more than once."""
-        from . import replayed
-
-        return replayed.Replayed(self.torch, batch)
+        """Return a `Replayed`: a batch that is handed out more than once."""
+        return Replayed(self.torch, batch)
 
     def compile_log(self):
-        """A `CompileLog`: what torch.compile says of its own work from here on."""
-        from ..hooks import compile_log
-
-        return compile_log.CompileLog(self.torch)
+        """Return a `CompileLog`: what torch.compile says of its own work from here on."""
+        return CompileLog(self.torch)
 
     def read_before(self):
-        """Files that the loop of the observed launch read, in that order; [] where none is known.
+        """Return the files that the loop of the observed launch read, in that order; [] if unknown.
 
         Absolute paths; those that only a later launch will read are not among them.
         """

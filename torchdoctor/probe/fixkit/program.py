@@ -86,7 +86,7 @@ class Program(ProbeAccess):
         self._at("undo model", undo)
 
     def before_forward(self, function):
-        """function(module, args, kwargs) -> (args, kwargs) at outermost root-module calls."""
+        """Call function(module, args, kwargs) -> (args, kwargs) at outermost root-module calls."""
         self._at("arguments", function)
 
     def around_forward(self, make_context, until="forward"):
@@ -108,7 +108,7 @@ class Program(ProbeAccess):
         self._at("fetched", keep)
 
     def give_back(self, ident, batch):
-        """A batch that was fetched and not trained with: the loader's next one when it is off."""
+        """Keep a batch that was not trained with: the loader's next one when the fix is off."""
         self.given_back.append((ident, batch))
 
     def around_model(self, answer, keep):
@@ -140,7 +140,7 @@ class Program(ProbeAccess):
         self._at("end", function)
 
     def restore_training(self):
-        """When it is switched off, put the training's state back to what it was before."""
+        """Put the training's state back to what it was before, when the fix is switched off."""
         kept = []
 
         def keep():
@@ -158,7 +158,7 @@ class Program(ProbeAccess):
         self.at_first_batch(keep, put_back)
 
     def answered_calls(self):
-        """An `AnsweredCalls` that is on while this is."""
+        """Return an `AnsweredCalls` that is on while this is."""
         calls = answered_calls.AnsweredCalls(self)
         self.at_first_batch(calls.start, calls.stop)
         self.each_iteration(calls.next_iteration)
@@ -221,7 +221,7 @@ class Program(ProbeAccess):
 
     @property
     def usable(self):
-        """Whether it was neither refused nor failed."""
+        """Return whether it was neither refused nor failed."""
         return self.state in ("pending", "applied")
 
     def switch_on(self, modules):
@@ -249,13 +249,13 @@ class Program(ProbeAccess):
         self.on = False
 
     def applied(self, **details):
-        """The fix took effect."""
+        """Note that the fix took effect."""
         self.details.update(details)
         if self.state == "pending":
             self.state, self.reason = "applied", None  # the reason was why it was pending
 
     def set_reason(self, text):
-        """Why the fix is in the state that it is in."""
+        """Set why the fix is in the state that it is in."""
         self.reason = text
 
     def is_settled(self):
@@ -286,5 +286,5 @@ class Program(ProbeAccess):
         return None
 
     def facts(self):
-        """The fix's state as `records.AppliedFix`."""
+        """Return the fix's state as `words.AppliedFix`."""
         return {name: getattr(self, name) for name in ("fix", "state", "reason", "details")}

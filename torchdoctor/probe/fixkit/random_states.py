@@ -13,7 +13,7 @@ _MOST_ITEMS = 64  # of each list or dictionary
 
 
 def global_states(torch: Any) -> tuple[Any, ...]:
-    """Of `random`, of NumPy's legacy generator (None: not imported) and of torch on the CPU."""
+    """Return the states of `random`, NumPy (None: not imported) and torch on the CPU."""
     numpy = sys.modules.get("numpy")
     state = numpy.random.get_state() if numpy is not None else None
     return random.getstate(), state, torch.get_rng_state()
@@ -28,7 +28,7 @@ def restore(torch: Any, states: tuple[Any, ...]) -> None:
 
 
 def same_states(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-    """Whether nothing was drawn between two calls of `global_states`."""
+    """Return whether nothing was drawn between two calls of `global_states`."""
     same = before[0] == after[0] and bool(before[2].equal(after[2]))
     if not same or before[1] is None or after[1] is None:
         return same and before[1] is after[1]
@@ -72,7 +72,7 @@ def _held(value: Any) -> list[Any]:
 
 
 def generator_state(generator: Any) -> bytes:
-    """The state of one of `held_generators`, to be compared."""
+    """Return the state of one of `held_generators`, to be compared."""
     if hasattr(generator, "bit_generator"):
         return pickle.dumps(generator.bit_generator.state)
     if hasattr(generator, "getstate"):

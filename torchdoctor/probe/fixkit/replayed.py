@@ -32,16 +32,16 @@ class Replayed:
         self.shapes = [tuple(tensor.shape) for tensor in self.tensors]
 
     def is_changed(self):
-        """Whether the program wrote into one of its tensors."""
+        """Return whether the program wrote into one of its tensors."""
         now = [tensor._version for tensor in self.tensors]
         return now != self._versions
 
     def again(self):
-        """The batch: the same tensors in new containers."""
+        """Return the batch: the same tensors in new containers."""
         return self._rebuilt(self._batch, 0)
 
     def is_longer_than(self, other):
-        """By its first dimension alone; None: the shapes differ otherwise, or not at all."""
+        """Compare first dimensions alone; None: the shapes differ otherwise, or not at all."""
         if [shape[1:] for shape in self.shapes] != [shape[1:] for shape in other.shapes]:
             return None
         lengths = {(a[0], b[0]) for a, b in zip(self.shapes, other.shapes) if a}  # noqa: B905

@@ -35,18 +35,18 @@ class SampleCache:
         self.on = True
 
     def new_pass(self) -> None:
-        """An epoch begins: what is kept may have become wrong."""
+        """Note that an epoch begins: what is kept may have become wrong."""
         self._to_check = _CHECKED_EACH_PASS
 
     def makes_whole_batches(self, dataset: Any) -> bool:
-        """Whether a data set makes its samples by the batch, and not each by its index."""
+        """Return whether a data set makes its samples by the batch, and not each by its index."""
         parts = parts_of(dataset, self._torch)
         if parts is not None:
             return any(map(self.makes_whole_batches, parts))
         return hasattr(dataset, "__getitems__")
 
     def get(self, dataset: Any, index: Any) -> Any:
-        """The sample of an index."""
+        """Return the sample of an index."""
         if not self.on or type(index) not in (int, str):
             return dataset[index]
         if index in self._samples:
@@ -114,7 +114,7 @@ class SampleCache:
         return int(getattr(sample, "nbytes", 0)) + sys.getsizeof(sample)
 
     def _copy(self, sample: Any) -> Any:
-        """A copy that shares nothing that could be changed; NotKeptError for an unknown type."""
+        """Return a copy that shares nothing mutable; raise NotKeptError for an unknown type."""
         kind = type(sample)
         if kind in SCALARS or _is_numpy(sample, "generic"):
             return sample
@@ -139,7 +139,7 @@ class SampleCache:
         )
 
     def _equal(self, kept: Any, sample: Any) -> bool:
-        """Whether two samples are the same, byte by byte."""
+        """Return whether two samples are the same, byte by byte."""
         if type(kept) is not type(sample):
             return False
         if type(kept) is self._torch.Tensor:

@@ -19,7 +19,7 @@ _MOST_WAITS = 4, 20  # iterations that are waited for: times the queue's length,
 
 
 def add(program, function):
-    """What `Program.before_loader` promises, for a fix that is switched in a running program."""
+    """Do what `Program.before_loader` promises, for a fix that is switched in a running program."""
     if program.second_loader is None:
         program.second_loader = SecondLoader(program)
     program.second_loader.functions.append(function)
@@ -69,7 +69,7 @@ class SecondLoader:
         self._off_s = time.perf_counter()
 
     def learns(self):
-        """A backward or an optimizer step."""
+        """Note a backward or an optimizer step."""
         self._learned = True
 
     def _make(self):
@@ -148,7 +148,7 @@ class SecondLoader:
         return batches
 
     def keep(self, ident, batch):
-        """A batch was fetched as ever."""
+        """Note that a batch was fetched as ever."""
         self._elsewhere = True
 
     def _next(self, endless):
@@ -170,7 +170,7 @@ class SecondLoader:
             random_states.restore(self._program.torch, states)
 
     def is_settled(self):
-        """Whether a block may begin: its stock is used up while it is on, and full while not."""
+        """Return whether a block may begin: its stock is used up while on, and full while not."""
         if self._iterator is None:
             return True
         if self._program.on:
@@ -185,7 +185,7 @@ class SecondLoader:
         return self._is_full()
 
     def _is_full(self):
-        """Whether its workers rest: all that they were asked for lies ready."""
+        """Return whether its workers rest: all that they were asked for lies ready."""
         iterator = self._iterator
         if not self._stock:
             return True

@@ -6,7 +6,7 @@ _CGROUP = "/sys/fs/cgroup"
 
 
 def lacking(workers, ready_bytes):
-    """Why so many more workers may need more memory than there is, as a sentence; None: they fit.
+    """Return why more workers may need more memory than there is, as a sentence; None: they fit.
 
     Args:
         workers: each may write to all that this process has in memory, and so get a copy of it.
@@ -40,7 +40,7 @@ def _own_bytes():
 
 
 def _field(path, name):
-    """A figure of a file that says "name:  1234 kB", in bytes."""
+    """Return a figure of a file that says "name:  1234 kB", in bytes."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             for line in file:
@@ -52,7 +52,7 @@ def _field(path, name):
 
 
 def _left_of_container():
-    """Of a container's own control group (version 2)."""
+    """Return what is left of a container's own control group (version 2)."""
     try:
         with open(os.path.join(_CGROUP, "memory.max"), encoding="ascii") as file:
             limit = int(file.read())  # "max": there is none

@@ -54,7 +54,7 @@ class Switching:
         self._began_s = self._block_began_s = None
 
     def boundary(self, number):
-        """An iteration begins.
+        """Note that an iteration begins.
 
         Returns:
             True once no block is to come; everything is switched off then.
@@ -87,7 +87,7 @@ class Switching:
         return False
 
     def _is_usable(self):
-        """Whether what is on neither refused nor failed since it was switched on."""
+        """Return whether what is on neither refused nor failed since it was switched on."""
         return self._now == BASELINE or all(
             program.usable for program in self._session.arms[self._now - 1]
         )
@@ -99,7 +99,7 @@ class Switching:
         return all([enough, *settled, self._are_own_batches_used_up()])
 
     def _are_own_batches_used_up(self):
-        """Those that the program's own workers made while batches came from elsewhere."""
+        """Ask for those that the program's own workers made while batches came from elsewhere."""
         ready = None if self._own is None else ready_in(self._own_iterator())
         if ready is None or self._own.are_used_up(ready[0]):
             self._own = None
@@ -197,7 +197,7 @@ class Switching:
         return True
 
     def _answers_fetches(self):
-        """Whether what was on until now handed out batches in place of the program's loader."""
+        """Return whether what was on handed out batches in place of the program's loader."""
         before = self._session.arms[self._now - 1] if self._now != BASELINE else ()
         return any("fetch" in program.functions for program in before)
 

@@ -49,7 +49,7 @@ class TrainingState:
         self._seen = {}
 
     def put_back(self):
-        """Everything as it was."""
+        """Put everything back as it was."""
         for back in self._back:
             back()
         for parameter, gradient, back in self._gradients:
@@ -57,7 +57,7 @@ class TrainingState:
             parameter.grad = gradient
 
     def _kept(self, value):
-        """A function that gives the value back as it is now."""
+        """Return a function that gives the value back as it is now."""
         torch = self._torch
         if isinstance(value, torch.Tensor):
             if id(value) not in self._seen:
@@ -101,7 +101,7 @@ class TrainingState:
 
 
 def lacking(torch, modules, optimizers):
-    """Why a copy of it may leave a training step too little memory, as a sentence; None: it fits.
+    """Return why a copy may leave a training step too little memory, as a sentence; None: it fits.
 
     On a GPU the step needs again what it took at most until now, this state included.
     """
@@ -119,10 +119,7 @@ def lacking(torch, modules, optimizers):
         if free is not None and size > free:
             return (
                 "A copy of the training's state takes %.1f GB, and beside a step %.1f are free."
-                % (
-                    size / 1e9,
-                    max(free, 0) / 1e9,
-                )
+                % (size / 1e9, max(free, 0) / 1e9)
             )
     return None
 

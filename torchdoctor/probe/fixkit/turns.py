@@ -40,7 +40,7 @@ class Turns:
         self._block_began_s = None
 
     def boundary(self, number):
-        """An iteration begins; returns once it may."""
+        """Note that an iteration begins; return once it may."""
         log = self._session.log
         if self._turn < 0:
             self._wait_for_turn()

@@ -74,7 +74,7 @@ class DoubleCalls:
 
 
 def install(session):
-    """In the observing launch alone, where no fix looks at who calls it."""
+    """Note calls in the observing launch alone, where no fix looks at who calls it."""
     if session.plan.get("purpose") != "observe" or session.plan.get("fixes"):
         return
     calls = DoubleCalls(session)

@@ -23,21 +23,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _CODE = (".py", ".pyc", ".so", ".pyi", ".pth")
 # Libraries that open files in C or C++, where no audit event tells of it.
 _C_READERS = (
-    "cv2",
-    "h5py",
-    "lmdb",
-    "netCDF4",
-    "pyarrow",
-    "rasterio",
-    "tables",
-    "torchvision.io",
-    "torchcodec",
-    "turbojpeg",
-    "nvidia.dali",
-    "decord",
-    "av",
-    "soundfile",
-    "tensorflow",
+    *("cv2", "h5py", "lmdb", "netCDF4", "pyarrow", "rasterio", "tables", "torchvision.io"),
+    *("torchcodec", "turbojpeg", "nvidia.dali", "decord", "av", "soundfile", "tensorflow"),
 )
 _SYSTEM = ("/proc/", "/sys/", "/etc/", "/usr/", "/lib/", "/lib64/", "/run/", "/var/lib/")
 _IN_LOADER = frozenset((step_log.FETCH_BEGIN, step_log.LOADER_START_BEGIN))
@@ -55,12 +42,12 @@ class FileReads:
         self.forget()
 
     def forget(self):
-        """A forked child writes a file of its own."""
+        """Begin anew: a forked child writes a file of its own."""
         self._file, self._rows, self._held, self._opened = None, 0, set(), set()
         self._lots = random.Random(0)
 
     def hook(self, event, args):
-        """For `sys.addaudithook`: it may never raise, that would forbid what it hears of."""
+        """Hear audit events; never raise, which would forbid what was heard of."""
         if event != "open" or self._busy:
             return
         self._busy = True
@@ -79,7 +66,7 @@ class FileReads:
             self._busy = False
 
     def facts(self):
-        """Nothing for the process facts: a moment to note what is kept open, and who reads in C."""
+        """Return {}: a moment to note what is kept open, and who reads in C."""
         session = self._session
         if not session.learned:
             return {}
@@ -125,7 +112,7 @@ class FileReads:
         )
 
     def phase(self):
-        """The letter of what the program does now."""
+        """Return the letter of what the program does now."""
         session = self._session
         if session.is_loader_worker():
             return WORKER

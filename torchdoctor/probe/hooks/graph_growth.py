@@ -88,7 +88,7 @@ class Growth:
 
 
 def sequence_of(torch):
-    """The function that says how many operations this thread has recorded; None: not known."""
+    """Return the function that counts this thread's recorded operations; None: not known."""
     if ctypes is None:
         return None
     return getattr(torch._C._autograd, "_get_sequence_nr", None)

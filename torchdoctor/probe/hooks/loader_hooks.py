@@ -29,11 +29,11 @@ class Loaders:
         self.fingerprints = Fingerprints(session.plan.get("fingerprint_batches") or 0)
 
     def next_ident(self):
-        """The number that the next loader gets."""
+        """Return the number that the next loader gets."""
         return len(self.known)
 
     def made(self, loader, location):
-        """A new loader."""
+        """Note a new loader."""
         self._idents[loader] = len(self.known)
         known = loader_facts.Known(
             loader, location, self._session.torch, self._iterators, self._session.phases
@@ -41,13 +41,13 @@ class Loaders:
         self.known.append(known)
 
     def of(self, loader):
-        """Its number."""
+        """Return its number."""
         if loader not in self._idents:
             self.made(loader, None)
         return self._idents[loader]
 
     def started(self, iterator, ident):
-        """A new pass over a loader; its events carry loader and pass in one number."""
+        """Note a new pass over a loader; its events carry loader and pass in one number."""
         self._iterators += 1
         known = self.known[ident]
         known.began(iterator)
@@ -70,7 +70,7 @@ class Loaders:
             return None
 
     def resumed(self, loader):
-        """The iterator to go on with where answers ended the epoch before; None: a new one.
+        """Return the iterator to go on with where answers ended the epoch before; None: a new one.
 
         The program has not seen the rest of its pass. An evaluation gets a pass of its own.
         """
@@ -82,7 +82,7 @@ class Loaders:
         return iterator
 
     def fetched(self, known, batch, wall_s, on_cpu):
-        """One of the first batches has come; `on_cpu`: what `_on_cpu_s` grew by.
+        """Note one of the first batches; `on_cpu`: what `_on_cpu_s` grew by.
 
         Returns:
             Its samples; `UNKNOWN_SIZE` where it has no size.

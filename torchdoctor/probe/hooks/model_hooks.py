@@ -43,7 +43,7 @@ class Models:
         self._scan()
 
     def look_again(self):
-        """A backward without a forward before it: the next fold or phase trains a model of its own.
+        """Scan at a backward without a forward: the next fold or phase trains a model of its own.
 
         Where nothing is found twice, the program learns without calling a module.
         """
@@ -92,11 +92,11 @@ class Models:
         keep_from_dynamo(self._session.torch, cls.__call__.__code__)
 
     def alive(self):
-        """The root modules that still exist."""
+        """Return the root modules that still exist."""
         return [module for root in self.known if (module := root.module()) is not None]
 
     def root_of(self, module):
-        """The `_Root` of this very module, or None."""
+        """Return the `_Root` of this very module, or None."""
         ident = self._idents.get(id(module))
         if ident is None:
             return None
@@ -160,7 +160,7 @@ class _Root:
 
 
 def install(session):
-    """Nothing is hooked before the first batch; then the roots' classes are."""
+    """Make `session.models`; nothing is hooked before the first batch."""
     session.models = Models(session)
     session.registries.append(session.models)
 
@@ -277,7 +277,7 @@ class _Calls:
 
 
 def _autocast(torch):
-    """The function that says whether autocast is on."""
+    """Return the function that says whether autocast is on."""
     for_any = getattr(torch._C, "_is_any_autocast_enabled", None)
     return for_any or (lambda: torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu"))
 

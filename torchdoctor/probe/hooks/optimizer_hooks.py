@@ -20,13 +20,13 @@ class Optimizers:
         self.handle = None  # of a hook that is not needed for ever
 
     def made(self, optimizer, location):
-        """A new optimizer."""
+        """Note a new optimizer."""
         if optimizer not in self._idents:
             self._idents[optimizer] = len(self._known)
             self._known.append(_Known(optimizer, location))
 
     def ident(self, optimizer):
-        """Its number."""
+        """Return its number."""
         number = self._quick.get(id(optimizer))
         # An id is used again when its owner has gone.
         if number is not None and self._known[number].optimizer() is optimizer:
@@ -37,22 +37,22 @@ class Optimizers:
         return number
 
     def alive(self):
-        """The optimizers that still exist."""
+        """Return the optimizers that still exist."""
         return [alive for known in self._known if (alive := known.optimizer()) is not None]
 
     def begin(self, optimizer):
-        """step() begins."""
+        """Note that step() begins."""
         ident = self.ident(optimizer)
         self._known[ident].steps += 1
         self.open.append(ident)
         return ident
 
     def end(self, optimizer):
-        """step() ends."""
+        """Note that step() ends."""
         return self.open.pop() if self.open else self.ident(optimizer)
 
     def saw_backward(self):
-        """A backward ended; inside step(closure) it belongs to that optimizer."""
+        """Note that a backward ended; inside step(closure) it belongs to that optimizer."""
         if self.open:
             self._known[self.open[-1]].inside_backwards += 1
 

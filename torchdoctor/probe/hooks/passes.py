@@ -23,7 +23,7 @@ class Passes:
         self._seen = []
 
     def forward(self, root, module):
-        """A root is called in training mode, gradients on: the first since a backward counts."""
+        """Note a root's call in training mode, gradients on: the first since a backward counts."""
         if not self.on:
             return
         self._forwards += 1
@@ -36,7 +36,7 @@ class Passes:
         self._begun = {"model": root.ident, "name": name, "forward": lines}
 
     def backward(self):
-        """A backward pass begins."""
+        """Note that a backward pass begins."""
         begun, self._begun = self._begun, None
         self._backwards += 1
         self.on = self.on and self._backwards < _MOST_BACKWARDS
@@ -62,7 +62,7 @@ def _lines(frame):
 
 
 def _library(frame):
-    """The package that the user's code called, where a library makes the backward pass."""
+    """Return the package that the user's code called, where a library makes the backward pass."""
     library = None
     while frame is not None and not places.is_users(frame.f_code.co_filename):
         package = (frame.f_globals.get("__name__") or "").partition(".")[0]
@@ -74,7 +74,7 @@ def _library(frame):
 
 
 def _loop_began_anew(before, now):
-    """Whether control went back up: what was called last before got no backward."""
+    """Return whether control went back up: what was called last before got no backward."""
     if not before or not now or len(before) != len(now):
         return False
     same = all(before[0][key] == now[0][key] for key in ("file", "function"))
@@ -82,6 +82,6 @@ def _loop_began_anew(before, now):
 
 
 def install(session):
-    """Nothing is hooked: models and backward passes call."""
+    """Make `session.passes`: models and backward passes call it."""
     session.passes = Passes(session)
     session.registries.append(session.passes)

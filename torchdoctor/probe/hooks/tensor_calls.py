@@ -194,7 +194,7 @@ class TensorCalls:
             self._session.fail("tensor_calls", error)
 
     def _note_element(self, name, caller, piece, took):
-        """One turn of a loop: the call, and what the loop did since the last one of its line."""
+        """Note one turn of a loop: the call, and what the loop did since its line's last one."""
         began = perf_counter_ns() - took
         if piece is not None and piece.numel() > _SMALL_PIECE:
             return
@@ -263,7 +263,7 @@ class TensorCalls:
 
 
 def _alike(took):
-    """The sum of times of calls that do the same, of none more than a few times the median."""
+    """Sum times of calls that do the same, of none more than a few times the median."""
     usual = sorted(took)[len(took) // 2]
     return sum(min(call_ns, _INTERRUPTED * usual) for call_ns in took)
 
@@ -274,7 +274,7 @@ def _is_array(value):
 
 
 def _is_place(index):
-    """Whether an index names one place: a whole number, or several of them."""
+    """Return whether an index names one place: a whole number, or several of them."""
     if type(index) is tuple:
         return bool(index) and all(type(x) is int for x in index)
     return type(index) is int

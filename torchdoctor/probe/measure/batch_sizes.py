@@ -58,7 +58,7 @@ class BatchSizes:
         return samples if samples <= (self._asked or samples) else 0
 
     def _keep(self, leads):
-        """Those that were as long as each batch so far: of a graph, a tensor is so by chance."""
+        """Keep the leads that were as long as each batch: a graph's tensors are so by chance."""
         if self._leads is None:
             self._leads = leads
             return
@@ -89,7 +89,7 @@ def _keys(batch):
 
 
 def _leads(batch, samples, length):
-    """Of those whose `length` is that of the batch."""
+    """Return the leads whose `length` is that of the batch."""
     leads = [key for key in _keys(batch) if length(batch[key]) == samples > 0]
     if length is length_of_list and _is_list_of_samples(batch) and len(batch) == samples:
         leads.append(_ITSELF)
@@ -107,7 +107,7 @@ def _length_at(batch, lead):
 
 
 def _is_list_of_samples(batch):
-    """Whether its items are made alike: inputs and targets have other fields."""
+    """Return whether its items are made alike: inputs and targets have other fields."""
     if not isinstance(batch, (list, tuple)) or not batch:
         return False
     first = batch[0]
@@ -119,6 +119,6 @@ def _is_list_of_samples(batch):
 
 
 def _lists_of_one(batch):
-    """As `tuple(zip(*samples))` leaves a single sample."""
+    """Return whether it is what `tuple(zip(*samples))` leaves of a single sample."""
     listed = isinstance(batch, (list, tuple)) and len(batch) > 1
     return listed and all(length_of_list(item) == 1 for item in batch)

@@ -1,4 +1,4 @@
-"""Writes `process-<pid>.json`: `records.ProcessFacts` as plain data."""
+"""Writes `process-<pid>.json`: `words.ProcessFacts` as plain data."""
 
 import json
 import os
@@ -8,16 +8,8 @@ import time
 from ..step_log import EventLog
 
 _FRAMEWORKS = (
-    "transformers",
-    "lightning",
-    "pytorch_lightning",
-    "accelerate",
-    "ignite",
-    "fastai",
-    "timm",
-    "deepspeed",
-    "diffusers",
-    "torch_geometric",
+    *("transformers", "lightning", "pytorch_lightning", "accelerate", "ignite", "fastai"),
+    *("timm", "deepspeed", "diffusers", "torch_geometric"),
 )
 _CALIBRATION_EVENTS = 2000
 _INSTALLED = ("site-packages", "dist-packages")
@@ -37,7 +29,7 @@ def write(session):
 
 
 def collect(session):
-    """All facts of this process as a dictionary."""
+    """Return all facts of this process as a dictionary."""
     torch = session.torch
     initialized = torch.cuda.is_initialized()
     backend, world_size = _group(session)

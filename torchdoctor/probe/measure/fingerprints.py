@@ -8,7 +8,7 @@ _MOST_BYTES = 4096  # of each sample's row that is hashed
 
 
 def nested_bytes(batch):
-    """Bytes of a batch's tensors."""
+    """Return the bytes of a batch's tensors."""
     return sum(leaf.numel() * leaf.element_size() for leaf in tensors_of(batch))
 
 

@@ -1,4 +1,4 @@
-"""What is known of one DataLoader (`records.LoaderFacts`)."""
+"""What is known of one DataLoader (`words.LoaderFacts`)."""
 
 import inspect
 import multiprocessing
@@ -11,6 +11,10 @@ from .fingerprints import nested_bytes, shapes
 from .nested import innermost
 
 _MOST_SHAPES = 8
+_COUNTED = (
+    *("iterators", "batches", "samples", "overtaken", "overtaken_s", "looks", "taken_over_s"),
+    *("awaited_s", "draws_random"),
+)
 
 
 class Known:
@@ -37,11 +41,11 @@ class Known:
         self.sizes = BatchSizes(own or getattr(sampler, "batch_size", None))
 
     def loader(self):
-        """The loader, as long as the program holds it."""
+        """Return the loader, as long as the program holds it."""
         return self._loader()
 
     def began(self, iterator):
-        """A new pass over it."""
+        """Note a new pass over it."""
         self.iterators += 1
         self._iterator = weakref.ref(iterator)
 
@@ -50,7 +54,7 @@ class Known:
         return getattr(self.iterator(), "_num_yielded", 0)
 
     def iterator(self):
-        """Of the pass under way; None: there is none."""
+        """Return the iterator of the pass under way; None: there is none."""
         return self._iterator() if self._iterator is not None else None
 
     def note(self, batch, samples, wall_s, on_cpu):
@@ -66,28 +70,19 @@ class Known:
             self._shapes.append(text)
 
     def facts(self, ident):
-        """The loader as a row of the process facts."""
+        """Return the loader as a row of the process facts."""
         loader = self._loader()
         if loader is not None:
-            self._described = _describe(
-                loader, self._torch
-            )  # a framework may have changed it since
+            # A framework may have changed it since.
+            self._described = _describe(loader, self._torch)
             self._no_second = why_no_second(loader, self._torch, self.writes)
         row = {
             **self._described,
             "ident": ident,
             "location": self._location,
             "iterators_before": self._iterators_before,
-            "iterators": self.iterators,
-            "batches": self.batches,
-            "samples": self.samples,
-            "overtaken": self.overtaken,
-            "overtaken_s": self.overtaken_s,
-            "looks": self.looks,
-            "taken_over_s": self.taken_over_s,
-            "awaited_s": self.awaited_s,
             "batch_shapes": self._shapes,
-            "draws_random": self.draws_random,
+            **{name: getattr(self, name) for name in _COUNTED},
             "dataset_writes": self.writes,
             "no_second": self._no_second,
         }
@@ -135,7 +130,7 @@ def _length(dataset):
 
 
 def shards(dataset):
-    """Whether an IterableDataset's code asks which worker it is; None where no source is found."""
+    """Return whether an IterableDataset's code asks which worker it is; None: no source."""
     try:
         source = inspect.getsource(type(dataset))
     except (OSError, TypeError):
@@ -144,7 +139,7 @@ def shards(dataset):
 
 
 def why_no_second(loader, torch, writes):
-    """Why no second loader over the same data can run beside one, as a sentence; None: it can.
+    """Return why no second loader over the same data can run beside one; None: it can.
 
     Args:
         loader: the program's.

@@ -27,7 +27,7 @@ class Overtaken:
         self._ready_s = None  # since when a later one has lain ready, within this wait
 
     def took(self, seconds, ready):
-        """One look into the workers' queue; `ready`: there was something in it from the start."""
+        """Note a look into the workers' queue; `ready`: something was in it from the start."""
         self._known.looks += 1
         if ready:
             self._known.taken_over_s += seconds
@@ -35,7 +35,7 @@ class Overtaken:
             self._known.awaited_s += seconds
 
     def came(self, wanted, number, began_s, held):
-        """A batch has come out of the workers' queue.
+        """Note that a batch has come out of the workers' queue.
 
         Args:
             wanted: number of the batch that the loop waits for.

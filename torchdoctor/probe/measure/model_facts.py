@@ -1,4 +1,4 @@
-"""What is known of one root module (`records.ModelFacts`)."""
+"""What is known of one root module (`words.ModelFacts`)."""
 
 import inspect
 import os
@@ -67,7 +67,7 @@ def _told(otherwise, look, looked_at):
 
 
 def _data_parallel(modules):
-    """The first of the wrappers that divide data or weights among devices, or None."""
+    """Return the first of the wrappers that divide data or weights among devices, or None."""
     for module in modules:
         for cls in type(module).__mro__:
             if cls.__name__ in _PARALLEL:
@@ -76,7 +76,7 @@ def _data_parallel(modules):
 
 
 def _exchange_backend(modules):
-    """The backend of the group that a wrapper was given, which may not be the default one."""
+    """Return the backend of the group that a wrapper was given, maybe not the default one."""
     distributed = sys.modules.get("torch.distributed")
     for module in modules:
         group = getattr(module, "process_group", None)
@@ -137,7 +137,7 @@ def count_biases_before_norm(modules):
 
 
 def _is_torchs(module, names):
-    """Whether it is one of these layers, or derived from one: packages have others of that name."""
+    """Return whether it is one of these layers, or derived: packages have others of that name."""
     return any(
         cls.__name__ in names and cls.__module__.startswith("torch.")
         for cls in type(module).__mro__
@@ -153,7 +153,7 @@ def _is_lazy(parameter):
 
 
 def _all_channels_last(convolutions):
-    """Whether all of which it can be told are; a weight of one channel lies the same both ways."""
+    """Return whether all that can tell are; a weight of one channel lies the same both ways."""
     weights = [getattr(m, "weight", None) for m in convolutions]
     weights = [w for w in weights if w is not None]  # some are given theirs in each forward
     told = [w for w in weights if _is_lazy(w) or w.dim() != 4 or w.shape[1] > 1]

@@ -12,7 +12,7 @@ _LOOKS = 16  # offsets looked at where the pages cannot be listed
 
 
 def share_of(path, most_bytes=None):
-    """Share of a file that is cached, 0 to 1, and its size in bytes; None where nobody says.
+    """Return the share of a file that is cached, 0 to 1, and its size; None where nobody says.
 
     Args:
         path: of a regular file.
@@ -74,7 +74,7 @@ def _stretches(size):
 
 
 def _pages(ctypes, mincore, descriptor, offset, length):
-    """A byte for each page, 1: it is cached; None: nobody says."""
+    """Return a byte for each page, 1: it is cached; None: nobody says."""
     flags = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
     # A private mapping, so that its address can be had; no page of it is ever touched.
     with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=offset) as mapped:

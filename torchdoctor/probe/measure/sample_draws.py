@@ -42,7 +42,7 @@ class Watched:
         return random_states.global_states(self._session.torch), own
 
     def after(self, before):
-        """A batch was made."""
+        """Note that a batch was made."""
         known, (states, own) = self._known, before
         known.looked_at += 1
         now, own_now = self.before()

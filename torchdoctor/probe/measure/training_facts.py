@@ -44,7 +44,7 @@ class TrainingFacts:
         self.on = True
 
     def wants_more(self):
-        """Whether a few more steps would tell more of the gradients."""
+        """Return whether a few more steps would tell more of the gradients."""
         if not self.on or not 0 < len(self._kept) < self._room:
             return False
         return time.perf_counter() - self._began_s < _MOST_S
@@ -97,7 +97,7 @@ class TrainingFacts:
             self._norms.append(float(torch.linalg.vector_norm(torch.stack(norms))))
 
     def _keep(self, gradients):
-        """A copy of the whole gradient on the host, as far as there is room for several."""
+        """Copy the whole gradient to the host, as far as there is room for several."""
         torch = self._torch
         size = 4 * sum(gradient.numel() for gradient in gradients)
         if not size or any(gradient.is_sparse for gradient in gradients):
@@ -108,7 +108,7 @@ class TrainingFacts:
             self._kept.append(torch.cat(flat))
 
     def _products(self):
-        """Each kept gradient with each, once all are there; only those as long as the last."""
+        """Return each kept gradient times each, once all are there, if as long as the last."""
         kept = [] if self.on else [g for g in self._kept if g.numel() == self._kept[-1].numel()]
         # dot: a matrix product may have been told to be imprecise.
         rows = [[float(self._torch.dot(a, b)) for b in kept[: i + 1]] for i, a in enumerate(kept)]

@@ -16,15 +16,8 @@ import threading
 
 _busy = threading.local()
 _functions: list = []  # (program, function)
-_NOT_READING = (
-    os.O_WRONLY
-    | os.O_RDWR
-    | os.O_CREAT
-    | os.O_TRUNC
-    | os.O_APPEND
-    | getattr(os, "O_DIRECTORY", 0)
-    | getattr(os, "O_PATH", 0)
-)
+_NOT_READING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NOT_READING |= getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 
 
 def add(program, function):
@@ -35,7 +28,7 @@ def add(program, function):
 
 
 def _instead(path):
-    """The file to open instead; None: the one that was asked for."""
+    """Return the file to open instead; None: the one that was asked for."""
     if getattr(_busy, "depth", 0) or not isinstance(path, (str, bytes, os.PathLike)):
         return None
     _busy.depth = 1

@@ -24,7 +24,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _sibling(name: str) -> Any:
-    """A module next to this one, which belongs to no package here."""
+    """Return a module next to this one, which belongs to no package here."""
     full = f"_torchdoctor_{name}"
     if full not in sys.modules:
         spec = importlib.util.spec_from_file_location(full, os.path.join(_HERE, name + ".py"))
@@ -102,7 +102,7 @@ def _replace(
 
 
 def _show_program_paths(layer: Any, error: OSError, path: Any, args: tuple[Any, ...]) -> None:
-    """An error names the files as the program wrote them, not as they stand in the layer."""
+    """Let an error name files as the program wrote them, not as they stand in the layer."""
     given = [path, *(a for a in args[:1] if isinstance(a, (str, bytes, os.PathLike)))]
     with layer:
         known = {}
@@ -121,7 +121,7 @@ def _fail(number: int, path: Any) -> OSError:
 
 
 def _special(name: str) -> bool:
-    """A pipe, socket or device: writing to it changes no file."""
+    """Return whether it is a pipe, socket or device: writing to it changes no file."""
     try:
         kind = os.stat(name).st_mode
     except OSError:
@@ -130,7 +130,7 @@ def _special(name: str) -> bool:
 
 
 def _target(layer: Any, path: Any, full: str, write: bool, keep: bool, new: bool) -> str:
-    """The file to open instead."""
+    """Return the file to open instead."""
     with layer:
         if not write:
             return str(layer.for_read(full))

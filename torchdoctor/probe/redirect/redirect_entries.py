@@ -23,31 +23,31 @@ class Entry:
         return f"<DirEntry {self.name!r}>"
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a folder."""
+        """Return whether it is a folder."""
         if not follow_symlinks and os.path.islink(self._target):
             return False
         return os.path.isdir(self._target)
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a file."""
+        """Return whether it is a file."""
         if not follow_symlinks and os.path.islink(self._target):
             return False
         return os.path.isfile(self._target)
 
     def is_symlink(self) -> bool:
-        """Whether it is a symbolic link."""
+        """Return whether it is a symbolic link."""
         return os.path.islink(self._target)
 
     def is_junction(self) -> bool:
-        """Never: this sandbox is not for Windows."""
+        """Return False: this sandbox is not for Windows."""
         return False
 
     def inode(self) -> int:
-        """Number of the file that stands for it."""
+        """Return the number of the file that stands for it."""
         return os.lstat(self._target).st_ino
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Status of the file that stands for it."""
+        """Return the status of the file that stands for it."""
         return os.stat(self._target, follow_symlinks=follow_symlinks)
 
 
@@ -70,5 +70,5 @@ class Entries:
         self.close()
 
     def close(self) -> None:
-        """Nothing is left after this."""
+        """End: nothing is left after this."""
         self._entries = iter([])

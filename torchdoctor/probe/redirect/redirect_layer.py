@@ -46,7 +46,7 @@ class Layer:
 
     @property
     def busy(self) -> bool:
-        """Whether this thread is inside the layer's own work."""
+        """Return whether this thread is inside the layer's own work."""
         return getattr(self._busy, "depth", 0) > 0
 
     def name(self, path: Any, follow: bool = False) -> str:
@@ -82,26 +82,26 @@ class Layer:
         return name
 
     def is_exempt(self, name: str) -> bool:
-        """Whether a path is written directly."""
+        """Return whether a path is written directly."""
         return (name + os.sep).startswith(self._exempt) or name.startswith(self._sockets)
 
     def upper(self, name: str) -> str:
-        """Where writes to a path go."""
+        """Return where writes to a path go."""
         return self.scratch + os.path.splitdrive(name)[1]
 
     def lower(self, path: str) -> str:
-        """The path that an upper stands for; any other path as it is."""
+        """Return the path that an upper stands for; any other path as it is."""
         if path == self.scratch:
             return os.sep
         inside = path.startswith(self.scratch + os.sep)
         return path[len(self.scratch) :] if inside else path
 
     def cwd(self) -> str:
-        """The working folder as the program knows it."""
+        """Return the working folder as the program knows it."""
         return self.lower(os.getcwd())
 
     def is_gone(self, name: str) -> bool:
-        """Whether the real file, or a folder around it, was removed."""
+        """Return whether the real file, or a folder around it, was removed."""
         if not os.path.isdir(self._gone):
             return False
         while name and name != os.path.dirname(name):
@@ -111,25 +111,25 @@ class Layer:
         return False
 
     def exists(self, name: str) -> bool:
-        """Whether the program sees something there."""
+        """Return whether the program sees something there."""
         return os.path.lexists(self.upper(name)) or (
             os.path.lexists(name) and not self.is_gone(name)
         )
 
     def is_folder(self, name: str) -> bool:
-        """Whether the program sees a folder there."""
+        """Return whether the program sees a folder there."""
         upper = self.upper(name)
         if os.path.lexists(upper):
             return os.path.isdir(upper)
         return os.path.isdir(name) and not self.is_gone(name)
 
     def for_read(self, name: str) -> str:
-        """The file that a reader gets; one that does not exist where none is to be seen."""
+        """Return the file that a reader gets; one that does not exist where none is to be seen."""
         upper = self.upper(name)
         return upper if os.path.lexists(upper) or self.is_gone(name) else name
 
     def for_write(self, name: str, keep: bool) -> str:
-        """The file that a writer gets, its folder made.
+        """Return the file that a writer gets, its folder made.
 
         Args:
             name: what the program wants to write.
@@ -151,7 +151,7 @@ class Layer:
         os.makedirs(self.upper(folder), exist_ok=True)
 
     def listing(self, name: str) -> dict[str, str]:
-        """Names in a folder as the program sees it, each with the file that stands for it."""
+        """Return names in a folder as the program sees it, with the files that stand for them."""
         upper, files = self.upper(name), {}
         if os.path.isdir(name) and not self.is_gone(name):
             for entry in os.listdir(name):

@@ -17,7 +17,7 @@ def install(layer: Any, watch: Any) -> None:
 
 
 def _mapped(layer: Any, path: Any, write: bool, keep: bool = False) -> Any:
-    """The file that stands for a path; anything that is no path as it is."""
+    """Return the file that stands for a path; anything that is no path as it is."""
     if layer.busy or not isinstance(path, (str, bytes, os.PathLike)):
         return path
     with layer:
