@@ -16,6 +16,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.source_patch import source_patch
 from torchdoctor.checkup.offered_fixes import as_code
 from torchdoctor.launch.sandbox import Sandbox
+from torchdoctor.launch.started import Command
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.patch import remarks, remarks_on
 from torchdoctor.trials.patch_trial import disagreement
@@ -387,16 +388,13 @@ def test_other_contents_are_seen_by_one_launch_alone(tmp_path: Path) -> None:
         new = {str(path): b"new\n", str(tmp_path / "deep" / "file"): b"x"}
         for contents, said in ((new, "new\n"), ({str(path): None}, None), ({}, "old")):
             with out.open("wb") as output:
-                started = sandbox.start(
-                    ["cat", "data.txt"],
+                command = Command(
+                    words=["cat", "data.txt"],
                     cwd=str(tmp_path),
                     environment=os.environ,
-                    folder=sandbox.new_scratch(),
-                    real=[],
-                    stdin=subprocess.DEVNULL,
                     output=output,
-                    contents=contents,
                 )
+                started = sandbox.start(command, sandbox.new_scratch(), contents=contents)
                 started.popen.wait(30)
                 sandbox.discard(started)
             text = out.read_text()

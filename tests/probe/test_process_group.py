@@ -13,6 +13,7 @@ from probed import run_probed
 from torchdoctor.advice import catalogue
 from torchdoctor.checks import backend_not_nccl
 from torchdoctor.edits.diff import unified_diff
+from torchdoctor.fixes import nccl_backend
 from torchdoctor.trace.summary import read_and_summarise
 from torchdoctor.words import Location, ProcessFacts
 
@@ -65,7 +66,7 @@ def test_the_backend_and_the_line_that_makes_the_group_are_seen(tmp_path: Path) 
 def test_torch_reads_the_backend_that_the_edit_writes() -> None:
     from torch.distributed.distributed_c10d import BackendConfig
 
-    config = BackendConfig(FIX._BACKEND)
+    config = BackendConfig(nccl_backend._BACKEND)
     assert config.get_device_backend_map() == {"cpu": "gloo", "cuda": "nccl"}
 
 

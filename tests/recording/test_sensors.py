@@ -202,6 +202,9 @@ def test_a_program_that_is_gone_is_survived():
 class FakeDriver:
     """pynvml with two devices, the second of which supports nothing."""
 
+    class NVMLLibraryMismatchError(Exception):
+        pass
+
     class NVMLError(Exception):
         pass
 

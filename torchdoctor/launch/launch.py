@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchdoctor.launch import escaped_writes, shared_memory
-from torchdoctor.launch.channel import WindowDone
 from torchdoctor.launch.launch_environment import child_environment, named_places
 from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.running_launch import (
     STOP_GRACE_S,
     Poll,
     RunningLaunch,
+    WindowDone,
     end,
     exit_code,
     no_interrupts,
     until_end,
 )
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.started import Started
+from torchdoctor.launch.started import Command, Started
 from torchdoctor.launch.workload import workload_of
 from torchdoctor.machine import processes
 from torchdoctor.words import Workload
@@ -210,14 +210,17 @@ class _Watch:
             output = files.enter_context(output_file.open("wb"))
             given = self.program.stdin_file
             stdin = files.enter_context(given.open("rb")) if given else None
-            return self.sandbox.start(
-                self.workload.command,
+            command = Command(
+                words=self.workload.command,
                 cwd=self.workload.cwd,
                 environment=self.environment,
-                folder=self.scratch,
-                real=self.kept,
                 stdin=stdin or subprocess.DEVNULL,
                 output=output,
+            )
+            return self.sandbox.start(
+                command,
+                self.scratch,
+                real=self.kept,
                 interest=named_places(self.workload),
                 contents=self.spec.contents,
             )

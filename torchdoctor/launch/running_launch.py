@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
 import signal
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 POLL_INTERVAL_S = 0.08
 STOP_GRACE_S = 0.3  # between SIGTERM and SIGKILL; nothing that the program does then is kept
 END_WITHIN_S = 30.0
+LAST_WAIT_S = 3.0  # for other training processes, once the first one is done
 _LEAST_FREE_BYTES = 4096
 
 
@@ -49,14 +51,10 @@ class RunningLaunch:
         """Return the program's first process as seen from outside; None while it starts."""
         self.started.read_status()
         if self._root is None and self.started.program_pid is not None:
-            self._root = self._find(self.started.program_pid)
+            self._root = self._outer_pid(self.started.program_pid)
         return self._root
 
-    def outer_pid(self, pid: int) -> int | None:
-        """Return the pid seen here of a pid as the program sees it (in file names of the probe)."""
-        return self._find(pid)
-
-    def _find(self, pid: int) -> int | None:
+    def _outer_pid(self, pid: int) -> int | None:
         if self.started.init_pid is None:
             return pid
         for process in processes.tree(self.started.init_pid):
@@ -173,3 +171,47 @@ def no_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
     for number in came[:1]:
         signal.raise_signal(number)
+
+
+class WindowDone:
+    """True once every process that trains has a done file, or one has had it for some seconds."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, tuple[int, bool]] = {}  # pid -> (time of change, has stepped)
+        self._first_done_s: float | None = None
+
+    def __call__(self, running: RunningLaunch) -> bool:
+        """See `launch`'s `poll`."""
+        done, facts = _files(running.channel)
+        if not done:
+            return False
+        if self._first_done_s is None:
+            self._first_done_s = running.elapsed_s
+        if running.elapsed_s - self._first_done_s > LAST_WAIT_S:
+            return True
+        training = {pid for pid, entry in facts.items() if self._has_stepped(pid, entry)}
+        return training <= done
+
+    def _has_stepped(self, pid: str, path: Path) -> bool:
+        try:
+            changed = path.stat().st_mtime_ns
+            if self._steps.get(pid, (0, False))[0] != changed:
+                content = json.loads(path.read_bytes())
+                self._steps[pid] = (changed, content.get("first_step_s") is not None)
+        except (OSError, ValueError):
+            return False
+        return self._steps[pid][1]
+
+
+def _files(channel: Path) -> tuple[set[str], dict[str, Path]]:
+    """Pids with a done file, and the process files by pid."""
+    done, facts = set(), {}
+    with os.scandir(channel) as entries:
+        for entry in entries:
+            kind, _, rest = entry.name.partition("-")
+            pid = rest.removesuffix(".json")
+            if pid.isdecimal() and kind == "done":
+                done.add(pid)
+            elif pid.isdecimal() and kind == "process":
+                facts[pid] = Path(entry.path)
+    return done, facts

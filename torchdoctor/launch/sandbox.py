@@ -15,15 +15,15 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torchdoctor.launch import scratch, shared_memory
 from torchdoctor.launch.foreign_files import ForeignFiles
 from torchdoctor.launch.sandbox_plan import Planner, Step
-from torchdoctor.launch.started import Started, start_entry
+from torchdoctor.launch.started import Command, Started, start_entry
 from torchdoctor.machine.mounts import mounts_now
 from torchdoctor.words import Workload
 from torchdoctor.words.errors import UsageError
@@ -132,15 +132,11 @@ class Sandbox:
 
     def start(
         self,
-        command: list[str],
-        *,
-        cwd: str,
-        environment: Mapping[str, str],
+        command: Command,
         folder: Path,
-        real: list[Path],
-        stdin: IO[bytes] | int,
-        output: IO[bytes] | int,
-        interest: list[str] | None = None,
+        *,
+        real: Sequence[Path] = (),
+        interest: Sequence[str] = (),
         contents: Contents | None = None,
     ) -> Started:
         """Start a command in it.
@@ -155,27 +151,24 @@ class Sandbox:
         if contents and self.mode != "overlay":
             raise ValueError("other contents for files need the overlay sandbox")
         if sys.platform != "linux":
-            popen = subprocess.Popen(
-                command, cwd=cwd, env=dict(environment), stdin=stdin, stdout=output,
-                stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+            popen = subprocess.Popen(command.words, **command.surroundings())
             return Started(popen=popen, status_fd=None, folder=folder, program_pid=popen.pid)
         settings: dict[str, Any] = {
-            "command": command,
-            "cwd": cwd,
+            "command": command.words,
+            "cwd": command.cwd,
             "parent": os.getpid(),
             "isolate": self.mode == "overlay",
         }
         if self.mode == "overlay":
-            settings |= self._layers(folder, real, [cwd, *(interest or [])])
+            settings |= self._layers(folder, real, [command.cwd, *interest])
             settings["contents"] = {
                 path: base64.b64encode(data).decode() if isinstance(data, bytes) else data
                 for path, data in (contents or {}).items()
             }
             settings["links"] = [p for p, data in (contents or {}).items() if isinstance(data, str)]
-        return start_entry(settings, environment, folder, stdin, output)
+        return start_entry(settings, command, folder)
 
-    def _layers(self, folder: Path, real: list[Path], interest: list[str]) -> dict[str, Any]:
+    def _layers(self, folder: Path, real: Sequence[Path], interest: list[str]) -> dict[str, Any]:
         for name in ("root", "memory", "upper"):
             (folder / name).mkdir()
         return {
@@ -188,7 +181,7 @@ class Sandbox:
             "steps": self._steps(folder, real, interest),
         }
 
-    def _steps(self, folder: Path, real: list[Path], interest: list[str]) -> list[Step]:
+    def _steps(self, folder: Path, real: Sequence[Path], interest: list[str]) -> list[Step]:
         mounts = mounts_now()
         planner = Planner(
             mounts=mounts,
@@ -285,12 +278,10 @@ def trial(sandbox: Sandbox, workload: Workload | None) -> str | None:
     name = f".torchdoctor-trial-{os.getpid()}-{threading.get_ident()}"
     folder = sandbox.new_scratch()
     answer = folder / "answer"
-    command = [sys.executable, "-I", "-S", "-c", _TRIAL, name, *sorted(folders)]
+    words = [sys.executable, "-I", "-S", "-c", _TRIAL, name, *sorted(folders)]
     with answer.open("w+b") as output:
-        started = sandbox.start(
-            command, cwd=cwd, environment=os.environ, folder=folder, real=[],
-            stdin=subprocess.DEVNULL, output=output,
-        )  # fmt: skip
+        command = Command(words=words, cwd=cwd, environment=os.environ, output=output)
+        started = sandbox.start(command, folder)
         try:
             ended = started.wait_s(_TRIAL_TIMEOUT_S)
         finally:

@@ -15,6 +15,28 @@ from typing import IO, Any
 ENTRY = Path(__file__).with_name("sandbox_entry.py")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What is executed, and its surroundings: folder, environment, input and output."""
+
+    words: list[str]
+    cwd: str
+    environment: Mapping[str, str]
+    output: IO[bytes]
+    stdin: IO[bytes] | int = subprocess.DEVNULL
+
+    def surroundings(self) -> dict[str, Any]:
+        """Return the arguments of `subprocess.Popen` for them."""
+        return {
+            "cwd": self.cwd,
+            "env": dict(self.environment),
+            "stdin": self.stdin,
+            "stdout": self.output,
+            "stderr": subprocess.STDOUT,
+            "start_new_session": True,
+        }
+
+
 @dataclass(kw_only=True)
 class Started:
     """A command that was started: its process and what its entry program says.
@@ -76,13 +98,7 @@ class Started:
             self.status_fd = None
 
 
-def start_entry(
-    settings: dict[str, Any],
-    environment: Mapping[str, str],
-    folder: Path,
-    stdin: IO[bytes] | int,
-    output: IO[bytes] | int,
-) -> Started:
+def start_entry(settings: dict[str, Any], command: Command, folder: Path) -> Started:
     """Start sandbox_entry.py with these settings; it becomes, or starts, the user's command.
 
     Args:
@@ -95,13 +111,8 @@ def start_entry(
         path.write_text(json.dumps(settings | {"status_fd": writer}), encoding="utf-8")
         popen = subprocess.Popen(
             [sys.executable, "-I", "-S", str(ENTRY), str(path)],
-            cwd=settings["cwd"],
-            env=dict(environment),
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
             pass_fds=(writer,),
+            **command.surroundings(),
         )
     except BaseException:
         os.close(reader)

@@ -58,23 +58,19 @@ class Nvml:
 
     def utilization(self, device: Any) -> float | None:
         """Return the share of the last sampling period in which a kernel ran, 0 to 1."""
-        rates = reading(lambda: pynvml.nvmlDeviceGetUtilizationRates(device))
-        return None if rates is None else rates.gpu / 100.0
+        return reading(lambda: pynvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0)
 
     def memory_bytes(self, device: Any) -> int | None:
         """Return the memory in use, by everybody."""
-        memory = reading(lambda: pynvml.nvmlDeviceGetMemoryInfo(device))
-        return None if memory is None else int(memory.used)
+        return reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).used))
 
     def power_w(self, device: Any) -> float | None:
         """Return the power drawn now."""
-        power = reading(lambda: pynvml.nvmlDeviceGetPowerUsage(device))
-        return None if power is None else power / 1000.0
+        return reading(lambda: pynvml.nvmlDeviceGetPowerUsage(device) / 1000.0)
 
     def sm_clock_mhz(self, device: Any) -> float | None:
         """Return the clock of the streaming multiprocessors."""
-        clock = reading(lambda: pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM))
-        return None if clock is None else float(clock)
+        return reading(lambda: float(pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_SM)))
 
     def throttle(self, device: Any) -> int | None:
         """Return bits of `THROTTLE_REASONS`."""
@@ -82,14 +78,11 @@ class Nvml:
 
     def pcie_bytes_per_s(self, device: Any) -> tuple[float, float] | None:
         """Return bytes per second to and from the GPU; takes 40 ms, for which the driver waits."""
-        counters = (pynvml.NVML_PCIE_UTIL_RX_BYTES, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-        rates = [
-            reading(partial(pynvml.nvmlDeviceGetPcieThroughput, device, counter))
-            for counter in counters
-        ]
-        if rates[0] is None or rates[1] is None:
-            return None
-        return rates[0] * 1024.0, rates[1] * 1024.0  # the driver speaks of KB/s
+        read = partial(pynvml.nvmlDeviceGetPcieThroughput, device)
+        # The driver speaks of KB/s.
+        received = reading(lambda: read(pynvml.NVML_PCIE_UTIL_RX_BYTES) * 1024.0)
+        sent = reading(lambda: read(pynvml.NVML_PCIE_UTIL_TX_BYTES) * 1024.0)
+        return None if received is None or sent is None else (received, sent)
 
     def processes(self, device: Any) -> set[int] | None:
         """Return pids that compute on it, as the driver sees them."""
@@ -101,17 +94,16 @@ class Nvml:
         return [self._describe(index, device) for index, device in enumerate(self.devices)]
 
     def _describe(self, index: int, device: Any) -> Gpu:
-        memory = reading(lambda: pynvml.nvmlDeviceGetMemoryInfo(device))
-        capability = reading(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(device))
-        limit = reading(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(device))
         return Gpu(
             index=index,
             name=_text(reading(lambda: pynvml.nvmlDeviceGetName(device))) or "unknown",
-            memory_bytes=None if memory is None else int(memory.total),
-            compute_capability=None if capability is None else "{}.{}".format(*capability),
+            memory_bytes=reading(lambda: int(pynvml.nvmlDeviceGetMemoryInfo(device).total)),
+            compute_capability=reading(
+                lambda: "{}.{}".format(*pynvml.nvmlDeviceGetCudaComputeCapability(device))
+            ),
             pcie_generation=reading(lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(device)),
             pcie_width=reading(lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(device)),
-            power_limit_w=None if limit is None else limit / 1000.0,
+            power_limit_w=reading(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(device) / 1000.0),
         )
 
     def driver(self) -> str | None:

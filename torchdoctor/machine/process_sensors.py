@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from torchdoctor.machine.processes import inner_pid
 
 _ERRORS = (psutil.Error, OSError)
+_OF_EVERY = ("switches", "forced_switches", "read_bytes", "write_bytes", "read_ops")
 
 
 @dataclass(kw_only=True)
@@ -32,22 +34,9 @@ class ProcessCounters:
     write_bytes: float = math.nan
     read_ops: float = math.nan
 
-
-@dataclass(kw_only=True)
-class TreeSample:
-    """Sums over the tree; see `SensorColumns`."""
-
-    rss_bytes: float
-    pss_bytes: float
-    threads: float
-    switches: float
-    forced_switches: float
-    read_bytes: float
-    write_bytes: float
-    read_ops: float
-    tree_cpu_s: float
-    cpu_s: dict[int, float] = field(default_factory=dict)
-    queued_s: dict[int, float] = field(default_factory=dict)
+    def memory_bytes(self) -> float:
+        """Return the proportional share where it is known, else resident memory."""
+        return self.rss_bytes if math.isnan(self.pss_bytes) else self.pss_bytes
 
 
 class ProcessSensors:
@@ -74,7 +63,7 @@ class ProcessSensors:
         """Return those alive, as seen from here."""
         return set(self._alive)
 
-    def read(self) -> TreeSample | None:
+    def read(self) -> dict[str, Any] | None:
         """Return the sums now; None once no process is left."""
         self._look()
         with_pss = time.monotonic() >= self._next_pss_s
@@ -125,23 +114,22 @@ class ProcessSensors:
         if with_pss:
             counters.pss_bytes = _pss_bytes(process.pid)
 
-    def _sum(self) -> TreeSample:
+    def _sum(self) -> dict[str, Any]:
+        """Return sums under the names of `SensorColumns`, and `cpu_s` and `queued_s` by pid."""
         alive = [self._counters[pid] for pid in self._alive]
         every = list(self._counters.values())
-        return TreeSample(
-            rss_bytes=sum(c.rss_bytes for c in alive),
-            pss_bytes=sum(c.rss_bytes if math.isnan(c.pss_bytes) else c.pss_bytes for c in alive),
-            threads=sum(c.threads for c in alive),
+        return {
+            "rss_bytes": sum(c.rss_bytes for c in alive),
+            "pss_bytes": sum(
+                c.rss_bytes if math.isnan(c.pss_bytes) else c.pss_bytes for c in alive
+            ),
+            "threads": sum(c.threads for c in alive),
             # Of processes that ended the last reading stays in these sums.
-            switches=sum(c.switches for c in every),
-            forced_switches=sum(c.forced_switches for c in every),
-            read_bytes=_sum_measured([c.read_bytes for c in every]),
-            write_bytes=_sum_measured([c.write_bytes for c in every]),
-            read_ops=_sum_measured([c.read_ops for c in every]),
-            tree_cpu_s=sum(c.cpu_s + c.ended_children_cpu_s for c in alive),
-            cpu_s={c.pid: c.cpu_s for c in every},
-            queued_s={c.pid: c.queued_s for c in every},
-        )
+            **{name: _sum_measured([getattr(c, name) for c in every]) for name in _OF_EVERY},
+            "tree_cpu_s": sum(c.cpu_s + c.ended_children_cpu_s for c in alive),
+            "cpu_s": {c.pid: c.cpu_s for c in every},
+            "queued_s": {c.pid: c.queued_s for c in every},
+        }
 
 
 def _sum_measured(values: list[float]) -> float:

@@ -130,12 +130,8 @@ class Tree:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
             _bury([process.pid for process in left])
-            _wait_for_end(left)
+            wait_until(lambda: not _any_lives(left), 0.5)  # noqa: B023 - called at once
         return not _any_lives(left)
-
-
-def _wait_for_end(found: list[psutil.Process]) -> None:
-    wait_until(lambda: not _any_lives(found), 0.5)
 
 
 def _any_lives(processes: list[psutil.Process]) -> bool:

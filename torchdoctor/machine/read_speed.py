@@ -133,8 +133,8 @@ def _drop(path: str) -> None:
 
 def _cached_share(path: str) -> float | None:
     """Return the cached share of the file's first 8 MiB; None where the kernel does not say."""
-    found = page_cache.share_of(path, _MOST_BYTES)
-    return None if found is None else found[0]
+    cached = page_cache.share_of(path, _MOST_BYTES)
+    return None if cached is None else cached[0]
 
 
 def drop(listed: Path) -> None:

@@ -6,41 +6,26 @@ import math
 import os
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import psutil
 
 from torchdoctor.machine import nvml
-from torchdoctor.machine.process_sensors import ProcessSensors, TreeSample
+from torchdoctor.machine.process_sensors import ProcessSensors
 from torchdoctor.machine.sensor_columns import SensorColumns
 
 PROCESS_INTERVAL_S = 0.5
 PCIE_INTERVAL_S = 2.0
 COST_SHARE = 0.005  # of one CPU, for each of the two kinds of samples
-_GPU_FIELDS = ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle")
+_BUSY = ("user", "nice", "system", "irq", "softirq")
+_OF_GPUS = ("utilization", "memory_bytes", "power_w", "sm_clock_mhz", "throttle")
+_GPU_FIELDS = tuple("gpu_" + name for name in _OF_GPUS)
 _TREE_FIELDS = (
-    "rss_bytes", "pss_bytes", "threads", "switches", "forced_switches",
-    "read_bytes", "write_bytes", "read_ops", "tree_cpu_s",
-)  # fmt: skip
-
-
-@dataclass(kw_only=True)
-class _Samples:
-    """Rows as they come in; turned into columns at the end."""
-
-    t_ns: list[int] = field(default_factory=list)
-    cores: list[list[float]] = field(default_factory=list)
-    iowait: list[float] = field(default_factory=list)
-    gpus: list[list[list[float]]] = field(default_factory=list)  # sample, field, device
-    process_t_ns: list[int] = field(default_factory=list)
-    trees: list[TreeSample] = field(default_factory=list)
-    swap: list[float] = field(default_factory=list)
-    own: list[float] = field(default_factory=list)
-    pcie: list[tuple[float, float]] = field(default_factory=list)
-    others: list[float] = field(default_factory=list)
-    ours: set[int] = field(default_factory=set)  # devices that the program computes on
+    *("process_t_ns", "rss_bytes", "pss_bytes", "swap_bytes", "threads", "switches"),
+    *("forced_switches", "read_bytes", "write_bytes", "read_ops", "tree_cpu_s", "own_cpu_s"),
+    *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "gpu_others"),
+)
 
 
 class Sensors:
@@ -54,7 +39,9 @@ class Sensors:
         self._interval_s = interval_s
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._samples = _Samples()
+        self._machine: list[dict[str, Any]] = []
+        self._trees: list[dict[str, Any]] = []
+        self._ours: set[int] = set()  # devices that the program computes on
         self._columns: SensorColumns | None = None
 
     def start(self, root_pid: int) -> None:
@@ -68,7 +55,7 @@ class Sensors:
             self._ending.set()
             if self._thread is not None:
                 self._thread.join()
-            self._columns = _columns(self._samples)
+            self._columns = _columns(self._machine, self._trees, self._ours)
         return self._columns
 
     def _run(self, root_pid: int) -> None:
@@ -99,20 +86,16 @@ class Sensors:
                 self._ending.wait(max(0.001, machine.next_s - time.monotonic()))
 
     def _read_machine(self, gpus: nvml.Nvml | None) -> None:
-        samples = self._samples
-        cores, iowait = [], 0.0
-        for core in psutil.cpu_times(percpu=True):
-            waiting = getattr(core, "iowait", 0.0)
+        cores = psutil.cpu_times(percpu=True)
+        row: dict[str, Any] = {
+            "t_ns": time.monotonic_ns(),
             # Guest time is part of user time already.
-            cores.append(
-                sum(getattr(core, name, 0.0) for name in ("user", "nice", "system", "irq"))
-                + getattr(core, "softirq", 0.0)
-            )
-            iowait += waiting
-        samples.t_ns.append(time.monotonic_ns())
-        samples.cores.append(cores)
-        samples.iowait.append(iowait)
-        samples.gpus.append([] if gpus is None else _read_gpus(gpus))
+            "core_busy_s": [sum(getattr(core, x, 0.0) for x in _BUSY) for core in cores],
+            "iowait_s": sum(getattr(core, "iowait", 0.0) for core in cores),
+        }
+        for name in _GPU_FIELDS:
+            row[name] = [] if gpus is None else _of_devices(gpus, name.removeprefix("gpu_"))
+        self._machine.append(row)
 
     def _read_tree(
         self, processes: ProcessSensors, gpus: nvml.Nvml | None, with_pcie: bool
@@ -120,14 +103,14 @@ class Sensors:
         tree = processes.read()
         if tree is None:
             return
-        samples = self._samples
-        samples.process_t_ns.append(time.monotonic_ns())
-        samples.trees.append(tree)
-        samples.swap.append(float(psutil.swap_memory().used))
+        tree["process_t_ns"] = time.monotonic_ns()
+        tree["swap_bytes"] = psutil.swap_memory().used
         own = os.times()
-        samples.own.append(own.user + own.system)
-        samples.others.append(math.nan if gpus is None else self._gpu_processes(gpus, processes))
-        samples.pcie.append(self._pcie(gpus) if gpus and with_pcie else (math.nan, math.nan))
+        tree["own_cpu_s"] = own.user + own.system
+        tree["gpu_others"] = math.nan if gpus is None else self._gpu_processes(gpus, processes)
+        traffic = self._pcie(gpus) if gpus and with_pcie else (math.nan, math.nan)
+        tree["pcie_rx_bytes_per_s"], tree["pcie_tx_bytes_per_s"] = traffic
+        self._trees.append(tree)
 
     def _gpu_processes(self, gpus: nvml.Nvml, processes: ProcessSensors) -> float:
         """Note the program's devices; return how many other processes compute on some device."""
@@ -138,13 +121,13 @@ class Sensors:
                 continue
             known = True
             if pids & processes.pids:
-                self._samples.ours.add(index)
+                self._ours.add(index)
             strangers += len(pids - processes.pids)
         return float(strangers) if known else math.nan
 
     def _pcie(self, gpus: nvml.Nvml) -> tuple[float, float]:
         """Return traffic of one of the program's devices; it takes too long to ask every one."""
-        devices = sorted(self._samples.ours) or list(range(len(gpus.devices)))
+        devices = sorted(self._ours) or list(range(len(gpus.devices)))
         traffic = gpus.pcie_bytes_per_s(gpus.devices[devices[0]]) if devices else None
         return traffic or (math.nan, math.nan)
 
@@ -166,48 +149,42 @@ class _Pace:
         self.next_s = began_s + max(self._interval_s, min(cost, 10 * self._interval_s))
 
 
-def _read_gpus(gpus: nvml.Nvml) -> list[list[float]]:
-    rows = []
-    for name in _GPU_FIELDS:
-        read: Any = getattr(gpus, name)
-        values = [read(device) for device in gpus.devices]
-        rows.append([math.nan if value is None else float(value) for value in values])
-    return rows
+def _of_devices(gpus: nvml.Nvml, name: str) -> list[float]:
+    values = [getattr(gpus, name)(device) for device in gpus.devices]
+    return [math.nan if value is None else float(value) for value in values]
 
 
-def _columns(samples: _Samples) -> SensorColumns:
-    """Rows -> columns."""
-    devices = max((len(row[0]) for row in samples.gpus if row), default=0)
-    gpus = np.full((len(samples.t_ns), len(_GPU_FIELDS), devices), np.nan)
-    for index, row in enumerate(samples.gpus):
-        if row:
-            gpus[index] = row
-    pids = list(dict.fromkeys(pid for tree in samples.trees for pid in tree.cpu_s))
-    cpu = [[tree.cpu_s.get(pid, math.nan) for pid in pids] for tree in samples.trees]
-    queued = [[tree.queued_s.get(pid, math.nan) for pid in pids] for tree in samples.trees]
-    sums = {
-        name: np.array([getattr(tree, name) for tree in samples.trees], dtype=np.float64)
-        for name in _TREE_FIELDS
+def _columns(
+    machine: list[dict[str, Any]], trees: list[dict[str, Any]], ours: set[int]
+) -> SensorColumns:
+    """Turn rows into columns; `ours`: devices that the program computes on."""
+
+    def column(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+        kind = np.int64 if name.endswith("t_ns") else np.float64
+        return np.array([row[name] for row in rows], dtype=kind)
+
+    def table(rows: list[list[float]], width: int) -> np.ndarray:
+        return np.array(rows, dtype=np.float64).reshape(len(rows), width)
+
+    first = machine[0] if machine else {name: [] for name in ("core_busy_s", *_GPU_FIELDS)}
+    tables = {
+        name: table([row[name] for row in machine], len(first[name]))
+        for name in ("core_busy_s", *_GPU_FIELDS)
     }
+    pids = list(dict.fromkeys(pid for tree in trees for pid in tree["cpu_s"]))
+    for name in ("cpu_s", "queued_s"):
+        rows = [[tree[name].get(pid, math.nan) for pid in pids] for tree in trees]
+        tables["process_" + name] = table(rows, len(pids))
+    sums = {name: column(trees, name) for name in _TREE_FIELDS}
     # A process that ended and was not yet waited for is in no counter for a moment.
     sums["tree_cpu_s"] = np.maximum.accumulate(sums["tree_cpu_s"])
-    pcie = np.array(samples.pcie, dtype=np.float64).reshape(len(samples.pcie), 2)
-    cores = len(samples.cores[0]) if samples.cores else 0
+    devices = len(first["gpu_utilization"])
     return SensorColumns(
         wall_offset_ns=np.array([time.time_ns() - time.monotonic_ns()], dtype=np.int64),
-        t_ns=np.array(samples.t_ns, dtype=np.int64),
-        core_busy_s=np.array(samples.cores, dtype=np.float64).reshape(len(samples.cores), cores),
-        iowait_s=np.array(samples.iowait, dtype=np.float64),
-        process_t_ns=np.array(samples.process_t_ns, dtype=np.int64),
-        swap_bytes=np.array(samples.swap, dtype=np.float64),
-        own_cpu_s=np.array(samples.own, dtype=np.float64),
-        pcie_rx_bytes_per_s=pcie[:, 0],
-        pcie_tx_bytes_per_s=pcie[:, 1],
-        gpu_others=np.array(samples.others, dtype=np.float64),
-        gpu_ours=np.array([float(i in samples.ours) for i in range(devices)]),
+        t_ns=column(machine, "t_ns"),
+        iowait_s=column(machine, "iowait_s"),
+        gpu_ours=np.array([float(i in ours) for i in range(devices)]),
         process_pids=np.array(pids, dtype=np.int64),
-        process_cpu_s=np.array(cpu, dtype=np.float64).reshape(len(cpu), len(pids)),
-        process_queued_s=np.array(queued, dtype=np.float64).reshape(len(queued), len(pids)),
-        **{f"gpu_{name}": gpus[:, index] for index, name in enumerate(_GPU_FIELDS)},
+        **tables,
         **sums,
     )

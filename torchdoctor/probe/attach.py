@@ -14,12 +14,9 @@ from .hooks import (
     file_reads,
     gc_pauses,
     loader_hooks,
-    model_hooks,
     optimizer_hooks,
-    passes,
 )
 from .session import Session
-from .window import Window
 
 _session = None
 
@@ -36,13 +33,10 @@ def attach(torch, watch):
         plan = json.load(file)
     session = _session = Session(plan, torch)
     sys.modules["_torchdoctor_probe_attach"] = sys.modules[__name__]
-    session.window = Window(session)
     parts = (
         ("seeds", lambda: seeds.install(session, watch)),
         ("flags", session.flags.install),
         ("fixes", session.load_fixes),
-        ("passes", lambda: passes.install(session)),
-        ("models", lambda: model_hooks.install(session)),
         ("loaders", lambda: loader_hooks.install(session)),
         ("optimizers", lambda: optimizer_hooks.install(session)),
         ("backward", lambda: backward_hooks.install(session)),

@@ -5,10 +5,12 @@ import os
 import sys
 import time
 
-from . import step_log, tracebacks
+from . import places, step_log
 from .fixkit.fix_files import load_fixes
-from .hooks import flag_hooks, graph_growth
+from .hooks import flag_hooks, graph_growth, loader_hooks, model_hooks, optimizer_hooks
+from .hooks.passes import Passes
 from .measure import facts
+from .window import Window
 
 _FACTS_EVERY_NS = 2_000_000_000
 _MOST_ERRORS = 20
@@ -30,8 +32,6 @@ class Session:
         self.arms = []  # of a switching launch: lists of fixes that are switched together
         self.registries = []  # objects with facts() -> dict, merged into the process facts
         self.errors = []
-        self.window = None
-        self.models = self.optimizers = self.loaders = self.passes = None  # set by their hooks
         # Where phases begin and end is logged, and models are looked at: not in timed launches,
         # which need only what separates iterations, batch sizes and losses.
         self.phases = bool(plan.get("phases", True))
@@ -55,6 +55,12 @@ class Session:
         self._wait = torch.cuda.synchronize
         self.log = self._new_log()
         self._start()
+        self.window = Window(self)
+        self.models = model_hooks.Models(self)
+        self.loaders = loader_hooks.Loaders(self)
+        self.optimizers = optimizer_hooks.Optimizers(self)
+        self.passes = Passes(self)
+        self.registries += [self.models, self.loaders, self.optimizers, self.passes]
         if self.phases:
             self.guarded(self.log.create)()
 
@@ -149,15 +155,16 @@ class Session:
     def hide_frames(self, error):
         """Take our frame out of an exception that passes through a wrapper of ours.
 
-        That adds no frame of its own again, except on Python 3.10, so logged tracebacks are clean
-        too; on 3.10 only what the default hook prints is.
+        The wrapper goes on with a bare `raise`, which adds no frame of its own again, except on
+        Python 3.10: so logged tracebacks are clean too; on 3.10 only what the default hook prints.
         """
         trace = error.__traceback__
         if trace is not None and trace.tb_next is not None:
             error.__traceback__ = trace.tb_next
-        if sys.version_info >= (3, 11):
-            return
-        tracebacks.install()
+        # Only now, so that `sys.excepthook` is untouched in every other program; a hook of the
+        # user's own is left alone.
+        if sys.version_info < (3, 11) and sys.excepthook is sys.__excepthook__:
+            sys.excepthook = _print_without_ours
 
     def is_loader_worker(self):
         """Return whether this process is a DataLoader's worker, forked or spawned."""
@@ -267,6 +274,18 @@ _STARTED_S = time.perf_counter()
 _STARTED_UNIX_S = time.time()
 
 
-def seconds_since_start():
-    """Return seconds since the probe was loaded, which is when torch was imported."""
-    return time.perf_counter() - _STARTED_S
+def _print_without_ours(kind, error, traceback):
+    """Print a traceback as plain Python would: without the probe's own frames."""
+    while traceback is not None and _is_ours(traceback):
+        traceback = traceback.tb_next
+    current = traceback
+    while current is not None and current.tb_next is not None:
+        if _is_ours(current.tb_next):
+            current.tb_next = current.tb_next.tb_next
+        else:
+            current = current.tb_next
+    sys.__excepthook__(kind, error, traceback)
+
+
+def _is_ours(traceback):
+    return places.is_probes(traceback.tb_frame.f_code.co_filename)

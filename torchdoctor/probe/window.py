@@ -18,11 +18,7 @@ _FEWEST_STEPS = 10  # a window cut short by time has at least these
 
 
 class Window:
-    """The measured window of one process.
-
-    Args:
-        session: the process's session.
-    """
+    """The measured window of one process."""
 
     def __init__(self, session):
         self._session = session

@@ -187,11 +187,7 @@ def _guarded_at(reason, code):
 
 
 class CompileFacts:
-    """`compilation` of the process facts, read when they are written: no step has a hook for it.
-
-    Args:
-        session: of this process.
-    """
+    """`compilation` of the process facts, read when they are written: no step has a hook for it."""
 
     def __init__(self, session):
         self._session = session

@@ -105,9 +105,7 @@ class Loaders:
 
 def install(session):
     """Wrap construction, iteration and fetching."""
-    loaders = session.loaders = Loaders(session)
-    session.registries.append(loaders)
-    data = session.torch.utils.data
+    loaders, data = session.loaders, session.torch.utils.data
     _wrap_init(session, loaders, data.DataLoader)
     _wrap_iter(session, loaders, data.DataLoader)
     iterators = data.dataloader._BaseDataLoaderIter

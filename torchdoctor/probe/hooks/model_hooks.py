@@ -159,12 +159,6 @@ class _Root:
         }
 
 
-def install(session):
-    """Make `session.models`; nothing is hooked before the first batch."""
-    session.models = Models(session)
-    session.registries.append(session.models)
-
-
 def _enter(context):
     context.__enter__()
     return True

@@ -118,8 +118,7 @@ def _describe(optimizer):
 def install(session):
     """Register the global step hooks; wrap construction where a fix wants it."""
     torch = session.torch
-    optimizers = session.optimizers = Optimizers(session)
-    session.registries.append(optimizers)
+    optimizers = session.optimizers
     base = torch.optim.Optimizer
 
     def make(old):

@@ -79,9 +79,3 @@ def _loop_began_anew(before, now):
         return False
     same = all(before[0][key] == now[0][key] for key in ("file", "function"))
     return same and now[0]["line"] < before[0]["line"]
-
-
-def install(session):
-    """Make `session.passes`: models and backward passes call it."""
-    session.passes = Passes(session)
-    session.registries.append(session.passes)

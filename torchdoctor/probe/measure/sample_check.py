@@ -16,11 +16,7 @@ _MOST_BYTES = 2**28
 
 
 class SampleCheck:
-    """Asks for a few samples twice, and for some of them once more.
-
-    Args:
-        session: the process's session.
-    """
+    """Asks for a few samples twice, and for some of them once more."""
 
     def __init__(self, session):
         self._session = session
