@@ -310,7 +310,7 @@ REFUSED = {
             "        self.seen += 1\n        return super().__getitem__(i)\n"
         },
         "",
-        "changes itself where it prepares a sample (self.seen)",
+        "changes itself (self.seen) while it prepares a sample",
     ),
     "a context of its own": (
         {},

@@ -79,7 +79,7 @@ class AnsweredCalls:
         few = self._answered < _LEAST_ANSWERED * calls
         if few and self._iterations >= _ENOUGH and self._program.usable:
             self._program.refuse(
-                "Of such calls only %.0f %% are like one before, so most are made for real."
+                "Only %.0f %% of these calls repeat an earlier one, so most of them run as before."
                 % (100.0 * self._answered / calls)
             )
 
@@ -122,7 +122,7 @@ class AnsweredCalls:
             return None
         value, version = kept
         if getattr(value, "_version", None) != version:
-            self._program.refuse("The program changes in place what such a call returned.")
+            self._program.refuse("The program changes a result of these calls in place.")
         self._answered += not self._first
         if not self._used:
             self._used = True
@@ -134,6 +134,6 @@ class AnsweredCalls:
         if hasattr(value, "element_size"):
             self._bytes += value.numel() * value.element_size()
         if self._bytes > _MOST_BYTES:
-            self._program.refuse("What such calls return is too large to be kept.")
+            self._program.refuse("The results of these calls are too large to be kept.")
         if len(self._kept) < _MOST_KEPT:
             self._kept[key] = (value, getattr(value, "_version", None))

@@ -15,7 +15,7 @@ class ProbeAccess:
     """Beside the hooks of `Program`: its torch, folder and files_read are meant here."""
 
     def redirect_reads(self, function):
-        """function(path: str) -> the file to read instead of that absolute path, or None."""
+        """Ask function(path: str) for the file to read instead of that absolute path, or None."""
         read_redirect.add(self, function)
 
     def shared_folder(self, name):

@@ -59,7 +59,7 @@ class Program(ProbeAccess):
         raise _GivenUp(reason)
 
     def before_loader(self, function, with_second=False):
-        """function(arguments: dict, ident: int) changes DataLoader's arguments beforehand.
+        """Let function(arguments: dict, ident: int) change a DataLoader's arguments beforehand.
 
         `with_second`: in a running program, batches of the training loader come from a second one
         that is made with the changed arguments, while it is on.
@@ -71,12 +71,12 @@ class Program(ProbeAccess):
         self._at("loader", function)
 
     def before_optimizer(self, function):
-        """function(cls, arguments: dict) changes an optimizer's arguments before it is made."""
+        """Let function(cls, arguments: dict) change an optimizer's arguments before it is made."""
         self._only_from_the_start()
         self._at("optimizer", function)
 
     def on_model(self, function, undo=None):
-        """function(module) once for each root module, at the first training batch.
+        """Call function(module) once for each root module, at the first training batch.
 
         `undo(module)`: leaves it as it was; also where function has failed half-way.
         """
@@ -86,11 +86,11 @@ class Program(ProbeAccess):
         self._at("undo model", undo)
 
     def before_forward(self, function):
-        """Call function(module, args, kwargs) -> (args, kwargs) at outermost root-module calls."""
+        """Let function(module, args, kwargs) -> (args, kwargs) change outermost root calls."""
         self._at("arguments", function)
 
     def around_forward(self, make_context, until="forward"):
-        """make_context(module) -> context manager or None, entered before the root's forward.
+        """Enter make_context(module) -> context manager or None before the root's forward.
 
         It is left at the end of the forward; with until="backward" when a backward begins, the
         next batch is fetched or an optimizer steps.
@@ -98,7 +98,7 @@ class Program(ProbeAccess):
         self._at("contexts until " + until, make_context)
 
     def around_fetch(self, answer, keep):
-        """answer(ident, left) -> (batch,) in place of a loader's next one, or None: it is fetched.
+        """Take answer(ident, left) -> (batch,) in place of a loader's next one; None: fetch it.
 
         `left`: batches until the epoch ends; None: nobody can say. () ends it here: the program
         does what it does between epochs, and the next one goes on where its iterator stands.
@@ -112,7 +112,7 @@ class Program(ProbeAccess):
         self.given_back.append((ident, batch))
 
     def around_model(self, answer, keep):
-        """answer(module, args, kwargs) -> (output,) in place of a root's forward, or None.
+        """Take answer(module, args, kwargs) -> (output,) in place of a root's forward, or None.
 
         keep(module, args, kwargs, output) sees each forward that was run.
         """
@@ -120,23 +120,23 @@ class Program(ProbeAccess):
         self._at("forward ended", keep)
 
     def in_place_of_backward(self, function):
-        """function(tensors) -> True: the backward is not run."""
+        """Call function(tensors) before each backward, which is not run where it says True."""
         self._at("instead of backward", function)
 
     def in_place_of_gradients(self, function):
-        """function(args, kwargs) -> (result,) in place of a `torch.autograd.grad`, or None."""
+        """Take function(args, kwargs) -> (result,) in place of a `torch.autograd.grad`, or None."""
         self._at("gradients", function)
 
     def each_iteration(self, function):
-        """function() where an iteration begins, in a switching launch, from the second one on."""
+        """Call function() at each iteration of a switching launch, from the second one on."""
         self._at("iteration", function)
 
     def settles(self, function):
-        """function() -> whether a block may begin, as far as what it left running is concerned."""
+        """Ask function() whether a block may begin, for all that it left running."""
         self._at("settled", function)
 
     def at_end(self, function):
-        """function() once it is switched on no more; it must do no harm a second time."""
+        """Call function() once it is switched on no more; it must do no harm a second time."""
         self._at("end", function)
 
     def restore_training(self):
@@ -165,15 +165,15 @@ class Program(ProbeAccess):
         return calls
 
     def before_backward(self, function):
-        """function() before each backward."""
+        """Call function() before each backward."""
         self._at("backward", function)
 
     def before_step(self, function):
-        """function() before each optimizer step."""
+        """Call function() before each optimizer step."""
         self._at("step", function)
 
     def around_step(self, before, after=None):
-        """before(optimizer) and after(optimizer) around each step of each optimizer."""
+        """Call before(optimizer) and after(optimizer) around each step of each optimizer."""
         self._only_from_the_start()
         hooks = sys.modules[self.torch.optim.Optimizer.__module__]
 
@@ -189,7 +189,7 @@ class Program(ProbeAccess):
             hooks.register_optimizer_step_post_hook(hook(after))
 
     def at_first_batch(self, function, undo=None):
-        """function() once, after the user's set-up: to overrule switches that the script set.
+        """Call function() once, after the user's set-up: to overrule switches that the script set.
 
         `undo()`: leaves all as it was; also where function has failed half-way.
         """

@@ -78,7 +78,7 @@ class SampleCache:
         try:
             again = dataset[index]
         except Exception as error:
-            raise NotKeptError("The data set gives a sample once only.") from error
+            raise NotKeptError("The data set gives each sample only once.") from error
         finally:
             restore(self._torch, after)
         if not self._equal(sample, again):
@@ -121,7 +121,7 @@ class SampleCache:
         if kind is self._torch.Tensor:
             if sample.requires_grad or sample.device.type != "cpu" or sample.is_sparse:
                 raise NotKeptError(
-                    "Its samples are tensors with a gradient, on a device, or sparse."
+                    "The samples are tensors with a gradient, on a device, or sparse."
                 )
             return sample.clone()
         if kind is list or kind is tuple:

@@ -76,13 +76,13 @@ class SecondLoader:
         program, loaders = self._program, self._program.loaders()
         boundary = program.plan.get("boundary") or {}
         if boundary.get("learned_by") == "batch":
-            program.give_up("Nothing shows that it learns from a batch.")
+            program.give_up("The program shows no backward pass or optimizer step after a batch.")
         by_loader = boundary.get("kind") == "loader"
         self._ident = boundary["ident"] if by_loader else loaders.last
         known = None if self._ident is None else loaders.known[self._ident]
         loader = None if known is None else known.loader()
         if loader is None:
-            program.give_up("No loader feeds its loop that could have a second one beside it.")
+            program.give_up("No loader feeds the training loop, so there can be no second one.")
         reason = why_no_second(loader, program.torch, known.writes)
         if reason is not None:
             program.give_up(reason)
@@ -96,7 +96,7 @@ class SecondLoader:
         try:
             self._is_full()
         except (AttributeError, NotImplementedError) as error:
-            self._end("Nobody can say how many batches lie ready (%r)." % error)
+            self._end("This torch does not tell how many batches lie ready (%r)." % error)
 
     def _made(self, loader, known, loaders):
         program = self._program
@@ -105,7 +105,7 @@ class SecondLoader:
         for function in self.functions:
             function(arguments, self._ident)
         if all(arguments[name] is before[name] for name in before):
-            program.give_up(program.reason or "It changes nothing of the loader.")
+            program.give_up(program.reason or "The fix changes nothing about the loader.")
         workers = arguments["num_workers"]
         streams = isinstance(loader.dataset, program.torch.utils.data.IterableDataset)
         if streams and not workers and not loader.num_workers:
@@ -177,11 +177,11 @@ class SecondLoader:
             self._waited += 1
             if self._answered < max(self._stock, 1):
                 if self._waited > most_iterations(self._stock):
-                    self._end("Its loop asks for too few batches.")
+                    self._end("The training loop asks for too few batches.")
                 return False
             return not self._stock or self._ready.are_used_up(self._iterator._data_queue.qsize())
         if not self._is_full() and time.perf_counter() - self._off_s > _REFILL_S:
-            self._end("Its workers did not fill their queues in %.0f s." % _REFILL_S)
+            self._end("The second loader's workers did not fill its queue in %.0f s." % _REFILL_S)
         return self._is_full()
 
     def _is_full(self):

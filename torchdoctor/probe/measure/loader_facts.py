@@ -156,11 +156,11 @@ def why_no_second(loader, torch, writes):
         name = type(dataset).__qualname__
         return "%s is an IterableDataset that was not seen to shard itself by worker." % name
     if loader.multiprocessing_context is not None or _start_method(torch) != "fork":
-        return "Its workers are not forked, or by a multiprocessing context of the program's own."
+        return "The workers are not forked, or the program chose their multiprocessing context."
     if writes:
-        return "The data set changes itself where it prepares a sample (%s)." % writes[0]["name"]
+        return "The data set changes itself (%s) while it prepares a sample." % writes[0]["name"]
     if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        return "Several processes train."
+        return "Several processes train together."
     return None
 
 
