@@ -17,6 +17,10 @@ from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.words.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+IMPORTS = (
+    "import os\nfrom torchdoctor.launch.sandbox import Sandbox\n"
+    "from torchdoctor.launch.started import Command\n"
+)
 SLEEPER = ["sleep", f"9876{os.getpid()}"]
 
 
@@ -287,6 +291,8 @@ def test_it_works_for_an_ordinary_user(tmp_path):
     folder = Path("/tmp") / f"torchdoctor-user-{os.getpid()}"
     (folder / "package").mkdir(parents=True)
     shutil.copytree(REPOSITORY / "torchdoctor", folder / "package" / "torchdoctor")
+    # The system's Python has none; types alone are declared with it.
+    (folder / "package" / "msgspec.py").write_text("def Meta(**more): return more\n")
     home = folder / "home"
     shared = folder / "shared"
     for made in (home, shared):
@@ -300,14 +306,14 @@ def test_it_works_for_an_ordinary_user(tmp_path):
     for path in (home, home / "mine"):
         os.chown(path, 65534, 65534)
     driver = (
-        "import os, sys\nfrom torchdoctor.launch.sandbox import Sandbox\n"
-        "with Sandbox.choose('auto') as s:\n"
+        f"{IMPORTS}with Sandbox.choose('auto') as s:\n"
         "    print(s.mode, s.userns, flush=True)\n"
         "    f = s.new_scratch()\n"
         "    command = 'echo x > mine; echo y > new; echo z >> ../shared/log.txt;' \\\n"
         "              'echo n > ../shared/new; cat mine new ../shared/log.txt; id -u'\n"
-        "    st = s.start(['sh', '-c', command], cwd=os.getcwd(), environment=os.environ,\n"
-        "                 folder=f, real=[], stdin=0, output=1, interest=['../shared'])\n"
+        "    command = Command(words=['sh', '-c', command], cwd=os.getcwd(), stdin=0, output=1,\n"
+        "                      environment=os.environ)\n"
+        "    st = s.start(command, f, interest=['../shared'])\n"
         "    st.wait_s(20); s.discard(st); print(st.exit_code, st.failure)\n"
     )
     try:
@@ -333,10 +339,9 @@ def test_a_killed_tool_leaves_no_process_and_its_scratch_folder_goes_with_the_ne
     overlay, tmp_path
 ):
     driver = (
-        "import os, sys\nfrom torchdoctor.launch.sandbox import Sandbox\n"
-        "s = Sandbox.choose('overlay'); f = s.new_scratch()\n"
-        f"st = s.start({SLEEPER}, cwd='/tmp', environment=os.environ, folder=f, real=[],\n"
-        "             stdin=0, output=1)\n"
+        f"{IMPORTS}s = Sandbox.choose('overlay'); f = s.new_scratch()\n"
+        f"command = Command(words={SLEEPER}, cwd='/tmp', environment=os.environ, output=1)\n"
+        "st = s.start(command, f)\n"
         "while st.program_pid is None: st.read_status()\n"
         "print(s.store.folder, flush=True); os.kill(os.getpid(), 9)\n"
     )

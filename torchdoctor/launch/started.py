@@ -22,7 +22,7 @@ class Command:
     words: list[str]
     cwd: str
     environment: Mapping[str, str]
-    output: IO[bytes]
+    output: IO[bytes] | int
     stdin: IO[bytes] | int = subprocess.DEVNULL
 
     def surroundings(self) -> dict[str, Any]:
