@@ -33,7 +33,7 @@ class Net(nn.Module):
         for _ in range(4):
             x = x + torch.tanh(x)
         return self.b(torch.relu(self.a(x)))
-def train(model, parameters, get_batch=lambda: (X, Y), steps=150):
+def train(model, parameters, get_batch=lambda: (X, Y), steps=60):
     optimizer = torch.optim.SGD(parameters, lr=0.01)
     for _ in range(steps):
         x, y = get_batch()
@@ -58,7 +58,7 @@ PROGRAMS = {
     "functional, a loader": """
 loader = DataLoader(TensorDataset(X.repeat(60, 1), Y.repeat(60)), batch_size=256)
 optimizer = torch.optim.SGD([w1, w2], lr=0.01)
-for epoch in range(3):
+for epoch in range(1):
     for x, y in loader:
         optimizer.zero_grad(); F.cross_entropy(mlp(x), y).backward(); optimizer.step()
 """,
@@ -67,7 +67,7 @@ head = nn.Linear(10, 10)
 train(lambda x: head(mlp(x)), [w1, w2, *head.parameters()])
 """,
     "updates by hand": """
-for _ in range(150):
+for _ in range(60):
     F.cross_entropy(mlp(X), Y).backward()
     with torch.no_grad():
         for w in (w1, w2):
@@ -101,7 +101,7 @@ net = Own(); train(net, net.parameters())
     "the forward at the end of the loop": """
 net = Net(); optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 loss = F.cross_entropy(mlp(X), Y)
-for _ in range(150):
+for _ in range(60):
     optimizer.zero_grad(); loss.backward(); optimizer.step(); w1.grad = w2.grad = None
     loss = F.cross_entropy(mlp(X), Y) + 0 * net.b.bias.sum()
 """,
