@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import commands
 import jsonschema
 import pytest
 from compared_pairs import diagnosed, run_with, samples, synthetic, trace_of
@@ -22,14 +23,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli.front", "compare", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
-        check=False,
-        timeout=600,
-    )
+    return commands.torchdoctor("compare", *map(str, arguments))
 
 
 def test_formats_hold_80_columns_and_say_the_same(tmp_path: Path) -> None:

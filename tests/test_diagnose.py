@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 import re
 import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import jsonschema
 import pytest
 from compared_pairs import synthetic
@@ -26,14 +25,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def diagnose(*arguments: str, **more) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli.front", "diagnose", *arguments],
-        capture_output=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
-        check=False,
-        timeout=600,
-        **more,
-    )
+    return commands.torchdoctor("diagnose", *arguments, text=False, **more)
 
 
 # Truths that whoever recorded the trace, or its own figures, leave no doubt about.

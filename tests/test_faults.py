@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import commands
 import jsonschema
 import pytest
 from left_behind import left_in
@@ -53,6 +54,11 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     return torchdoctor(folder, "run", *options, *arguments)
 
 
+def usage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """As `torchdoctor`, for what starts no program."""
+    return commands.torchdoctor(*arguments, cwd=folder)
+
+
 def says_one_sentence(result: subprocess.CompletedProcess, code: int) -> str:
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
@@ -88,29 +94,29 @@ def test_help_answers_without_torch(tmp_path: Path) -> None:
 )
 def test_bad_command_line_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
     script(tmp_path)
-    says_one_sentence(torchdoctor(tmp_path, "run", *arguments), 2)
+    says_one_sentence(usage(tmp_path, "run", *arguments), 2)
 
 
 def test_no_time_at_all_is_said_to_be_none(tmp_path: Path) -> None:
     for budget in ("0s", "-2m"):
-        result = torchdoctor(tmp_path, "run", f"--budget={budget}", script(tmp_path))
+        result = usage(tmp_path, "run", f"--budget={budget}", script(tmp_path))
         assert "must be longer than nothing" in says_one_sentence(result, 2)
 
 
 def test_a_script_in_place_of_a_command_is_answered_with_the_command(tmp_path: Path) -> None:
-    result = torchdoctor(tmp_path, script(tmp_path))
+    result = usage(tmp_path, script(tmp_path))
     assert "torchdoctor run train.py measures it" in says_one_sentence(result, 2)
 
 
 def test_a_seed_that_no_library_takes_is_a_usage_error(tmp_path: Path) -> None:
     seed = ("--seed", "99999999999999999999999999")
-    result = torchdoctor(tmp_path, "run", *seed, script(tmp_path))
+    result = usage(tmp_path, "run", *seed, script(tmp_path))
     assert result.returncode == 2
     assert "Traceback" not in result.stderr
 
 
 def test_explain_takes_one_of_its_questions(tmp_path: Path) -> None:
-    says_one_sentence(torchdoctor(tmp_path, "explain", "tf32", "--all"), 2)
+    says_one_sentence(usage(tmp_path, "explain", "tf32", "--all"), 2)
 
 
 def test_a_file_that_is_not_python_is_a_usage_error(tmp_path: Path) -> None:

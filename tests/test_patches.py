@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import commands
 import pytest
 from slow_loader import SLOW_LOADER
 
@@ -206,13 +207,7 @@ def report_with(tmp_path: Path, *trials: Trial, **recommendation) -> Path:
 
 
 def patch_command(path: Path, *more: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli.front", "patch", str(path), *more],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    return commands.torchdoctor("patch", path, *more)
 
 
 def test_the_command_prints_the_diff_alone_on_stdout(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """README's commands exist: a newcomer who types them gets no usage error."""
 
+import functools
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -18,16 +20,9 @@ COMMANDS = [
 ]
 
 
+@functools.cache
 def _help(command: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli.front", command, "--help"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-        env={"PATH": "/usr/bin:/bin", "COLUMNS": "200", "TERM": "dumb"},
-    )
-    return result.stdout
+    return commands.torchdoctor(command, "--help", COLUMNS="200", TERM="dumb").stdout
 
 
 def test_make_targets_of_the_readme_exist() -> None:

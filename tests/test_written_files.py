@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import pytest
 from compared_pairs import samples, synthetic
 
@@ -24,16 +25,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def torchdoctor(folder: Path, *arguments: str, **more) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "torchdoctor.cli.front", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
-        check=False,
-        timeout=600,
-        **more,
-    )
+    return commands.torchdoctor(*arguments, cwd=folder, **more)
 
 
 def refused(folder: Path, *arguments: str, **more) -> str:
@@ -153,7 +145,7 @@ def test_a_huge_file_is_not_read_to_the_end(tmp_path: Path) -> None:
             check_written({kind: path})
 
 
-@pytest.mark.parametrize("place", ["/dev/null", "/dev/stdout", "pipe"])
+@pytest.mark.parametrize("place", ["/dev/null", "pipe"])
 def test_what_is_no_file_may_be_written_to(place: str, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     reader = subprocess.Popen(["cat", folder / "pipe"], stdout=subprocess.PIPE)
@@ -162,8 +154,7 @@ def test_what_is_no_file_may_be_written_to(place: str, folder: Path) -> None:
     if place != "pipe":
         (folder / "pipe").write_text("")
     written, _ = reader.communicate(timeout=600)
-    text = {"/dev/stdout": result.stdout, "pipe": written.decode()}.get(place)
-    assert text is None or '"schema_version"' in text
+    assert place != "pipe" or '"schema_version"' in written.decode()
 
 
 def test_a_copy_named_otherwise_than_its_rank_is_known_and_written_again(folder: Path) -> None:

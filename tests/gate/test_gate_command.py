@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import commands
 import pytest
 from left_behind import left_in
 from repository import TRAIN, git
@@ -77,7 +78,7 @@ def test_ctrl_c_ends_both_versions_also_the_one_that_stands_still(project: Path)
         stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        launches = project / "out" / "new" / "launches"
+        launches = project / "out" / "launches"
         deadline = time.monotonic() + 300
         while not list(launches.glob("*/channel/go-2")) and time.monotonic() < deadline:
             assert running.poll() is None, running.communicate()
@@ -91,6 +92,11 @@ def test_ctrl_c_ends_both_versions_also_the_one_that_stands_still(project: Path)
     assert left_in(project) == []
 
 
+def usage(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    """As `gate`, for what starts no program."""
+    return commands.torchdoctor("gate", "--quiet", *arguments, cwd=folder)
+
+
 def bad(result: subprocess.CompletedProcess) -> str:
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr.startswith("torchdoctor: ")
@@ -99,26 +105,26 @@ def bad(result: subprocess.CompletedProcess) -> str:
 
 
 def test_bad_input_is_one_sentence(project: Path, tmp_path: Path) -> None:
-    assert "no commit 'nowhere'" in bad(gate(project, "train.py", "--against", "nowhere"))
-    assert "--against REF" in bad(gate(project, "train.py"))
-    early = bad(gate(project, "train.py", "--against", "HEAD", "--budget", "5s"))
+    assert "no commit 'nowhere'" in bad(usage(project, "train.py", "--against", "nowhere"))
+    assert "--against REF" in bad(usage(project, "train.py"))
+    early = bad(usage(project, "train.py", "--against", "HEAD", "--budget", "5s"))
     assert "--against went to the program" in early
     assert "only one of" in bad(
-        gate(project, "--against", "HEAD", "--baseline", "report.json", "train.py")
+        usage(project, "--against", "HEAD", "--baseline", "report.json", "train.py")
     )
     assert "knows no metric" in bad(
-        gate(project, "--against", "HEAD", "--tolerance", "speed=5%", "train.py")
+        usage(project, "--against", "HEAD", "--tolerance", "speed=5%", "train.py")
     )
     assert "no tolerance" in bad(
-        gate(project, "--against", "HEAD", "--tolerance", "step_time=lots", "train.py")
+        usage(project, "--against", "HEAD", "--tolerance", "step_time=lots", "train.py")
     )
     (project / "new.py").write_text(TRAIN)
-    assert "no training/new.py in HEAD" in bad(gate(project, "--against", "HEAD", "new.py"))
+    assert "no training/new.py in HEAD" in bad(usage(project, "--against", "HEAD", "new.py"))
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     (outside / "train.py").write_text(TRAIN)
-    assert "git rev-parse failed" in bad(gate(outside, "--against", "HEAD", "train.py"))
-    assert "no file" in bad(gate(project, "--baseline", "no.json", "train.py"))
+    assert "git rev-parse failed" in bad(usage(outside, "--against", "HEAD", "train.py"))
+    assert "no file" in bad(usage(project, "--baseline", "no.json", "train.py"))
 
 
 def test_tolerances_come_from_pyproject_and_the_command_line(tmp_path: Path) -> None:
