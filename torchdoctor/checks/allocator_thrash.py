@@ -2,16 +2,16 @@
 
 What it means
 -------------
-PyTorch keeps the device memory that it once got and hands it out again, which costs nothing. Where
-memory is nearly full, sizes change from step to step, or `torch.cuda.empty_cache()` is called, it
-has to give memory back to the driver and ask for it anew: `cudaFree` waits until the GPU is idle,
-and `cudaMalloc` takes up to a millisecond.
+PyTorch keeps the device memory that it once got and hands it out again, which costs nothing. If
+memory is nearly full, if sizes change from step to step, or if `torch.cuda.empty_cache()` is
+called, PyTorch gives memory back to the driver and asks for it anew. Each `cudaFree` waits until
+the GPU is idle, and each `cudaMalloc` takes up to a millisecond.
 
 How it is measured
 ------------------
-Calls of cudaMalloc, cudaFree and their kin inside the steps of the trace, and the host's time in
-them. A warm program makes none. An operator that gives memory back and then asks for it is a retry:
-memory was full. Memory given back outside of any operator is `empty_cache()`.
+torchdoctor counts the calls of cudaMalloc, cudaFree and their kin inside the steps of the trace,
+with the host's time in them. A warm program makes none. An operator that gives memory back and then
+asks for it is a retry: memory was full. A call outside of any operator is `empty_cache()`.
 
 Not to be confused with
 -----------------------

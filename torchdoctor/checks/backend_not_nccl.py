@@ -2,18 +2,17 @@
 
 What it means
 -------------
-The backend of torch.distributed says how tensors travel between processes. NCCL sends from one
-GPU's memory to another's, by NVLink, PCIe or the network card, and its kernels run beside those of
-the backward pass. gloo copies every tensor to host memory, sends it from there and copies it back:
-each exchange waits for both copies, and the sum is made by the CPU.
+The backend of torch.distributed moves tensors between processes. NCCL sends from one GPU's memory
+to another's, and its kernels run beside the backward pass. gloo copies every tensor to host memory,
+sends it from there and copies it back: each exchange waits for both copies, and the CPU adds up.
 
 How it is measured
 ------------------
-The backend of the process group, which the probe asks torch for, or that the trace names
-(`distributedInfo`), where a model on a CUDA device is wrapped in DistributedDataParallel or FSDP
-and the job has more than one process. The group that a wrapper was given counts before the default
-one. Of "cpu:gloo,cuda:nccl" the part for CUDA counts. In a trace the share is the time of
-collectives on the host in which no kernel runs.
+torchdoctor reads the backend of the process group from torch, or from the trace
+(`distributedInfo`). It asks where a model on a CUDA device is wrapped in DistributedDataParallel or
+FSDP and the job has several processes. A wrapper's own group counts before the default group. In
+"cpu:gloo,cuda:nccl" the part for CUDA counts. In a trace the share is the time of collectives on
+the host in which no kernel runs.
 
 Not to be confused with
 -----------------------

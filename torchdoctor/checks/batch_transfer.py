@@ -2,29 +2,28 @@
 
 What it means
 -------------
-Batches lie ready, and the step waits all the same: the training process takes each one over from
-the worker that made it (shared memory is mapped, Python objects are unpickled), and the workers
-use processor time that the model could use. Samples are so cheap that making them costs no more
-than handing them over.
+Batches lie ready, and the step waits all the same. The training process maps shared memory and
+unpickles Python objects for each batch, and the workers use processor time that the model could
+use. The samples are so cheap that making them costs no more than handing them over.
 
 What to do
 ----------
-Try fewer workers, and none: `num_workers=0` makes the batch where it is used. Data that lie in
-memory as tensors are fastest indexed as a whole batch (`data[indices]`, or a data set's own
-`__getitems__`), without a DataLoader's per-sample calls. Fewer and larger tensors in a batch are
-handed over faster than many small ones.
+Try fewer workers, and none: `num_workers=0` makes the batch where it is used. If the data lie in
+memory as tensors, index a whole batch at once (`data[indices]`, or a data set's own
+`__getitems__`), without a DataLoader's calls for each sample. Put few large tensors into a batch
+instead of many small ones.
 
 How it is measured
 ------------------
-In the observing launch, at each look into the workers' queue: whether something lay in it from the
-start. The time of looks that went to such ones, against that of the others; the first batches of an
-epoch, which wait for workers that start, are left out. The share is that of taking over alone: what
-else the step waits for (a sampler that computes, evaluation's loader) is in none of the looks.
+In the observing launch, the training process notes each time that it asks the workers' queue
+whether a batch lay in it from the start. The time of these calls is compared with the time of the
+others. The first batches of an epoch are left out, because they wait for workers that start. The
+share is that of taking over alone.
 
 Not to be confused with
 -----------------------
 Workers that are too slow: there the queue is empty where the step waits (loader-cpu-bound,
-loader-io-bound). A sampler that computes, in the training process; evaluation's own loader.
+loader-io-bound). A sampler that computes in the training process; evaluation's own loader.
 """
 
 from torchdoctor.facts.lookup import (

@@ -2,39 +2,33 @@
 
 What it means
 -------------
-What has been read once stays in free memory, the page cache, and is read from there the next
-time. Until then each file comes from its device. Where the files fit into free memory, the first
-epoch alone is slow, and the second is faster by itself: faster storage, or copies of the files on a
-faster disk, gain in the first epoch only. Where they do not fit, what was read first has gone
-before it is read again, and every epoch is like the first.
+Linux keeps files that were read once in free memory, the page cache, and reads them from there the
+next time. If the files fit into free memory, only the first epoch is slow, and faster storage gains
+in that epoch alone. If they do not fit, every epoch is like the first.
 
 What to do
 ----------
-Where the files fit into free memory: nothing, for the second epoch is faster; or read them once
-before training (`cat FILES > /dev/null`). Where they do not fit: make them smaller (compressed, of
-lower resolution, packed into few large files), take a faster local disk or more memory, and hide
-the rest behind more workers and batches ahead (num_workers, prefetch_factor).
+If the files fit into free memory: nothing, or read them once before training
+(`cat FILES > /dev/null`). If they do not fit: make them smaller (compressed, of lower resolution,
+packed into few large files), take a faster local disk or more memory, and hide the rest behind more
+workers and batches ahead (num_workers, prefetch_factor).
 
 How it is measured
 ------------------
-In the observing launch, right before training opens a file for the first time (a quarter of them,
-by lot; where it is mapped or kept open, once the first step has ended), the kernel is asked
-(`mincore`) which of its pages are cached; nothing is read for that. After the launch some of the
-files are read cold and from the cache: the difference, for as much as was not cached, times the
-files opened per step is the share of the step. Files that are kept open are not opened per step:
-they have no share, and need a loader that waits while bytes come from a device. All of it is
-compared with the memory that is free for the page cache.
+In the observing launch, before training first opens a file, torchdoctor asks the kernel (`mincore`)
+which of its pages are cached, for a random quarter of the files. Nothing is read for that. After
+the launch, torchdoctor reads some of the files cold and from the cache. The difference, times the
+uncached part and the files opened per step, is the share of the step. Files that are kept open have
+no share: they need a loader that waits while bytes come from a device.
 
-The observing launch itself warms what it reads. So launches after it measure the fixes with warm
-files, all of them alike, as in a second epoch; where the data do not fit into memory, the files are
-dropped from the cache again before each launch. A fix that reads further ahead than the observing
-launch did (a larger batch) may still find cold files that the others do not read.
+The observing launch warms the files that it reads, so the fixes are compared with warm files, as in
+a second epoch. If the data do not fit into memory, the files are dropped from the cache before each
+launch. A fix that reads further ahead (a larger batch) may still meet cold files.
 
 Not to be confused with
 -----------------------
-Storage that is slow at every read, as a network file system without a cache: that is slow-storage,
-which also names what is on a slow device and does not fit. A loader whose files are cached and that
-waits all the same computes, or waits for something else.
+Storage that is slow at every read, such as a network file system without a cache (slow-storage). A
+loader whose files are cached and that waits all the same computes, or waits for something else.
 """
 
 from typing import Any

@@ -2,21 +2,21 @@
 
 What it means
 -------------
-Gradients are exchanged between devices. What the computation does not hide is added to every
-step, on every device.
+Devices exchange their gradients. The part of the exchange that the computation does not hide is
+added to every step, on every device.
 
 What to do
 ----------
 Exchange less often: larger batches for each device, or gradient accumulation under `no_sync()`.
-Exchange less: gradients in 16 bits (`torch.distributed.algorithms.ddp_comm_hooks`'
-bf16_compress_hook, which rounds them). Hide more: DistributedDataParallel in place of one
-all-reduce after the backward pass, and no unused parameters to search for
-(`find_unused_parameters=False`). Or faster links: NCCL, GPUs of one machine, NVLink. Where one rank
-is late, see rank-imbalance first.
+Exchange less: gradients in 16 bits (bf16_compress_hook of
+`torch.distributed.algorithms.ddp_comm_hooks`, which rounds them). Hide more:
+DistributedDataParallel in place of one all-reduce after the backward pass, without a search for
+unused parameters (`find_unused_parameters=False`). Or take faster links: NCCL, GPUs of one machine,
+NVLink. If one rank is late, see rank-imbalance first.
 
 How it is measured
 ------------------
-Exposed time of collective kernels (NCCL, RCCL, by kernel name) and operators in the trace.
+The trace shows the exposed time of collective kernels (NCCL, RCCL, by kernel name) and operators.
 
 Not to be confused with
 -----------------------

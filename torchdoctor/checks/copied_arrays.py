@@ -3,17 +3,17 @@
 What it means
 -------------
 `torch.tensor(array)` copies; `torch.from_numpy(array)` and `torch.as_tensor(array)` share the
-memory. Of a *list* of arrays, `torch.tensor` is worse: it goes through Python for every element.
+memory. With a *list* of arrays, `torch.tensor` is worse: it goes through Python for every element.
 
 How it is measured
 ------------------
-Calls of `torch.tensor` in the training process, with their line, bytes and time, in a few steps
-after the profiler window, which are in no timing.
+torchdoctor notes the calls of `torch.tensor` in the training process, with line, bytes and time, in
+a few steps after the profiler window. These steps are in no timing.
 
 Not to be confused with
 -----------------------
-A copy that is wanted because somebody writes to the array afterwards. What loader workers do is not
-seen: a slow dataset shows as waiting for data.
+A copy that the program needs because it writes to the array afterwards. Calls in loader workers are
+not noted: a slow data set shows as waiting for data.
 """
 
 from torchdoctor.facts.analysed import ARRAYS, calls_of, how_often, share_of_step

@@ -2,15 +2,15 @@
 
 What it means
 -------------
-Before the model can compute, the batch must be there. While the training process waits for
-it, the device (or the CPU's arithmetic) is idle.
+The model can compute only when the batch is there. While the training process waits for the batch,
+the device (or the CPU's arithmetic) is idle.
 
 How it is measured
 ------------------
-The wait is the time inside `next()` of the DataLoader's iterator and inside `iter(loader)`,
-from the probe's step log; on a GPU only what no kernel hides counts (exposed time). Where no
-DataLoader feeds the loop, the host's time between the end of a step and the first forward of
-the next counts too, as far as the sampled stacks show it preparing a batch.
+The probe times `next()` of the DataLoader's iterator and `iter(loader)`; on a GPU only the part
+counts that no kernel hides (exposed time). If no DataLoader feeds the loop, the host's time between
+the end of a step and the next forward counts too, as far as sampled stacks show that it prepares a
+batch.
 
 Not to be confused with
 -----------------------

@@ -2,26 +2,24 @@
 
 What it means
 -------------
-Between the steps that train, the model runs over validation data. Each run of it costs the same
-however little was learned since the last one.
+Between the steps that train, the model runs over validation data. Each run costs the same, however
+little was learned since the last one.
 
 What to do
 ----------
-Evaluate every few epochs, or after more steps; on a part of the validation set, with the whole of
-it at the end; in larger batches, which need no memory for gradients. This changes what is seen of
-training, not what is learned (but for early stopping and schedules that follow the validation
-loss).
+Evaluate every few epochs, or after more steps. Use a part of the validation set, and all of it at
+the end. Use larger batches, which need no memory for gradients. This changes what you see of
+training, not what is learned, unless early stopping or a schedule follows the validation loss.
 
 How it is measured
 ------------------
-The time of evaluation sections in the mean step: batches and forward passes that nothing is
-learned from. It says nothing where fewer than two sections were seen, for how often they come is
-not known then.
+torchdoctor adds up the time of evaluation sections in the mean step: batches and forward passes
+that nothing is learned from. The check needs two such sections, because one does not show how often
+they come.
 
 Not to be confused with
 -----------------------
-Evaluation that builds a graph for gradients nobody uses (evaluation-with-gradients): the same
-evaluation is faster without.
+Evaluation that builds a graph for gradients (evaluation-with-gradients): it is faster without.
 """
 
 from torchdoctor.facts.lookup import phase_share

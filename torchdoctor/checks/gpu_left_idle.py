@@ -7,12 +7,12 @@ ten to a hundred times as fast as a CPU; several of them share the batches.
 
 How it is measured
 ------------------
-The GPUs that the driver (NVML) reports, against the device of the model and of the optimizers, and
-the number of GPUs that torch sees in the process. Other programs on the GPUs are looked for too.
+torchdoctor compares the GPUs that the driver (NVML) reports with the devices of the model and the
+optimizers, and with the number of GPUs that torch sees. It also looks for other programs on them.
 
 Not to be confused with
 -----------------------
-`CUDA_VISIBLE_DEVICES`, by which somebody chose: then nothing is said. Very small models, which a
+`CUDA_VISIBLE_DEVICES`, by which you chose: then the check finds nothing. Very small models, which a
 CPU trains as fast.
 """
 

@@ -2,29 +2,30 @@
 
 What it means
 -------------
-Where torch.compile meets what it cannot capture (a print, `.item()`, control flow on a tensor's
-values, a call of a library), it ends the graph, runs that line by Python and goes on with another
-graph. Nothing is fused across the break, and each piece costs guards and Python of its own. With
+If torch.compile cannot capture a line (a print, `.item()`, control flow on a tensor's values, a
+call of a library), it ends the graph, lets Python run the line and goes on with another graph.
+Nothing is fused across the break, and each piece costs guards and Python of its own. With
 `mode="reduce-overhead"` each piece is a CUDA graph of its own.
 
 What to do
 ----------
-Take what breaks out of the compiled function: a print or log call to every so many steps of the
-loop, `.item()` and branches on a tensor's values to tensor operations (torch.where, torch.cond), a
-library's call behind `torch.compiler.disable`, so that the break is where you want it. Or compile
-the blocks that have no break, one by one. `TORCH_LOGS=graph_breaks` shows each break with its
-stack, and `fullgraph=True` keeps new ones out.
+Take what breaks out of the compiled function. Move prints and log calls to every so many steps of
+the loop. Replace `.item()` and branches on a tensor's values by tensor operations (torch.where,
+torch.cond). Put a library's call behind `torch.compiler.disable`, so that the break is where you
+want it. Or compile the blocks that have no break, one by one. `TORCH_LOGS=graph_breaks` shows each
+break with its stack, and `fullgraph=True` keeps new ones out.
 
 How it is measured
 ------------------
-In the observing launch, from torch's own counters: each break with torch's reason and the line of
-the program. In a trace with stacks: functions that torch makes of what follows a break
+In the observing launch, torch's own counters give each break with its reason and line. In a trace
+with stacks, the functions count that torch makes of the code after a break
 (`torch_dynamo_resume_in_..._at_LINE`).
 
 Not to be confused with
 -----------------------
-Functions that torch.compile skips altogether, and those that are compiled again (recompilations).
-A break that the program asks for (`torch._dynamo.graph_break()`, `torch.compiler.disable`).
+Functions that torch.compile skips altogether, and functions that are compiled again
+(recompilations). A break that the program asks for (`torch._dynamo.graph_break()`,
+`torch.compiler.disable`).
 """
 
 import re

@@ -2,16 +2,15 @@
 
 What it means
 -------------
-`torch.zeros(n).to(device)` fills host memory and copies it, where `torch.zeros(n, device=device)`
-does neither; and a tensor that never changes (a mask, class weights, the mean of a normalization)
-needs to be moved once, not at each step. Each such copy comes from pageable memory and holds the
-host.
+`torch.zeros(n).to(device)` fills host memory and copies it; `torch.zeros(n, device=device)` does
+neither. A tensor that never changes (a mask, class weights, the mean of a normalization) needs to
+be moved once, not at each step. Each such copy comes from pageable memory and holds the host.
 
 How it is measured
 ------------------
-In a few steps after the profiler window, which are in no timing: tensors that a factory of torch
-made on the CPU and that were then moved, and tensors that were moved again although the same tensor
-had been moved by that line before and nobody has written to it since. With line, bytes and time.
+In a few steps after the profiler window, which are in no timing, torchdoctor notes two kinds of
+moves with line, bytes and time. A factory of torch made the tensor on the CPU, and it was then
+moved. Or a line moved the same tensor again, although nothing was written to it since.
 
 Not to be confused with
 -----------------------

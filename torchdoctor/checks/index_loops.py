@@ -8,14 +8,12 @@ a GPU each turn launches kernels, and each `.item()` waits for them.
 
 How it is measured
 ------------------
-In a few steps after the profiler window, which are in no timing: calls that read or write a few
-elements at one place (whole numbers as index, `.item()`), by line, with the time of the loop's
-turns. Turns of more than a millisecond and pieces of more than 1024 elements do not count: there
-is something to compute in them. Nor does a data set that is asked for its samples. The hooks' own
-cost, some microseconds a call, is part of the time. Indexing is not looked at in programs that
-torch.compile has compiled or that train within a torch function mode (`torch.device` as a context,
-`torch.set_default_device`), and what happens outside these few steps (a rollout between updates)
-is not seen.
+In a few steps after the profiler window, which are in no timing, torchdoctor notes calls that read
+or write a few elements at one place (whole numbers as index, `.item()`), with the time of the
+loop's turns. Turns of more than a millisecond and pieces of more than 1024 elements do not count,
+nor does a data set that is asked for its samples. The time includes the hooks' own cost, some
+microseconds a call. Indexing is not noted in programs that torch.compile has compiled, or that
+train within a torch function mode (`torch.device` as a context, `torch.set_default_device`).
 
 Not to be confused with
 -----------------------

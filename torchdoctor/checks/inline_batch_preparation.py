@@ -2,21 +2,21 @@
 
 What it means
 -------------
-A function such as `get_batch()` reads and transforms the next batch while the model waits:
-the same illness as a DataLoader without workers, only that no DataLoader shows it.
+A function such as `get_batch()` reads and transforms the next batch while the model waits. The
+program has the same problem as with a DataLoader without workers, but no DataLoader shows it.
 
 What to do
 ----------
-Move it into a Dataset and let a DataLoader's workers prepare batches while the model computes; or
-make it cheap: index once with an array of indices instead of element by element, keep the data as
-one tensor (on the device, where it fits), convert types once before the loop.
+Move the preparation into a Dataset and let a DataLoader's workers prepare batches while the model
+computes. Or make it cheap: index once with an array of indices instead of element by element, keep
+the data as one tensor (on the device, if it fits), convert types once before the loop.
 
 How it is measured
 ------------------
-Host time between the end of one step and the first forward of the next, outside any loader.
-Stacks sampled in that time name the line; clearing gradients, moving tensors and logging are
-not counted. Nor is a forward that no module's call shows (functions of tensors, `torch.func`,
-`model.forward()`): a sample after which autograd has recorded operations is one of those.
+The probe times the host between the end of one step and the first forward of the next, outside any
+loader. Stacks sampled in that time name the line. Clearing gradients, moving tensors and logging do
+not count. Neither does a forward that no module's call shows (functions of tensors, `torch.func`,
+`model.forward()`), which autograd's records give away.
 
 Not to be confused with
 -----------------------

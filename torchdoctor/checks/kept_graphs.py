@@ -2,15 +2,15 @@
 
 What it means
 -------------
-A loss or output that still requires a gradient is summed up or put into a list. Behind it hangs the
-autograd graph of its step, which therefore is never freed: memory grows with every step, and
-Python's and the allocator's work with it.
+The program sums up, or puts into a list, a loss or an output that still requires a gradient. The
+autograd graph of its step hangs on it and is never freed. Memory grows with every step, and the
+work of Python and the allocator grows with it.
 
 How it is measured
 ------------------
-In a few steps after the profiler window, which are in no timing, the graph of each backward pass is
-marked with its step. What still leads to the marks of at least three earlier steps keeps them; its
-name and line are looked up in the training loop.
+In a few steps after the profiler window, which are in no timing, torchdoctor marks the graph of
+each backward pass with its step. A value that still leads to the marks of at least three earlier
+steps keeps them; torchdoctor looks up its name and line in the training loop.
 
 Not to be confused with
 -----------------------

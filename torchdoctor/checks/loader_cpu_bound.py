@@ -6,9 +6,9 @@ Preparing a batch (decoding, augmenting, collating) needs more CPU time than the
 
 How it is measured
 ------------------
-With no workers: CPU time over wall time of the fetches (at least half is computing). With
-workers: the CPUs that the program's child processes keep busy, against their number. Both with the
-time in the queue for a CPU that others held (`/proc/PID/schedstat`). Where batches lie ready in the
+Without workers, at least half of the time of a fetch is CPU time. With workers, the program's child
+processes keep at least half of the CPUs busy that they could use. Both include the time in the
+queue for a CPU that other programs held (`/proc/PID/schedstat`). If batches lie ready in the
 workers' queue for most of the wait, the workers are not the limit: see batch-transfer.
 
 Not to be confused with

@@ -7,14 +7,12 @@ network file system, an object store or a service.
 
 How it is measured
 ------------------
-With no workers: CPU time over wall time of the fetches is below half. With workers: they keep
-less than half a CPU each busy while the step still waits for them. Time in the queue for a CPU
-that others hold counts as CPU time (`/proc/PID/schedstat`). Where others keep a quarter of the CPUs
-busy and that queue is not known, or most context switches are forced, nothing is said but a doubt,
-unless the machine shows iowait. The line named is the one seen most often in samples of the stack,
-without workers. Where the processes hardly read from disks, it is no disk that is waited for. Where
-batches lie ready in the workers' queue for most of the wait, the workers have nothing to do and
-nothing is said of them: see batch-transfer.
+Without workers, less than half of the time of a fetch is CPU time. With workers, each keeps less
+than half a CPU busy while the step still waits. Time in the queue for a CPU that other programs
+hold counts as CPU time (`/proc/PID/schedstat`). If other programs keep a quarter of the CPUs busy
+and that queue is not known, the report holds a doubt instead of a finding, unless the machine shows
+iowait. Without workers, sampled stacks name the line. If the processes hardly read from disks, they
+wait for something else. If batches lie ready in the workers' queue, see batch-transfer.
 
 Not to be confused with
 -----------------------

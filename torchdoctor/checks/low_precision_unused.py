@@ -7,9 +7,9 @@ of Volta and Turing multiply float16. Autocast uses them and keeps the parameter
 
 How it is measured
 ------------------
-float32 parameters, no autocast around the forward, hardware that is known to have 16-bit matrix
-units, and large operators that take a good part of the step. Operators that only look rows up or
-scatter them (embedding, index_select) do not count: those units do nothing for them.
+The parameters are float32, no autocast surrounds the forward, the hardware is known to have 16-bit
+matrix units, and large operators take a good part of the step. Operators that only look rows up or
+scatter them (embedding, index_select) do not count.
 
 Not to be confused with
 -----------------------

@@ -3,19 +3,19 @@
 What it means
 -------------
 Launching an operator costs the host several microseconds whatever its size. Hundreds of tiny
-ones make a step of launches; a compiler fuses them into few.
+operators make a step of launches; a compiler fuses them into few.
 
 How it is measured
 ------------------
-On a GPU: most kernels take under 10 microseconds, and in over 30 % of the step no kernel runs
-while the host launches or runs Python (blocked in a copy or a synchronisation does not count).
-On the CPU: hundreds of operators a step whose median is under 50 microseconds and that
-together take more time than the large ones. What an optimizer's loop over its tensors takes
-is not counted: `single-tensor-optimizer` asks for that.
+On a GPU, most kernels take under 10 microseconds, and in over 30 % of the step no kernel runs while
+the host launches or runs Python. Time blocked in a copy or a synchronisation does not count. On the
+CPU, a step has hundreds of operators whose median is under 50 microseconds and that together take
+more time than the large ones. The optimizer's loop over its tensors does not count: see
+single-tensor-optimizer.
 
 Not to be confused with
 -----------------------
-Python work between operators, which a compiler does not remove where it does not see it.
+Python work between operators, which a compiler removes only where it sees it.
 """
 
 from torchdoctor.facts.lookup import overhead_share, phase_share, updates_one_by_one

@@ -2,17 +2,16 @@
 
 What it means
 -------------
-A tensor of zeros is written before anything is computed with it, at the speed of the memory, and
-most of it is read again right after. Frequent reasons: zero_grad(set_to_none=False), which clears
-every gradient and lets the backward pass add to it; torch.zeros, ones or full of large tensors in
-each step; the gradient of an embedding, a dense tensor of the whole table of which a few rows are
-used.
+A tensor of zeros is written at the speed of the memory before anything is computed with it.
+Frequent reasons are zero_grad(set_to_none=False), which clears every gradient and lets the backward
+pass add to it; torch.zeros, ones or full of large tensors in each step; and the gradient of an
+embedding, a dense tensor of the whole table of which a few rows are used.
 
 How it is measured
 ------------------
-From the profiler's trace. With a GPU: the exposed time of memset, or the exposed device time of
-what operators that fill (zero_, fill_, zeros, full) launch, whichever is more. Without: the time in
-these operators. Memory that is cleared beside a running kernel costs nothing.
+With a GPU, the trace gives the exposed time of memset and the exposed device time of operators that
+fill (zero_, fill_, zeros, full); the larger counts. Without a GPU, the time in these operators
+counts. Memory that is cleared beside a running kernel costs nothing.
 
 Not to be confused with
 -----------------------

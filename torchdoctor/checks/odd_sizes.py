@@ -3,16 +3,16 @@
 What it means
 -------------
 A GPU's tensor cores work on tiles. A layer of 50257 or 1001 columns is padded inside the kernel, or
-handed to a slower one; the next multiple of 8 (64 on an A100 and later) computes more and takes
+handed to a slower kernel. The next multiple of 8 (64 on an A100 and later) computes more and takes
 less time.
 
 How it is measured
 ------------------
-Products and convolutions of the profiler window whose sizes are uneven are timed alone beside
-padded ones, after the window, on the device that the program trains on, a CPU included: what counts
-is the lower end of the interval, and that it saves at least 1 % of the step. Where that was not
-possible: `in_features` and `out_features` of linear layers with both sides of 64 and more, on a GPU
-with tensor cores in use (bfloat16, float16 or TF32).
+After the profiler window, torchdoctor times products and convolutions of uneven sizes alone, beside
+padded ones, on the device that the program trains on, a CPU included. The lower end of the interval
+counts, and the saving must be at least 1 % of the step. If nothing could be timed, the sizes of
+linear layers count (both sides 64 and more), on a GPU whose tensor cores are in use (bfloat16,
+float16 or TF32).
 
 Not to be confused with
 -----------------------

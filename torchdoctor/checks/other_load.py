@@ -1,4 +1,4 @@
-"""Somebody else uses this machine.
+"""Other programs use this machine.
 
 What it means
 -------------

@@ -2,26 +2,26 @@
 
 What it means
 -------------
-The host ran Python of the program, or it waited: a sleep, a file, a lock, another process. None of
-that is the model's, and no compiler, optimizer or batch size makes it shorter by itself.
+The host ran Python of the program, or it waited: a sleep, a file, a lock, another process. This
+time is not the model's, and no compiler, optimizer or batch size makes it shorter by itself.
 
 What to do
 ----------
-Look at the function that is named, or record with `with_stack=True` where none is. Do the work
-every so many steps (logging, metrics, checkpoints), in a thread or process beside the training, or
-on whole tensors; take sleeps and waits for files out of the loop. `torchdoctor run` of the program
+Look at the function that is named, or record with `with_stack=True` if none is. Do the work every
+so many steps (logging, metrics, checkpoints), in a thread or process beside the training, or on
+whole tensors. Take sleeps and waits for files out of the loop. `torchdoctor run` of the program
 names the lines by their stacks.
 
 How it is measured
 ------------------
-From the profiler's trace: stretches of half a millisecond and longer in which no operator, driver
-call, loader or collective runs, and on a GPU no kernel. With the trace's stacks (`with_stack=True`)
-your functions are named that they passed in.
+The check adds up stretches of the trace of at least half a millisecond in which no operator, driver
+call, loader or collective runs, and on a GPU no kernel. If the trace has stacks
+(`with_stack=True`), the finding names your functions in that time.
 
 Not to be confused with
 -----------------------
 The microseconds of Python and dispatch between operators (python-overhead). A program that
-`torchdoctor run` observes is asked by its own stacks instead (work-outside-model).
+`torchdoctor run` observes has stacks of its own instead (work-outside-model).
 """
 
 from torchdoctor.words import (

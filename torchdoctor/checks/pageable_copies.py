@@ -2,13 +2,13 @@
 
 What it means
 -------------
-The driver can only copy asynchronously from pinned (page-locked) memory. From ordinary memory
-it first copies into a buffer of its own, and holds the host until that is done.
+The driver can copy asynchronously only from pinned (page-locked) memory. From ordinary memory it
+first copies into a buffer of its own, and holds the host until that is done.
 
 How it is measured
 ------------------
-Copies marked pageable in the trace, and Tensor.to / Tensor.cuda calls whose source is not
-pinned in the probe's step log.
+The trace marks copies as pageable, and the probe's step log holds calls of Tensor.to and
+Tensor.cuda whose source is not pinned.
 
 Not to be confused with
 -----------------------

@@ -3,21 +3,21 @@
 What it means
 -------------
 In synchronous training each step takes as long as the slowest rank: all others wait for it in
-their collectives. More data, longer sequences, a slower GPU or a busy host on one rank is paid by
-every GPU of the job.
+their collectives. Every GPU of the job pays for more data, longer sequences, a slower GPU or a busy
+host on one rank.
 
 What to do
 ----------
-Look for what the evidence says that it takes longer for. Kernels: give each rank as much work
-(lengths sorted into buckets, as many samples, no shard of the model that is larger), or look
-whether its GPU is slower or throttles. Data: its storage and its number of workers. Host: what else
-runs on its CPUs, and work that only this rank does, such as logging and checkpoints of rank 0.
+The evidence names what the rank takes longer for. Kernels: give each rank as much work (lengths
+sorted into buckets, as many samples, no larger shard of the model), or see whether its GPU is
+slower or throttles. Data: compare its storage and its number of workers. Host: find other programs
+on its CPUs, and work that only this rank does, such as logging and checkpoints of rank 0.
 
 How it is measured
 ------------------
 From the traces of several ranks: the step without the exposed time in collectives, of the slowest
-rank against the mean of all. What it takes longer for (kernels, waiting for data, the host and
-copies) is its difference from the other ranks.
+rank against the mean of all. Its difference from the other ranks is divided into kernels, waiting
+for data, and the host with its copies.
 
 Not to be confused with
 -----------------------

@@ -2,13 +2,13 @@
 
 What it means
 -------------
-A slow sample (a large file, a retry, a cold cache) holds up its worker, and because batches
-are delivered in order, everybody behind it.
+A slow sample (a large file, a retry, a cold cache) holds up its worker. Batches are delivered in
+order, so it holds up all batches behind it as well.
 
 How it is measured
 ------------------
-99th percentile over median of the training loader's fetches, where the slow ones are a share
-of the step that matters.
+torchdoctor compares the 99th percentile of the training loader's fetches with their median. The
+slow fetches must be a share of the step that matters.
 
 Not to be confused with
 -----------------------

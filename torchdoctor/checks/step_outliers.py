@@ -7,15 +7,15 @@ they cost more than the median shows.
 
 What to do
 ----------
-See what happens in the long steps: print their numbers with the time, and compare them with what
-the program does every so many steps. Save checkpoints and log less often, or in a thread; pad
-inputs to few lengths, for new shapes are compiled or tuned anew; look at the machine's other
-programs. Where the long steps come at random, see gc-pauses and slow-sample.
+Print the numbers of the long steps with the time, and compare them with what the program does every
+so many steps. Save checkpoints and log less often, or in a thread. Pad inputs to few lengths,
+because new shapes are compiled or tuned anew. Look at the machine's other programs. If the long
+steps come at random, see gc-pauses and slow-sample.
 
 How it is measured
 ------------------
-99th percentile over the median step of the observed window, where evaluation and the start of
-workers do not explain the difference between mean and median.
+torchdoctor compares the 99th percentile with the median step of the observed window. Evaluation and
+the start of workers must not explain the difference between mean and median.
 
 Not to be confused with
 -----------------------

@@ -6,14 +6,14 @@ Memory is full, and pages come back from disk: everything is slow, most of all t
 
 What to do
 ----------
-Need less memory: fewer workers and batches ahead (num_workers, prefetch_factor), no copy of the
-data set in each worker (arrays and memory maps in place of lists of objects), smaller caches. Or
-end what else fills the machine. With memory free again, swap empties by itself as its pages are
+Need less memory: fewer workers and batches ahead (num_workers, prefetch_factor), arrays and memory
+maps in place of lists of objects, which each worker copies, and smaller caches. Or end other
+programs that fill the machine. With memory free again, swap empties by itself as its pages are
 used.
 
 How it is measured
 ------------------
-Swap in use while the program runs, and how long the CPUs wait for disks (psutil).
+psutil gives the swap in use while the program runs, and how long the CPUs wait for disks.
 
 Not to be confused with
 -----------------------

@@ -7,13 +7,13 @@ GPU has caught up. Afterwards its queue is empty, and it waits for the host in t
 
 How it is measured
 ------------------
-Synchronising driver calls of the trace, and copies to the host, which wait until all is done that
-was launched before: how many a step, and how long they block. The lines that
-make them are seen in a few steps after the profiler window, which are in no timing.
+The trace shows synchronising driver calls and copies to the host, which wait for all work that was
+launched before: how many a step, and how long they block. The lines are noted in a few steps after
+the profiler window, which are in no timing.
 
 Not to be confused with
 -----------------------
-The one wait at the end of a step that reads the loss now and then.
+One wait at the end of a step that reads the loss now and then.
 """
 
 from torchdoctor.facts.analysed import calls_of

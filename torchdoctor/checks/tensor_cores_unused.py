@@ -8,8 +8,9 @@ units idle. In 16 bits (float16 from compute capability 7.0 on, bfloat16 from 8.
 
 How it is measured
 ------------------
-Share of the step in kernels that their names tell to be matrix work without tensor cores. Asked of
-traces alone: of a program that runs, the model's own data types are known (low-precision-unused).
+The names of the kernels tell the share of the step in matrix work without tensor cores. The check
+reads traces alone; of a program that runs, the model's data types are known
+(low-precision-unused).
 
 Not to be confused with
 -----------------------

@@ -3,18 +3,18 @@
 What it means
 -------------
 Heat or the power limit makes the GPU lower its clock for a good part of the run. A GPU that is
-fully used touches its power limit now and then; that is how it is built, and no finding.
+fully used touches its power limit now and then, which is normal and no finding.
 
 What to do
 ----------
-By the reason that is named. Heat: look after cooling, fans and neighbours of the GPU. A power limit
+Act on the reason that is named. Heat: see to cooling, fans and neighbours of the GPU. A power limit
 below the GPU's own: have it raised (`nvidia-smi -q -d POWER` shows both limits, `-pl` sets one, as
-root); at its own limit the GPU gives what it can. A brake from outside (HW power brake): the power
-supply. Lower precision and fewer kernels need less power for the same work.
+root). A brake from outside (HW power brake): check the power supply. Lower precision and fewer
+kernels need less power for the same work.
 
 How it is measured
 ------------------
-Throttle reasons that NVML reported while the program ran.
+NVML reports the reasons for throttling while the program runs.
 
 Not to be confused with
 -----------------------

@@ -3,15 +3,15 @@
 What it means
 -------------
 Adding, scaling, activations and casts read and write all of their data and compute next to nothing.
-Two or more of them in a row move the same data through memory again and again; a compiler makes one
-kernel of such a chain, which moves it once.
+A chain of them moves the same data through memory again and again. A compiler makes one kernel of
+the chain, which moves the data once.
 
 How it is measured
 ------------------
-Runs of two and more pointwise kernels on a stream with no other kernel or copy between them, and
-the time in which nothing else runs on the GPU. What an optimizer launches is left out. "At most"
-counts one kernel as long as the longest of each chain: the trace does not say whether one kernel
-reads what the one before has written. The line is named where the trace has Python stacks.
+The check looks for runs of two and more pointwise kernels on a stream with no other kernel or copy
+between them, and counts the time in which nothing else runs on the GPU. An optimizer's kernels are
+left out. "At most" counts one kernel as long as the longest of each chain, because the trace does
+not tell whether a kernel reads what the one before has written.
 
 Not to be confused with
 -----------------------

@@ -1,23 +1,23 @@
-"""Work of the program's own between the passes of the model.
+"""The program does work of its own between the passes of the model.
 
 What it means
 -------------
-Metrics in Python, checkpoints, logging, plots, the environment of reinforcement learning: what
-runs in the loop outside forward, backward and optimizer makes the device (or the CPU's arithmetic)
-wait for it.
+Metrics in Python, checkpoints, logging, plots and the environment of reinforcement learning run in
+the loop outside forward, backward and optimizer. The device (or the CPU's arithmetic) waits for
+them.
 
 What to do
 ----------
 At the lines that are named: compute metrics on whole tensors and every so many steps, log and save
 less often or in a thread, plot after training. Step an environment in processes of its own, several
-at once. What does not depend on this step's result can run while the GPU computes: start it before
-the first `.item()` or print that waits for the GPU.
+at once. Start work that does not depend on this step's result before the first `.item()` or print
+that waits for the GPU, so that it runs while the GPU computes.
 
 How it is measured
 ------------------
 The share is the step's time that is neither data loading nor copies nor any operator nor phase of
-the model. Stacks of the main thread, sampled in that time, say which of your functions it was in;
-a library's work counts for your line that called it.
+the model. Sampled stacks of the main thread name your functions in that time; a library's work
+counts for your line that called it.
 
 Not to be confused with
 -----------------------

@@ -2,20 +2,20 @@
 
 What it means
 -------------
-A loader with workers hands batches out in the order that they were asked for. Where samples differ
-much in cost (long and short recordings, large and small images), the batch whose turn it is may
-still be in the making while later ones are done; the loop waits, and once the queue is full
-(`prefetch_factor` batches a worker) the other workers wait as well.
+A loader with workers hands batches out in the order in which they were asked for. If samples differ
+much in cost (long and short recordings, large and small images), later batches may be done while
+the next one in order is not. The loop waits, and once the queue is full (`prefetch_factor` batches
+a worker) the other workers wait as well.
 
 How it is measured
 ------------------
-In the observed launch: for each batch that the loop waited for, the time since a later batch had
-come out of the workers' queue and was put aside. It is part of the wait for data.
+In the observed launch, torchdoctor adds up the time that the loop waited for a batch after a later
+batch had come out of the workers' queue. This is part of the wait for data.
 
 Not to be confused with
 -----------------------
-Workers that are all too slow: then nothing lies ready. One batch in hundreds that takes very long
-is `slow-sample`.
+Workers that are all too slow: then nothing lies ready. If one batch in hundreds takes very long,
+see slow-sample.
 """
 
 from torchdoctor.facts.lookup import data_wait_share, order_wait_share, training_loaders
