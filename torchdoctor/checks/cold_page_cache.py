@@ -99,7 +99,6 @@ def _stored(mount: dict[str, object], memory: int = 2**34) -> dict[str, Any]:
     loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
     return {
         "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        "shares": {"data_loader": 0.8, "cpu": 0.2},
         "sensors": {"read_bytes_per_s": 6e7},
         **process(loaders=[loader]),
         "storage": {"mounts": [mount], "memory_bytes": memory},

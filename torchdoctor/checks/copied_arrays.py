@@ -47,7 +47,6 @@ _CALL = {
     "location": {"file": "/w/train.py", "line": 12},
     "calls_per_step": 1.0,
     "bytes_per_step": 4e6,
-    "sure": True,
 }
 CHECK = CheckSpec(
     file=__file__,

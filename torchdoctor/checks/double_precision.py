@@ -92,7 +92,6 @@ def _cost(recording: Recording) -> str:
 _DOUBLE = {
     "ident": 0,
     "cls": "__main__.Net",
-    "dtypes": ["float64"],
     "elements": 1000,
     "float64_elements": 1000,
     "forwards": 9,

@@ -52,7 +52,6 @@ _CALL = {
     "location": {"file": "/w/train.py", "line": 12},
     "calls_per_step": 1.0,
     "bytes_per_step": 4e6,
-    "sure": True,
     "host_s": 0.001,
 }
 CHECK = CheckSpec(

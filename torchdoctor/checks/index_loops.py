@@ -58,7 +58,6 @@ def _calls(lines: int = 1, **changes: object) -> dict[str, Any]:
         "text": "total += x[i]",
         "calls_per_step": 256.0,
         "host_s": 0.001,
-        "sure": True,
         **changes,
     }
     places = [{"file": "/w/train.py", "line": 12 + i, "function": "train"} for i in range(lines)]

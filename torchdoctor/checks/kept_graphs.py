@@ -45,7 +45,6 @@ _KEPT = {
     "kind": "sum",
     "name": "total",
     "location": {"file": "/w/train.py", "line": 22},
-    "text": "total += loss",
     "nodes_per_step": 30.0,
 }
 CHECK = CheckSpec(

@@ -130,16 +130,12 @@ def _of_trace(compiled: TracedCompilation, share: float, steps: int) -> Symptom:
 _SIZES = {
     "reason": "tensor 'x' size mismatch at index 0. expected 4, actual 5",
     "location": {"file": "/w/train.py", "line": 9, "function": "forward"},
-    "count": 5,
 }
 _GIVEN_UP = {"function": "'forward' (/w/train.py:5)", "reason": "self.calls == 7"}
 
 
 def _run(**changes: object) -> dict[str, Any]:
     again = {
-        "graphs": 7,
-        "compile_s": 9.0,
-        "recompiles": 6,
         "recompile_reasons": [_SIZES],
         "watched_s": 12.0,
         "later_recompiles": 5,

@@ -82,7 +82,6 @@ def _stored(memory: int | None = 2**34, **changes: object) -> dict[str, Any]:
     loader = {"ident": 0, "batches": 110, "samples": 880, "sample_cpu_share": 0.1}
     return {
         "steps": {"data_wait_s": 0.008, "forward_s": 0.002},
-        "shares": {"data_loader": 0.8, "cpu": 0.2},
         **process(loaders=[loader]),
         "storage": {"mounts": [{**_MOUNT, **changes}], "memory_bytes": memory},
     }

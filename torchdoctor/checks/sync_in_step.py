@@ -79,7 +79,6 @@ _WAIT = {
     "text": "total += loss.item()",
     "calls_per_step": 1.0,
     "host_s": 0.004,
-    "sure": True,
 }
 CHECK = CheckSpec(
     file=__file__,

@@ -1,4 +1,4 @@
-"""The commands that start a program with a process for each GPU, on one machine or several.
+"""Write the commands that start a program with a process for each GPU, on one machine or several.
 
 The pages of the fixes show what these give for `EXAMPLE`, and tests run what they give.
 """
@@ -27,9 +27,9 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What torchrun starts: the words after its own options, and what one machine has for it."""
+    """A program for torchrun, and the GPUs and CPUs that each machine has for it."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # after torchrun's own options
     gpus: int  # processes on each machine
     cpus: int = 1  # of each machine
 
@@ -43,15 +43,15 @@ EXAMPLE = Program(words=("train.py",), gpus=8, cpus=64)
 
 
 def program(recording: Recording) -> Program:
-    """The observed program, and the GPUs and CPUs of its machine."""
+    """Return the observed program with the GPUs and CPUs of its machine."""
     main = recording.main
-    seen = len(main.devices) or len(recording.environment.gpus) or main.world_size or 1
+    gpus = len(main.devices) or len(recording.environment.gpus) or main.world_size or 1
     cpus = recording.environment.whole_cpus
-    return Program(words=tuple(_words(recording)), gpus=seen, cpus=cpus)
+    return Program(words=tuple(_words(recording)), gpus=gpus, cpus=cpus)
 
 
 def _words(recording: Recording) -> list[str]:
-    """The script (or -m and the module) with its arguments, without what started it."""
+    """Return the script (or -m and the module) with its arguments, without its launcher."""
     workload, argv = recording.workload, recording.main.argv
     command = list(workload.command)
     if not command or "python" not in Path(command[0]).name:
@@ -77,7 +77,7 @@ def _of_module(words: list[str], recording: Recording) -> list[str]:
 
 
 def _by_its_own(words: list[str], recording: Recording) -> list[str]:
-    """What a launcher or a shell started: the script where it stands, else the process's words."""
+    """Return the script of a launcher or shell with its arguments, else the process's own."""
     workload, argv = recording.workload, recording.main.argv
     for at, word in enumerate(words):
         if workload.script and str(Path(workload.cwd, word)) == workload.script:
@@ -87,12 +87,12 @@ def _by_its_own(words: list[str], recording: Recording) -> list[str]:
 
 
 def one_machine(of: Program) -> str:
-    """The command for all GPUs of one machine."""
+    """Return the command for all GPUs of one machine."""
     return f"torchrun --standalone --nproc-per-node {of.gpus} {of.line}"
 
 
 def several_machines(of: Program, machines: int = 2) -> str:
-    """The same command for each of several machines; HOST is to be replaced by the first's name."""
+    """Return the command for each of several machines; HOST stands for the first one's name."""
     return (
         f"torchrun --nnodes {machines} --nproc-per-node {of.gpus} --rdzv-id train \\\n"
         f"    --rdzv-backend c10d --rdzv-endpoint {HOST}:{_PORT} {of.line}"
@@ -100,7 +100,7 @@ def several_machines(of: Program, machines: int = 2) -> str:
 
 
 def slurm_script(of: Program, machines: int = 2) -> str:
-    """A batch script for `sbatch`, complete.
+    """Return a complete batch script for `sbatch`.
 
     A task is given one CPU unless it asks for more, and since Slurm 22.05 srun asks by itself.
     """
