@@ -290,7 +290,9 @@ def test_what_was_measured_with_others_alone_is_said_to_be(tmp_path: Path) -> No
     one = RecommendedFix(fix="set-to-none", edit="--- a/t.py\n", standing="together")
     row = Trial(fix="set-to-none + loader-workers", speedup=Interval(estimate=1, low=1, high=1))
     path = report_with(tmp_path, row, also_offered=[one])
-    assert "set-to-none was not measured by itself." in remarks_on(read_report(path), one)
+    assert "set-to-none was not measured by itself." in remarks_on(
+        read_report(path), [one], [], None
+    )
 
 
 def test_several_fixes_asked_for_are_one_diff_that_git_applies(tmp_path: Path) -> None:
@@ -350,7 +352,7 @@ val_loader = DataLoader(list(range(10)), num_workers=args.workers)
     path = report_with(tmp_path, fixes=[one], patch=one.edit, patch_fixes=[one.fix])
     report = read_report(path)
     assert said in remarks(report)
-    assert said in remarks_on(report, one)
+    assert said in remarks_on(report, [one], [one.fix], None)
     report = replace(report, recommendation=replace(report.recommendation, fixes=[one]))
     assert said in rendered(report, "markdown")
     alone = text.replace(", num_workers=args.workers)\n# opt", ")\n# opt")

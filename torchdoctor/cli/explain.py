@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from torchdoctor.cli.arguments import report_file
+from torchdoctor.words.errors import UsageError
+
 _TREE_HANGS = 8
 
 
@@ -17,7 +20,6 @@ def explain(
     """Print a check's or fix's page: what, why, when not, risk, sources."""
     from torchdoctor.advice import catalogue
     from torchdoctor.reports.wrapping import fill, reflow, width
-    from torchdoctor.words.errors import UsageError
 
     if id is not None and (tree or all):
         raise UsageError(f"Give '{id}', or --tree, or --all: one of them.")
@@ -29,3 +31,18 @@ def explain(
             typer.echo(fill(line, catalogue.TITLES_AT, width()))
     else:
         typer.echo(reflow(catalogue.explain(id), width()))
+        for line in _in_newest_run(id):
+            typer.echo(fill(line, 2, width()))
+
+
+def _in_newest_run(ident: str) -> list[str]:
+    """Return what the newest run of this folder says of a check or fix; nothing without a run."""
+    from torchdoctor.reports.details import lines_about
+    from torchdoctor.words.record_files import read_report
+
+    try:
+        file = report_file(None)
+        lines = lines_about(read_report(file), ident)
+    except UsageError:
+        return []
+    return ["", f"In the newest run here ({file.parent}):", *lines] if lines else []

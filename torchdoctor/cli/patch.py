@@ -34,7 +34,7 @@ def patch(
     ] = None,
 ) -> None:
     """Print the diff on stdout, and what cannot be edited on stderr."""
-    from torchdoctor.reports.patch import edit_of, remarks, remarks_on
+    from torchdoctor.reports.patch import remarks
     from torchdoctor.words.errors import UsageError
     from torchdoctor.words.record_files import read_report
 
@@ -46,11 +46,8 @@ def patch(
         raise UsageError("--fix names no fix.")
     if not asked:
         diff, lines = report.recommendation.patch, remarks(report)
-    elif len(asked) == 1:
-        chosen = edit_of(report, asked[0])
-        diff, lines = chosen.edit, remarks_on(report, chosen)
     else:
-        diff, lines = _joint(report, file, asked)
+        diff, lines = _of_fixes(report, file, asked)
     # As the files are: the terminal's encoding may lack what stands in them.
     sys.stdout.buffer.write((diff or "").encode("utf-8", "surrogateescape"))
     sys.stdout.flush()
@@ -58,20 +55,24 @@ def patch(
         typer.echo(line, err=True)
 
 
-def _joint(report: Report, file: Path, asked: list[str]) -> tuple[str | None, list[str]]:
-    """Return one diff of several fixes, made anew: their own may change the same call."""
+def _of_fixes(report: Report, file: Path, asked: list[str]) -> tuple[str | None, list[str]]:
+    """Return one diff of these fixes; of several made anew: theirs may change the same call."""
     from torchdoctor.advice.catalogue import fixes
     from torchdoctor.advice.source_patch import source_patch
-    from torchdoctor.reports.patch import edit_of, remarks_on_several
+    from torchdoctor.reports.patch import edit_of, remarks_on
 
     shown = [edit_of(report, ident) for ident in asked]
-    if not any(fix.edit for fix in shown):
-        return None, remarks_on_several(report, shown, [], None)
-    editable = [(fix.fix, fix.settings) for fix in shown if fix.edit]
-    made = source_patch(editable, _recording(report, file), fixes())
+    editable = [fix for fix in shown if fix.edit]
+    if len(shown) == 1 and editable:
+        folder = shown[0].folder or report.workload.cwd
+        return shown[0].edit, remarks_on(report, shown, asked, folder)
+    made = None
+    if editable:
+        wanted = [(fix.fix, fix.settings) for fix in editable]
+        made = source_patch(wanted, _recording(report, file), fixes())
     if made is None:
-        return None, remarks_on_several(report, shown, [], None)
-    return made.diff, remarks_on_several(report, shown, made.fixes, made.folder)
+        return None, remarks_on(report, shown, [], None)
+    return made.diff, remarks_on(report, shown, made.fixes, made.folder)
 
 
 def _recording(report: Report, file: Path) -> Recording:

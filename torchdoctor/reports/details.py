@@ -141,6 +141,21 @@ def _findings(report: Report) -> list[Block]:
     return [*blocks, *sentences(_OVERLAP if len(shares) > 1 else "", tone="soft")]
 
 
+def lines_about(report: Report, ident: str) -> list[str]:
+    """Return what a report says of one check or fix: its finding with the evidence, its trials."""
+    lines = []
+    for finding in report.diagnosis.findings:
+        if finding.check == ident:
+            where = place(finding.location, report.workload.cwd)
+            lines += [f"- {'  '.join(filter(None, [share_words(finding), where]))}".rstrip(" -")]
+            lines += [f"- {clean(proof)}" for proof in finding.evidence]
+    for trial in report.trials:
+        if ident in trial.fix.split(" + ") and trial.speedup is not None:
+            name = fix_with_settings(trial.fix, trial.settings)
+            lines.append(f"- {name}: {verdict_of(trial)}, {speedup(trial.speedup, trial.pairs)}")
+    return [line for line in lines if line]
+
+
 def _tried_title(report: Report) -> str:
     how = report.baseline.measured
     return f"What was tried, measured {how}" if how else "What was tried"

@@ -30,12 +30,7 @@ def remarks(report: Report) -> list[str]:
         lines.append(measured)
     lines += _also([fix for fix in recommended.fixes if fix.fix in recommended.patch_fixes])
     by_hand = [fix for fix in recommended.fixes if fix.fix not in recommended.patch_fixes]
-    if by_hand:
-        lines.append("To be changed by hand:")
-    for fix in by_hand:
-        lines.append(f"  {fix_with_settings(fix.fix, fix.settings)}")
-        lines += [f"    {line}" for line in clean(fix.instruction or "").splitlines()]
-    return lines + elsewhere
+    return [*lines, *_by_hand(by_hand), *elsewhere]
 
 
 def edit_of(report: Report, ident: str) -> RecommendedFix:
@@ -67,17 +62,10 @@ def _became(tried: Trial) -> str:
     return f"came out {tried.verdict}{f': {reason}' if reason else ''}"
 
 
-def remarks_on(report: Report, fix: RecommendedFix) -> list[str]:
-    """Return what was measured of one fix, and where to apply its edit or what to do by hand."""
-    lines = [_APPLY.format(clean(fix.folder or report.workload.cwd))] if fix.edit else []
-    lines += [_measured(report, fix), *_also([fix])]
-    return lines if fix.edit else lines + _by_hand([fix])
-
-
-def remarks_on_several(
+def remarks_on(
     report: Report, fixes: list[RecommendedFix], made: list[str], folder: str | None
 ) -> list[str]:
-    """Return the same for several fixes with one diff.
+    """Return what was measured of these fixes, where to apply their diff and what it lacks.
 
     Args:
         report: that shows them.
@@ -88,7 +76,7 @@ def remarks_on_several(
     lines = [_APPLY.format(clean(folder))] if folder is not None else []
     together = _measured_together(report, fixes)
     lines += [together] if together else [_measured(report, fix) for fix in fixes]
-    if not together:
+    if len(fixes) > 1 and not together:
         lines.append("They were not measured together.")
     lines += _also([fix for fix in fixes if fix.fix in made])
     left_out = [fix for fix in fixes if fix.fix not in made]
@@ -98,7 +86,7 @@ def remarks_on_several(
             f"Without {', '.join(clashing)}: no edit can be made any more, or none that goes "
             "with the others'."
         )
-    return [*lines, *(_by_hand(left_out) if left_out else [])]
+    return [*lines, *_by_hand(left_out)]
 
 
 def _measured(report: Report, fix: RecommendedFix) -> str:
@@ -129,9 +117,8 @@ def _also(fixes: list[RecommendedFix]) -> list[str]:
 
 
 def _by_hand(fixes: list[RecommendedFix]) -> list[str]:
-    lines = ["To be changed by hand:"]
+    lines = ["To be changed by hand:"] if fixes else []
     for fix in fixes:
-        if len(fixes) > 1:
-            lines.append(f"  {fix_with_settings(fix.fix, fix.settings)}")
-        lines += [f"  {line}" for line in clean(fix.instruction or "").splitlines()]
+        lines.append(f"  {fix_with_settings(fix.fix, fix.settings)}")
+        lines += [f"    {line}" for line in clean(fix.instruction or "").splitlines()]
     return lines
