@@ -114,7 +114,7 @@ def test_median_and_mean_of_the_step_are_named_where_they_differ(
         at += length
     text = step_time(trace_checkup([str(written(tmp_path, trace))]))
     if both:
-        assert text.startswith("median step 1.00 ms (10 to 90 %")
-        assert "mean 1.60 ms (shares, findings and what-ifs are of the mean)" in text
+        assert text.startswith("Median step 1.00 ms (10 to 90 %")
+        assert "mean 1.60 ms (shares, findings and bounds are of the mean)" in text
     else:
-        assert text.startswith("median step 1.00 ms (") and "mean" not in text
+        assert text.startswith("Median step 1.00 ms (") and "mean" not in text
