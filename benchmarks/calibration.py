@@ -73,7 +73,7 @@ def engine(how: str, recorder: Recorder, seed: int) -> Engine:
     pace = Pace(start_s=2.0, step_s=0.006, boundary=BOUNDARY)
     turns = TURNS if how == "side-by-side" else None
     launches = ProgramLaunches(recorder=recorder, pace=pace, window=WINDOW, turns=turns)
-    return Engine(launches, seed=seed)
+    return Engine(launches, random.Random(seed))
 
 
 def program(folder: Path, slowdown: float) -> Workload:

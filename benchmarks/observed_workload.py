@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,7 +128,7 @@ class Workload:
     def exhaustive(self, tried: list[Candidate], budget_s: float, seed: int) -> Fixes:
         """Measure every candidate in pairs until the time is used, then the best together."""
         began, specs = time.monotonic(), self._specs()
-        engine = Engine(self._launches(), seed=seed)
+        engine = Engine(self._launches(), random.Random(seed))
         arms = {
             n: [(one.fix, dict(one.settings)), *one.also.items()] for n, one in enumerate(tried)
         }
@@ -177,7 +178,7 @@ class Workload:
         Raises:
             Inconclusive: one of them could not be measured.
         """
-        engine, specs = Engine(self._launches(), seed=seed), self._specs()
+        engine, specs = Engine(self._launches(), random.Random(seed)), self._specs()
         found = {}
         for name, fixes in several.items():
             pairs = [engine.pair(specs.of(fixes)) for _ in range(_SIDE_BY_SIDE if fixes else 0)]

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import tempfile
 import time
 from collections.abc import Callable
@@ -182,7 +183,7 @@ class Comparison:
 
     def by_launches(self, most_rounds: int, seed: int) -> Progress:
         """Measure pairs of fresh launches until all are known well enough."""
-        engine = Engine(launches_of(self.recorder, self.seen, self.window), seed=seed)
+        engine = Engine(launches_of(self.recorder, self.seen, self.window), random.Random(seed))
         began = time.monotonic()
         done = Progress({name: [] for name in self.arms})
         for _ in range(most_rounds):
@@ -199,7 +200,7 @@ class Comparison:
     def by_blocks(self, rounds: int, seed: int) -> Progress:
         """Measure one launch of so many rounds."""
         launches = launches_of(self.recorder, self.seen, self.window, loaders=self.loaders)
-        engine, arms = Engine(launches, seed=seed), list(self.arms.values())
+        engine, arms = Engine(launches, random.Random(seed)), list(self.arms.values())
         assert all(map(engine.can_switch, arms)), "the benchmark's own program can be switched"
         switched = engine.switch(arms, rounds)
         assert switched.blocks, switched.reason

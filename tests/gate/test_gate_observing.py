@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -194,7 +195,12 @@ def measure(**starts: Any) -> None:
     settings = GateSettings(tolerances={"step_time": 0.02})
     run = GateRun(Workload(command=["train.py"], cwd="/w"), "main", settings, lambda event: None)
     observed = Observed(arms=(UNTOUCHED, NEW), versions=(SEEN, SEEN), waits=[])
-    arguments = Engine(launches, patience=2), launches, observed, Measured(how=Estimator())
+    arguments = (
+        Engine(launches, random.Random(0), patience=2),
+        launches,
+        observed,
+        Measured(how=Estimator()),
+    )
     run._decide(*arguments)
 
 

@@ -82,7 +82,7 @@ class Program:
 
 
 def engine_of(program: Program, patience: int = 0) -> Engine:
-    return Engine(program, patience=patience, clock=program.clock)
+    return Engine(program, random.Random(0), patience=patience, clock=program.clock)
 
 
 def test_a_pair_side_by_side_is_one_difference() -> None:

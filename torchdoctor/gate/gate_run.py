@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,8 @@ from torchdoctor.gate.versions import Reference
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
 from torchdoctor.observe.window import choose_window
 from torchdoctor.pairs.block_plan import TurnBlocks, choose_turns, too_large, why_in_turns
-from torchdoctor.pairs.engine import Engine, Failed
+from torchdoctor.pairs.engine import Engine
+from torchdoctor.pairs.failures import Failed
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
 from torchdoctor.trials.compare import p_value
 from torchdoctor.words import Environment, Pair, ProgressEvent, Workload, WorkloadRecord
@@ -78,7 +80,8 @@ class GateRun:
             ]
             sources = SourcesAtStart(loaded, folders[0])
             launches = self._launches(observed)
-            engine = Engine(launches, seed=self._settings.seed, patience=_FORGIVEN)
+            chance = random.Random(self._settings.seed)
+            engine = Engine(launches, chance, patience=_FORGIVEN)
             kinds = [(x.steps, x.sensors.other_load_cpus) for x in observed.versions]
             measured = Measured(how=estimator(kinds))
             verdict = self._verdict(engine, launches, observed, measured)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,7 +98,8 @@ def launched(session: GateSession, observed: Observation) -> list[LaunchTiming]:
     window = choose_window(observed.steps, settings.budget_s / 2, observed.processes[0].loaders)
     window = window.overruled(settings.steps, settings.warmup)
     launches = ProgramLaunches(recorder=session.recorder, pace=Pace.of(observed), window=window)
-    engine, timings, longest_s, measured = Engine(launches), [], 0.0, 0
+    engine = Engine(launches, random.Random(settings.seed))
+    timings, longest_s, measured = [], 0.0, 0
     for number in range(LAUNCHES):
         begun_s = session.spent_s()
         if measured >= FEWEST_STORED and longest_s > session.left_s():

@@ -1,4 +1,4 @@
-"""The engine: pairs of two arms, launches of one, and launches that switch between several.
+"""The engine: every measurement of `run`, `gate` and the benchmarks is made here.
 
 It knows what launches cost, and what their failures mean (`failures`); it holds no budget, tells
 no progress and judges nothing.
@@ -12,15 +12,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Protocol
 
 from torchdoctor.launch.launch_spec import UNTOUCHED, LaunchSpec
-from torchdoctor.pairs.failures import Failed, Failures, Lost, Outcome, Refused
+from torchdoctor.pairs.failures import Failures, Lost, Outcome
 from torchdoctor.pairs.measurement import Starts
 from torchdoctor.pairs.turns import neighbours
 from torchdoctor.words import LaunchTiming, Pair, SwitchedLaunch
-
-__all__ = ["Engine", "Failed", "Lost", "Measures", "Refused"]
 
 # Of a one-time cost, paid again with a warm cache, until measured (compiling on a CPU: 0.06).
 CACHED = 0.15
@@ -28,63 +25,12 @@ _MANY = 4  # launches, of which the slowest met somebody else's load
 _LONGER = 2.0  # times the usual share of a pair: then it is the fix that takes so long
 
 
-class Measures(Protocol):
-    """What a search needs of an engine; a simulated one has these methods alone."""
-
-    @property
-    def side_by_side(self) -> bool:
-        """Return False where a pair is two launches that follow each other, and sees less."""
-
-    @property
-    def launches(self) -> int:
-        """Return the number of launches so far."""
-
-    @property
-    def doubts(self) -> list[str]:
-        """Return sentences for the report."""
-
-    def remarks(self, name: str) -> list[str]:
-        """Return what the row of an arm is to say of its launches."""
-
-    def pair(
-        self, arm: LaunchSpec, against: LaunchSpec = UNTOUCHED, *, most_s: float = math.inf
-    ) -> Pair | Outcome:
-        """Measure one pair, within `most_s` seconds."""
-
-    def launch(self, arm: LaunchSpec, *, most_s: float = math.inf) -> LaunchTiming:
-        """Measure one launch by itself, of another seed or with other settings."""
-
-    def can_switch(self, arm: LaunchSpec) -> bool:
-        """Return True if an arm can be switched on and off within one launch."""
-
-    def rounds_within(self, arms: Sequence[LaunchSpec], seconds: float) -> int:
-        """Return how many rounds of these arms a launch of so many seconds has room for."""
-
-    def switch(
-        self, arms: Sequence[LaunchSpec], rounds: int, *, most_s: float = math.inf
-    ) -> SwitchedLaunch:
-        """Measure blocks of these arms and the untouched program within one launch."""
-
-    def expected_s(self, arm: LaunchSpec, against: LaunchSpec = UNTOUCHED) -> float:
-        """Return seconds that the next pair takes at most."""
-
-    def expected_launch_s(self, arm: LaunchSpec) -> float:
-        """Return seconds that the next launch of an arm takes at most."""
-
-    def expected_switch_s(self, arms: Sequence[LaunchSpec], rounds: int) -> float:
-        """Return seconds of a launch that switches."""
-
-    def once_s(self, arm: LaunchSpec) -> float:
-        """Return seconds that an arm's first launch takes beyond the others: compiling."""
-
-
 class Engine:
-    """`Measures` of a real program, or of a simulated one that is launched.
+    """Measures pairs of arms, launches of one arm, and launches that switch between several.
 
     Args:
         starts: starts the launches.
-        seed: of the order within pairs.
-        chance: in its place.
+        chance: decides the order within pairs.
         patience: failures of an arm that are forgiven before it is out.
         clock: monotonic seconds.
     """
@@ -92,14 +38,12 @@ class Engine:
     def __init__(
         self,
         starts: Starts,
+        chance: random.Random,
         *,
-        seed: int = 0,
         patience: int = 0,
-        chance: random.Random | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._starts, self._clock = starts, clock
-        self._chance = chance or random.Random(seed)
+        self._starts, self._chance, self._clock = starts, chance, clock
         self.failures = Failures(patience=patience)
         self._seconds: dict[str, list[float]] = defaultdict(list)  # of launches, by arm
         self._second_half: dict[tuple[str, str], tuple[LaunchSpec, LaunchSpec]] = {}

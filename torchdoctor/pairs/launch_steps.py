@@ -37,7 +37,7 @@ class LaunchSteps:
 
     @property
     def step_s(self) -> NDArray[np.float64]:
-        """Seconds of each step; shape (steps,)."""
+        """Return seconds of each step; shape (steps,)."""
         return np.diff(self.edges_ns) / 1e9
 
 
@@ -56,14 +56,14 @@ class Observed:
 
     @property
     def wall_offset_ns(self) -> int | None:
-        """What the launch's times lack to the wall clock's; None: not known."""
+        """Return what the launch's times lack to the wall clock's; None: not known."""
         known = self.sensors is not None and len(self.sensors.wall_offset_ns)
         return int(self.sensors.wall_offset_ns[0]) if self.sensors is not None and known else None
 
 
 def timed_launches(run_folder: Path) -> list[LaunchSteps]:
-    """Every timed launch that measured at least one step, in order; what is damaged is left out."""
-    found = []
+    """Return timed launches that measured a step, in order; what is damaged is left out."""
+    launches = []
     for folder in sorted((run_folder / "launches").glob("*")):
         plan = _plan(folder)
         if plan.get("purpose") != "time":
@@ -72,12 +72,12 @@ def timed_launches(run_folder: Path) -> list[LaunchSteps]:
         if len(edges) > 1:
             fixes = [(fix["id"], fix["settings"]) for fix in plan.get("fixes", [])]
             name = folder.name.partition("-")[2]
-            found.append(LaunchSteps(name=name, edges_ns=edges, fixes=fixes))
-    return found
+            launches.append(LaunchSteps(name=name, edges_ns=edges, fixes=fixes))
+    return launches
 
 
 def observed(run_folder: Path, boundary: Boundary) -> Observed | None:
-    """The observing launch of a run; None where it left nothing.
+    """Return the observing launch of a run; None where it left nothing.
 
     Args:
         run_folder: of the run.
@@ -107,12 +107,12 @@ def _observed(folder: Path, boundary: Boundary) -> Observed | None:
 
 
 def _rates(trainers: Sequence[Events], boundary: Boundary) -> list[tuple[int, float]]:
-    """Samples per second; empty where batches have no size."""
+    """Return samples per second; empty where batches have no size."""
     rows = [boundary_rows(events, boundary) for events in trainers]
     steps = min(len(edges) for edges in rows) - 1
     chunk = max(1, -(-steps // _MOST_RATES))
     loader = boundary.ident if boundary.kind == "loader" else None
-    found = []
+    rates = []
     for first in range(0, steps - chunk + 1, chunk):
         total = 0.0
         for events, edges in zip(trainers, rows, strict=True):
@@ -122,8 +122,8 @@ def _rates(trainers: Sequence[Events], boundary: Boundary) -> list[tuple[int, fl
             if samples is None or seconds <= 0:
                 return []
             total += samples / seconds
-        found.append((int(trainers[0].t_ns[rows[0][first + chunk]]), total))
-    return found
+        rates.append((int(trainers[0].t_ns[rows[0][first + chunk]]), total))
+    return rates
 
 
 def _plan(folder: Path) -> dict[str, Any]:
@@ -135,11 +135,11 @@ def _plan(folder: Path) -> dict[str, Any]:
 
 
 def same_fixes(
-    one: Sequence[tuple[str, dict[str, Any]]], other: Sequence[tuple[str, dict[str, Any]]]
+    first: Sequence[tuple[str, dict[str, Any]]], second: Sequence[tuple[str, dict[str, Any]]]
 ) -> bool:
-    """Whether both are the same fixes with the same settings, in any order."""
+    """Return True if both are the same fixes with the same settings, in any order."""
 
     def key(fixes: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
         return sorted(json.dumps([ident, values], sort_keys=True) for ident, values in fixes)
 
-    return key(one) == key(other)
+    return key(first) == key(second)

@@ -119,15 +119,15 @@ class Recorder:
         columns = sensors.stop()
         self._observed = result.channel
         events, facts, doubts = read_channel(result.channel)
-        found = find_boundary(events, facts, step_on)
+        boundaries = find_boundary(events, facts, step_on)
         interrupted = result.ended == "interrupted"
-        if interrupted and isinstance(found, NoSteps):
+        if interrupted and isinstance(boundaries, NoSteps):
             raise KeyboardInterrupt
-        check_usable(result, events, found, spec.workload or self.workload)
-        assert isinstance(found, StepsFound)
-        trainers = [events[pid] for pid in found.trainers]
+        check_usable(result, events, boundaries, spec.workload or self.workload)
+        assert isinstance(boundaries, StepsFound)
+        trainers = [events[pid] for pid in boundaries.trainers]
         try:
-            steps = step_statistics(trainers, found, program_ended=result.ended == "exited")
+            steps = step_statistics(trainers, boundaries, program_ended=result.ended == "exited")
         except ValueError:
             if interrupted:
                 raise KeyboardInterrupt from None
@@ -135,26 +135,26 @@ class Recorder:
                 "Only one training step was seen before the program ended; give it more data "
                 "or steps, or say with --step-on what a step is."
             ) from None
-        begin, end = window_ns(trainers[0], found, steps)
+        begin, end = window_ns(trainers[0], boundaries, steps)
         return Observation(
-            found=found,
+            found=boundaries,
             steps=steps,
-            processes=trainers_first(facts, found.trainers),
-            sensors=columns.statistics(begin, end, main_pid=found.trainers[0]),
+            processes=trainers_first(facts, boundaries.trainers),
+            sensors=columns.statistics(begin, end, main_pid=boundaries.trainers[0]),
             wall_s=result.wall_s,
-            start_s=step_start_s(trainers[0], found, result),
+            start_s=step_start_s(trainers[0], boundaries, result),
             doubts=doubts,
             failure=own_failure(result, steps.total_steps_seen),
             interrupted=interrupted,
             logs_phases=any(evaluates_training_loader(log) for log in trainers),
         )
 
-    def storage(self, seen: Observation) -> StorageFacts | None:
+    def storage(self, observed: Observation) -> StorageFacts | None:
         """Return where the files lie that the observed loop waited for; None: it waits for none.
 
         Reads some of them again: up to some seconds.
         """
-        if self._observed is None or not waits_for_input(seen.steps):
+        if self._observed is None or not waits_for_input(observed.steps):
             return None
         return storage_facts(self._observed, self.folder)
 

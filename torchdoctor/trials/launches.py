@@ -1,4 +1,4 @@
-"""Launches within the budget: what ran, what failed, and in which round."""
+"""The log of a search: launches and pairs of its arms within the budget, in rounds."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Launch(Protocol):
     """Starts the program once with these fixes and times it."""
 
     def __call__(self, fixes: Fixes, *, seed_offset: int = 0) -> LaunchTiming:
-        """One launch; a failure of the program is a value, not an exception."""
+        """Launch once; a failure of the program is a value, not an exception."""
 
 
 class BothAtOnce(Protocol):
     """Starts the program twice at once, with these fixes; the two take turns."""
 
     def __call__(
-        self, one: Fixes, other: Fixes, order: random.Random, most_s: float
+        self, against: Fixes, arm: Fixes, order: random.Random, most_s: float
     ) -> tuple[LaunchTiming, LaunchTiming, BlockPairs]:
-        """What each measured, and its blocks in pairs; a failure of the program is a value.
+        """Return what each measured, and its blocks in pairs; a failure of the program is a value.
 
         Args:
-            one: fixes of the first.
-            other: of the second.
+            against: fixes of the first.
+            arm: of the second.
             order: whose turn is when.
             most_s: after so long no further turns begin.
         """
@@ -113,7 +113,7 @@ class Plan:
 
 
 class Launcher:
-    """Runs arms in rounds, never beyond the budget, and keeps everything that was measured.
+    """Measures arms through the engine, never beyond the budget, and keeps what was measured.
 
     Args:
         launch: starts the program once.
@@ -146,17 +146,17 @@ class Launcher:
         starts = _Starts(
             launch, side_by_side.start if side_by_side else None, expected_launch_s or 0.0
         )
-        self.engine = Engine(starts, chance=order, clock=budget.now)
+        self.engine = Engine(starts, order, clock=budget.now)
         self.side_by_side = self.engine if side_by_side is not None else None
         self.costs = LaunchCosts(self.baseline, expected_launch_s)
         self._progress = progress
 
     def expected_s(self, arm: Arm) -> float:
-        """Seconds that the next launch of this arm takes at most, by those before it."""
+        """Return seconds that the next launch of this arm takes at most, by those before it."""
         return self.costs.expected_s(arm)
 
     def affords(self, *arms: Arm) -> bool:
-        """Whether one launch of each of these ends within the budget."""
+        """Return True if one launch of each of these ends within the budget."""
         left = self.budget.left()
         return left > 0 and sum(self.expected_s(arm) for arm in arms) <= left
 
@@ -210,9 +210,9 @@ class Launcher:
         self.tell(phase, name)
         began = self.budget.now()
         try:
-            found = start(self.order.randrange(1 << 30))
+            switched = start(self.order.randrange(1 << 30))
         except (ProgramFailed, TimedOut) as error:
-            found = SwitchedLaunch(ended=error.slug, reason=str(error))
+            switched = SwitchedLaunch(ended=error.slug, reason=str(error))
         except Interrupted:
             raise
         except TorchdoctorError as error:
@@ -220,12 +220,12 @@ class Launcher:
         finally:
             for arm in arms:
                 arm.cost_s += (self.budget.now() - began) / len(arms)
-        if found.ended == "interrupted":
-            raise Interrupted(found.reason or "Interrupted.")
+        if switched.ended == "interrupted":
+            raise Interrupted(switched.reason or "Interrupted.")
         self.switches += 1
         self.done += 1
         self.tell(phase, name)
-        return found
+        return switched
 
     def block(self, arms: Sequence[Arm], phase: str) -> None:
         """Baseline, the arms alive in random order, baseline.
@@ -239,23 +239,23 @@ class Launcher:
             return
         if not self.affords(self.baseline, cheapest, self.baseline):
             raise BudgetEnded
-        one = self.begin(phase, "block")
-        one.slots.append(self.run(self.baseline, phase))
+        each = self.begin(phase, "block")
+        each.slots.append(self.run(self.baseline, phase))
         skipped = False
         for arm in self.order.sample(alive, len(alive)):
             # The closing baseline comes first: without it the round says less of everybody.
             if self.affords(arm, self.baseline):
-                one.slots.append(self.run(arm, phase))
+                each.slots.append(self.run(arm, phase))
             else:
                 skipped = True
-        one.slots.append(self.run(self.baseline, phase))
+        each.slots.append(self.run(self.baseline, phase))
         self.did("round", phase)
         if skipped:
             raise BudgetEnded
 
     @property
     def pairs_up(self) -> bool:
-        """Whether a pair is two launches side by side, so that nothing is gained by a block."""
+        """Return True if a pair is two launches side by side."""
         return self.engine.side_by_side
 
     @property
@@ -264,13 +264,13 @@ class Launcher:
         return FEWEST_BESIDE if self.pairs_up else FEWEST_PAIRS
 
     def round_of(self, arms: Sequence[Arm]) -> list[Arm]:
-        """What `round` launches: who is launched more often, stands there more often."""
+        """Return what `round` launches: an arm that is launched twice stands there twice."""
         if self.pairs_up:
             return [side for arm in arms for side in (self.baseline, arm)]
         return [self.baseline, *arms, self.baseline]
 
     def round(self, arms: Sequence[Arm], phase: str) -> None:
-        """Each of these once beside the untouched program, in random order.
+        """Measure each of these once beside the untouched program, in random order.
 
         Raises:
             BudgetEnded: not all of it fits; what did is kept.
@@ -368,16 +368,16 @@ class Launcher:
         self.did("launch", phase)
 
     def did(self, unit: str, phase: str) -> None:
-        """One more of what is planned was done."""
+        """Count one more of what is planned."""
         if self.plan is not None and (self.plan.unit, self.plan.phase) == (unit, phase):
             self.plan.done += 1
 
     def begin(self, phase: str, shape: str, against: str = BASELINE) -> Round:
-        """A new round in the log."""
+        """Begin a new round in the log."""
         flip = self.order.random() < 0.5
-        one = Round(phase=phase, shape=shape, flip=flip, against=against)
-        self.rounds.append(one)
-        return one
+        each = Round(phase=phase, shape=shape, flip=flip, against=against)
+        self.rounds.append(each)
+        return each
 
     def keep(self, arm: Arm, slot: Slot) -> None:
         """Log a launch of an arm, and whether it refused or failed.
@@ -391,7 +391,7 @@ class Launcher:
             self._is_out(outcome, arm)
 
     def tell(self, phase: str, message: str) -> None:
-        """Where the search stands."""
+        """Tell how far the search has come."""
         if self._progress is None:
             return
         plan = self.plan if self.plan is not None and self.plan.phase == phase else None
@@ -412,7 +412,7 @@ class Launcher:
         self._progress(event)
 
     def _left_s(self, plan: Plan) -> float | None:
-        """Seconds that the rest of a plan takes at most; None before anything was launched."""
+        """Return seconds of the rest of a plan; None before anything was launched."""
         if not self.baseline.slots:
             return None
         each_s = sum(self.expected_s(arm) for arm in plan.arms)

@@ -38,7 +38,7 @@ class Slot:
 
     @property
     def middle_s(self) -> float:
-        """When the launch was half over."""
+        """Return when the launch was half over."""
         return (self.began_s + self.ended_s) / 2
 
 
@@ -60,7 +60,7 @@ class Round:
     slots: list[Slot] = field(default_factory=list)
 
     def has(self, arm: str) -> bool:
-        """Whether it was launched in this round."""
+        """Return True if the arm was launched in this round."""
         return any(slot.arm == arm for slot in self.slots)
 
 
@@ -71,7 +71,7 @@ def differences(
     *,
     ranking: bool = False,
 ) -> list[float]:
-    """Log baseline (or `Round.against`) minus log candidate for every pair of `arm`, in order.
+    """Return log baseline (or `Round.against`) minus log candidate for every pair of `arm`.
 
     Args:
         rounds: complete or cut short; a pair that lacks a side is left out.
@@ -81,74 +81,74 @@ def differences(
             outside only ever slows a launch down: where it hit one baseline, interpolating would
             rank whoever ran beside that one first. Not for intervals: it is biased.
     """
-    found: list[float] = []
-    for one in rounds:
-        if one.shape == "abba":
-            found += _abba_pairs(one, arm, how)
-        elif one.shape == "turns":
-            found += _turns(one, arm, how)
+    logs: list[float] = []
+    for each in rounds:
+        if each.shape == "abba":
+            logs += _abba_pairs(each, arm, how)
+        elif each.shape == "turns":
+            logs += _turns(each, arm, how)
         else:
-            found += _in_block(one, arm, how, ranking)
-    return found
+            logs += _in_block(each, arm, how, ranking)
+    return logs
 
 
 def a_a_differences(rounds: Sequence[Round], how: Estimator) -> list[float]:
-    """The same for the A/A candidate: baseline against baseline, one for each whole round."""
-    found: list[float] = []
-    for one in rounds:
-        if one.shape == "turns":
-            found += [-x if one.flip else x for x in _turns(one, BASELINE, how)]
+    """Return the same for the A/A candidate: baseline against baseline, of each whole round."""
+    noise: list[float] = []
+    for each in rounds:
+        if each.shape == "turns":
+            noise += [-x if each.flip else x for x in _turns(each, BASELINE, how)]
             continue
         logs = [
             log
-            for slot in one.slots
+            for slot in each.slots
             if slot.arm == BASELINE and (log := _log(slot, how)) is not None
         ]
         if len(logs) < 2:
             continue
-        scale = _A_A_SCALE if one.shape == "block" else 1.0
-        found.append((logs[0] - logs[1]) * scale * (-1.0 if one.flip else 1.0))
-    return found
+        scale = _A_A_SCALE if each.shape == "block" else 1.0
+        noise.append((logs[0] - logs[1]) * scale * (-1.0 if each.flip else 1.0))
+    return noise
 
 
 def _log(slot: Slot, how: Estimator) -> float | None:
     return log_s(slot.timing, how)
 
 
-def _in_block(one: Round, arm: str, how: Estimator, ranking: bool) -> list[float]:
+def _in_block(in_round: Round, arm: str, how: Estimator, ranking: bool) -> list[float]:
     baselines = [
         (slot.middle_s, log)
-        for slot in one.slots
+        for slot in in_round.slots
         if slot.arm == BASELINE and (log := _log(slot, how)) is not None
     ]
-    found: list[float] = []
-    for slot in one.slots:
+    logs: list[float] = []
+    for slot in in_round.slots:
         log = _log(slot, how) if slot.arm == arm else None
         if log is None or not baselines:
             continue
         if ranking:
-            found.append(min(baselines[0][1], baselines[-1][1]) - log)
+            logs.append(min(baselines[0][1], baselines[-1][1]) - log)
             continue
-        found.append(interpolated(baselines, slot.middle_s) - log)
-    return found
+        logs.append(interpolated(baselines, slot.middle_s) - log)
+    return logs
 
 
-def _turns(one: Round, arm: str, how: Estimator) -> list[float]:
-    """Slots lie in pairs: a block of `against`, a block of the arm."""
-    if (one.against, arm) != (one.slots[0].arm, one.slots[1].arm):
+def _turns(in_round: Round, arm: str, how: Estimator) -> list[float]:
+    """Return the difference of slots in pairs: a block of `against`, a block of the arm."""
+    if (in_round.against, arm) != (in_round.slots[0].arm, in_round.slots[1].arm):
         return []
-    slots = zip(one.slots[0::2], one.slots[1::2], strict=True)
+    slots = zip(in_round.slots[0::2], in_round.slots[1::2], strict=True)
     times = how.times([(x.timing.whole, y.timing.whole) for x, y in slots])
     return [] if times is None else [math.log(times[0] / times[1])]
 
 
-def _abba_pairs(one: Round, arm: str, how: Estimator) -> list[float]:
-    found: list[float] = []
-    for left, right in zip(one.slots[0::2], one.slots[1::2], strict=False):
-        if {left.arm, right.arm} != {one.against, arm}:
+def _abba_pairs(in_round: Round, arm: str, how: Estimator) -> list[float]:
+    logs: list[float] = []
+    for left, right in zip(in_round.slots[0::2], in_round.slots[1::2], strict=False):
+        if {left.arm, right.arm} != {in_round.against, arm}:
             continue
-        baseline, candidate = (left, right) if left.arm == one.against else (right, left)
+        baseline, candidate = (left, right) if left.arm == in_round.against else (right, left)
         b, c = _log(baseline, how), _log(candidate, how)
         if b is not None and c is not None:
-            found.append(b - c)
-    return found
+            logs.append(b - c)
+    return logs

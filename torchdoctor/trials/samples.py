@@ -43,7 +43,7 @@ class Preparation:
 
     @staticmethod
     def together(parts: Iterable[Preparation]) -> Preparation:
-        """Of fixes of one program that are switched on together."""
+        """Return the preparation of fixes that are switched on together."""
         known = list(parts)
         return Preparation(
             draws_random=next((p.draws_random for p in known if p.draws_random is not None), None),
@@ -119,7 +119,7 @@ def compare_samples(
 
 
 def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
-    """What comes early in one order comes late in the other: only repeats can be told."""
+    """Compare samples that come in another order, of which only repeats can be told."""
     repeated = _repeats(ours) - _repeats(theirs)
     if repeated > 0:
         return SampleComparison(
@@ -154,13 +154,13 @@ def _same_labels(ours: list[str], theirs: list[str], how: Preparation) -> Sample
             state="corrupt",
             sentence=f"{inputs[0]} of the first {len(ours)} inputs are repeated under other labels",
         )
-    said = "labels in the same order, inputs differ"
+    sentence = "labels in the same order, inputs differ"
     if not how.elsewhere:
-        return SampleComparison(state="labels-same", sentence=said)
+        return SampleComparison(state="labels-same", sentence=sentence)
     if how.draws_random is False:
-        return SampleComparison(state="stateful", sentence=f"{said}, {_STATEFUL}")
+        return SampleComparison(state="stateful", sentence=f"{sentence}, {_STATEFUL}")
     why = _AUGMENTED if how.draws_random else _UNKNOWN
-    return SampleComparison(state="labels-same", sentence=f"{said} ({why})")
+    return SampleComparison(state="labels-same", sentence=f"{sentence} ({why})")
 
 
 def _labels(fingerprints: Sequence[str]) -> list[str]:
@@ -172,7 +172,7 @@ def _repeats(fingerprints: Sequence[str]) -> int:
 
 
 def _says_something(labels: Sequence[str]) -> bool:
-    """Whether equal sequences of these labels cannot be chance (one class only, or no labels)."""
+    """Return False where equal labels may be chance (one class only, or no labels)."""
     if "-" in labels:
         return False
     shares = [count / len(labels) for count in Counter(labels).values()]

@@ -41,7 +41,7 @@ Fixes = Sequence[tuple[str, dict[str, Any]]]
 
 def launches_of(
     recorder: Recorder,
-    seen: Observation,
+    observed: Observation,
     window: Window,
     turns: TurnBlocks | None = None,
     *,
@@ -52,7 +52,7 @@ def launches_of(
 
     Args:
         recorder: starts them.
-        seen: the untouched program.
+        observed: the untouched program.
         window: of a launch by itself.
         turns: blocks of launches side by side; None: they follow each other.
         loaders: the main process's loaders.
@@ -60,16 +60,16 @@ def launches_of(
     """
     return ProgramLaunches(
         recorder=recorder,
-        pace=Pace.of(seen),
+        pace=Pace.of(observed),
         window=window,
         turns=turns,
-        blocks=choose_switch_blocks(seen.steps, window, seen.start_s, loaders),
+        blocks=choose_switch_blocks(observed.steps, window, observed.start_s, loaders),
         cold=cold,
     )
 
 
 def turns_of_trials(
-    seen: Observation,
+    observed: Observation,
     window: Window,
     *,
     sandbox: str = "overlay",
@@ -80,7 +80,7 @@ def turns_of_trials(
     """Choose blocks of pairs side by side, which cost about as much as two launches do.
 
     Args:
-        seen: the untouched program.
+        observed: the untouched program.
         window: of a launch by itself.
         sandbox: its mode.
         cold: files are read from the disk anew by each launch.
@@ -95,14 +95,14 @@ def turns_of_trials(
         return "files are read from the disk anew by each"
     if sandbox == "none":
         return "without the sandbox both would write to the same files"
-    if too_large([seen, seen], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
+    if too_large([observed, observed], _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE) is not None:
         return "memory for both at the same time, and for what a fix may need, is not sure"
-    most_s = 2 * Pace.of(seen).launch_s(window)
-    cycle = seen.steps.cycle_steps or 1
+    most_s = 2 * Pace.of(observed).launch_s(window)
+    cycle = observed.steps.cycle_steps or 1
     for dearer in (1.0, _DEARER):
-        turns = choose_turns(seen.steps, window, seen.start_s, dearer * most_s, steps)
+        turns = choose_turns(observed.steps, window, observed.start_s, dearer * most_s, steps)
         if turns is None:
-            return why_in_turns(seen.steps)
+            return why_in_turns(observed.steps)
         if turns.pair_s > _DEARER * most_s:
             return _TOO_LONG
         # An epoch's end may cost a fix what it costs no other (workers that start again).
@@ -173,15 +173,15 @@ class TimedLaunch:
         return self._both if self._launches.turns is not None else None
 
     def _both(
-        self, one: Fixes, other: Fixes, order: random.Random, most_s: float
+        self, against: Fixes, arm: Fixes, order: random.Random, most_s: float
     ) -> tuple[LaunchTiming, LaunchTiming, BlockPairs]:
-        arms = self._arm(one), self._arm(other)
+        arms = self._arm(against), self._arm(arm)
         mine, its = self._launches.together(arms, order, most_s)
         blocks = neighbours(mine, its)
-        for fixes, timing in ((one, mine), (other, its)):
+        for fixes, timing in ((against, mine), (arm, its)):
             if blocks:
                 self._doubt(fixes, self._launches.warmup_steps(*arms), timing)
-        return self._with_patch(one, mine), self._with_patch(other, its), blocks
+        return self._with_patch(against, mine), self._with_patch(arm, its), blocks
 
     def _arm(self, fixes: Fixes) -> LaunchSpec:
         if [fix for fix, _ in fixes] == [PATCH] and self.patch is not None:

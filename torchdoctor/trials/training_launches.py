@@ -22,7 +22,7 @@ from torchdoctor.words.specs import FixSpec
 
 def try_advice(
     recorder: Recorder,
-    seen: Observation,
+    observed: Observation,
     modules: Mapping[str, FixSpec],
     recording: Recording,
     left: Callable[[], float],
@@ -32,19 +32,19 @@ def try_advice(
 
     Args:
         recorder: starts the program.
-        seen: the observed launch.
+        observed: the untouched program.
         modules: fixes by id, those that the user wants.
         recording: what was observed.
         left: seconds of the budget.
         progress: told before and after each launch.
     """
     advice = advised(recording, modules)
-    window = training_window(seen.steps, seen.start_s, most_launches(advice), left())
+    window = training_window(observed.steps, observed.start_s, most_launches(advice), left())
     iterations = window.warmup_steps + window.measure_steps
-    stepping = sum(one.steps > 0 for one in recording.main.optimizers)
+    stepping = sum(x.steps > 0 for x in recording.main.optimizers)
     return run_training_trials(
         TimedLaunch(
-            launches_of(recorder, seen, window),
+            launches_of(recorder, observed, window),
             ArmSpecs(modules, recording, kind="training-"),
             left,
             recording,
@@ -52,9 +52,9 @@ def try_advice(
         advice,
         budget=Budget(left()),
         steps=iterations,
-        backwards_per_step=seen.steps.backwards_per_step,
-        updates_per_step=seen.steps.optimizer_steps_per_step / max(stepping, 1),
+        backwards_per_step=observed.steps.backwards_per_step,
+        updates_per_step=observed.steps.optimizer_steps_per_step / max(stepping, 1),
         progress=progress,
-        expected_launch_s=seen.start_s + iterations * seen.steps.mean_s,
+        expected_launch_s=observed.start_s + iterations * observed.steps.mean_s,
         seed=recorder.seed,
     )
