@@ -137,7 +137,7 @@ def test_a_new_check_and_a_new_fix_are_one_file_each(tmp_path: Path) -> None:
     python("-m", "torchdoctor.advice.catalogue", "docs")
     assert "[made-up](fixes/made-up.md)" in (tmp_path / "docs" / "catalogue.md").read_text()
     assert (tmp_path / "docs" / "checks" / "takes-steps.md").exists()
-    report = python("-m", "torchdoctor", "diagnose", str(trace))
+    report = python("-m", "torchdoctor", "diagnose", "--details", str(trace))
     assert "takes-steps" in report and 'print("made up")' in report
     python("-c", EXAMPLES, str(tmp_path))
 
