@@ -17,7 +17,7 @@ _MAIN_SHARE = 0.2  # a phase below this is not what treats a bottleneck
 
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
-    """What a fix could gain.
+    """The possible gain of a fix.
 
     Tiers: 0 treats the bottleneck, 1 another finding with a share, 2 one without, 3 none.
     """

@@ -17,7 +17,7 @@ Chosen = Sequence[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class SourcePatch:
-    """What `git apply` would do to the user's source."""
+    """A patch of the user's source, as `git apply` takes it."""
 
     diff: str
     folder: str  # that names in the diff are relative to

@@ -19,7 +19,7 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """How a fix is written for one program.
+    """A fix as code for one program.
 
     `failures` holds a sentence for each part that the fix failed to word; the general form of its
     page stands in place of an instruction that failed.

@@ -119,7 +119,7 @@ class _Tables:
         return table.copy()  # Arrow's own memory could not be written to
 
     def keep(self, key: str, table: Any) -> bool:
-        """Write a table, read it back, and keep the copy where it is equal; whether it was."""
+        """Write a table, read it back, keep an equal copy; return True if it was equal."""
         if key in self.unequal:
             return False
         path = os.path.join(self._folder, key)

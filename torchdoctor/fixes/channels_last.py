@@ -148,7 +148,7 @@ class _Before:
 
 
 def _follow(torch: Any, module: Any, optimizers: Any) -> None:
-    """Gradients and optimizer states made in the other format go along with their parameter.
+    """Convert gradients and optimizer states along with their parameter.
 
     Updating tensors of two formats together is slow, which no launch with the fix would show.
     """

@@ -106,7 +106,7 @@ def _watching(torch: Any, module: Any, program: Any) -> Any:
 
 
 class _Flow:
-    """Where the output of each convolution with a bias went during one forward pass."""
+    """The way of each convolution's output through one forward pass."""
 
     def __init__(self, torch: Any, module: Any) -> None:
         nn = torch.nn
@@ -154,7 +154,7 @@ class _Flow:
         self._inside_norm -= 1
 
     def used(self, args: Any, kwargs: Any, result: Any) -> None:
-        """A torch function was called; one that makes a tensor of a watched output spoils it."""
+        """Note that a torch function makes a tensor of a watched output, which spoils it."""
         if self._inside_norm or not self._holds_tensor(result):
             return
         for value in (*_leaves(args), *_leaves(kwargs)):
@@ -166,7 +166,7 @@ class _Flow:
         return any(isinstance(x, self._torch.Tensor) for x in _leaves(result))
 
     def drop_biases(self) -> int:
-        """Drop what cancels.
+        """Drop the biases that cancel.
 
         Returns:
             How many convolutions lost their bias.

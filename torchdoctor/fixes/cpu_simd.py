@@ -52,7 +52,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """Nothing is left to do but to look: they were gone before torch was imported."""
+    """Check that the variables are gone: the launch took them away before torch was imported."""
     if any(name in os.environ for name in settings["unset"]):
         program.refuse("The program sets the variable by itself.")
     program.applied(capability=torch.backends.cpu.get_cpu_capability())

@@ -150,7 +150,7 @@ class _Layers:
         return layer
 
     def forget(self) -> None:
-        """A forked child downloads to a folder of its own."""
+        """Let a forked child download to a folder of its own."""
         self._layers.clear()
         self._lock = threading.RLock()
 

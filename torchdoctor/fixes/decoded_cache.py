@@ -141,7 +141,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 class _Cached:
-    """What a loader's fetcher asks in place of the data set."""
+    """Stands in place of the dataset that a loader's fetcher asks."""
 
     def __init__(self, dataset: Any, cache: Any) -> None:
         self._dataset, self._cache = dataset, cache

@@ -65,7 +65,7 @@ def _changed(recording: Recording) -> list[ModelFacts]:
 
 
 class _Watched:
-    """What became of a module's first evaluation output."""
+    """Remembers whether a module's first evaluation output was differentiated."""
 
     def __init__(self) -> None:
         self.differentiated = False
@@ -80,7 +80,7 @@ class _Watched:
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """No gradients in evaluation, unless a module's first evaluation output is differentiated."""
+    """Evaluate without gradients, unless a module's first evaluation output is differentiated."""
     watched: weakref.WeakKeyDictionary[Any, _Watched] = weakref.WeakKeyDictionary()
     last: list[bool] = [False]  # whether the latest root forward ran without gradients by this fix
     needs_gradient: list[bool] = [False]
@@ -148,7 +148,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
-    """Decorate the function that evaluates; empty where the place is not known."""
+    """Decorate the function that evaluates; return none if the place is not known."""
     places = [m.eval_with_grad_location for m in _changed(recording)]
     return [
         DecoratorEdit(file=where.file, line=where.line, decorator="torch.no_grad()")

@@ -75,7 +75,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
-    """The calls return at once."""
+    """Make the calls return at once."""
     if not torch.cuda.is_available():
         program.refuse("There is no CUDA device here.")
 

@@ -73,7 +73,7 @@ def settings(recording: Recording) -> list[dict[str, Any]]:
 
 
 class _Moves:
-    """What was seen of the lines: the device that a factory's tensors go to, and copies by line."""
+    """The device that each factory's tensors go to, and the copies, by line."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.made = {(os.path.realpath(f), line) for f, line, _ in settings["made"]}

@@ -20,11 +20,11 @@ Fixes = list[tuple[str, dict[str, Any]]]
 class FixFacts:
     """What the trials must know of a fix."""
 
-    keeps_results: str = "within rounding"  # KEEPS_RESULTS of its module
+    keeps_results: str = "within rounding"  # as in its `FixSpec`
     setup_s: float = 0.0  # one-time cost to expect before it was ever launched
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
     phases: frozenset[str] = frozenset()  # of the step: all that it works on; empty: not known
-    switches: bool = False  # on and off in a running program (`WHEN`)
+    switches: bool = False  # on and off in a running program (`FixSpec.when`)
     ladder: Ladder | None = None  # a setting of which more values may be tried
     how: Preparation = field(default_factory=Preparation)  # where its samples come from
     doubted: bool = False  # `doubt`: recommended only where it was seen to train the same

@@ -85,7 +85,7 @@ def compare_training(
     Args:
         trials: its launches, with the baselines' seed.
         untouched: the reference.
-        keeps: what the fix promises (`KEEPS_RESULTS`); decides how large rounding may be.
+        keeps: what the fix promises (`keeps_results`); decides how large rounding may be.
         how: where its samples come from.
     """
     found = [_compare_launch(trial, untouched, keeps, how) for trial in trials]

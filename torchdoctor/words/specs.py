@@ -53,7 +53,7 @@ def _no_variables(settings: Settings) -> dict[str, str | None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Symptom:
-    """What a check sees in a recording. `CheckSpec.findings` makes a finding of it."""
+    """An observation of a check in a recording. `CheckSpec.findings` makes a finding of it."""
 
     evidence: Sequence[str]  # sentences with figures
     share: float | None = None  # of the step, 0 to 1; None: not measured
@@ -163,7 +163,7 @@ class TrainingAdvice:
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSpec(CatalogueEntry):
-    """What may be switched on and off while a program runs: a fix or a ceiling."""
+    """A fix or a ceiling: it may be switched on and off while a program runs."""
 
     by_second_loader: bool = False  # by a second loader with the changed arguments
     by_own_loader: bool = False  # while it is on, the program's own loader sets the pace
@@ -238,7 +238,7 @@ class FixSpec(SwitchSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class CeilingSpec(SwitchSpec):
-    """What fixing a branch of the tree could give at most, tried by taking its cost away."""
+    """A cost that is taken away to try what fixing its branch of the tree could give at most."""
 
     removes: str  # as in "without ..."
     whole: bool | Callable[[Recording], bool]  # it takes all of the branch's cost away

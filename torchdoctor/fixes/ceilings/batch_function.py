@@ -78,7 +78,7 @@ class _BatchFunction:
         self.put(suits, self.watching)
 
     def stop(self) -> None:
-        """As it was."""
+        """Put the functions back as they were."""
         while self.replaced:
             owner, name, value = self.replaced.pop()
             setattr(owner, name, value)
@@ -104,7 +104,7 @@ class _BatchFunction:
             self.program.refuse("The function that prepares batches is held by no module or class.")
 
     def watching(self, old: Any) -> Any:
-        """Note from where it was called."""
+        """Note the callers of the function."""
 
         @functools.wraps(old)
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -142,7 +142,7 @@ class _BatchFunction:
         return (batch.again(),)
 
     def keep(self, key: Any, value: Any) -> None:
-        """A result, if it is a batch."""
+        """Keep a result if it is a batch."""
         tensors, arrays = _contents(self.torch, value)
         if not tensors and not arrays:
             self.program.refuse("The function that prepares batches returns no tensor or array.")
@@ -150,7 +150,7 @@ class _BatchFunction:
         self.kept[key] = self.program.replayed(value)
 
     def learns(self) -> None:
-        """A backward begins: the loop's own function is one of those above it."""
+        """Note that a backward begins: the loop's own function is one of those above it."""
         self.given.clear()
         if self.code is not None or not self.callers:
             return

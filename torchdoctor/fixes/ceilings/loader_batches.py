@@ -77,7 +77,7 @@ class _Batches:
         self.elsewhere, self.beside, self.alone = False, 0, 0
 
     def give_back(self) -> None:
-        """The training has not had them yet: they are its next ones."""
+        """Give the batches back: the training has not had them yet."""
         if not self.given_back:
             self.given_back = True
             for batch in self.kept:
@@ -85,7 +85,7 @@ class _Batches:
                     self.program.give_back(self.settings["loader"], batch.again())
 
     def learns(self) -> None:
-        """A backward."""
+        """Note that a backward begins."""
         self.learned = True
 
     def answer(self, ident: int, left: int | None) -> tuple[Any, ...] | None:
@@ -114,7 +114,7 @@ class _Batches:
         return (batch.again(),)
 
     def keep(self, ident: int, batch: Any) -> None:
-        """A batch was fetched."""
+        """Keep a fetched batch."""
         self.elsewhere = True
         if ident != self.settings["loader"] or len(self.kept) >= _BATCHES:
             return

@@ -56,7 +56,7 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
 
 
 class _Skipped:
-    """What forwards gave, by module, shapes of the inputs and number within the iteration."""
+    """Outputs of forwards by module, shapes of the inputs and number within the iteration."""
 
     def __init__(self, torch: Any, program: Any) -> None:
         self.torch, self.program = torch, program
@@ -71,7 +71,7 @@ class _Skipped:
         self.skipping = False
 
     def start(self) -> None:
-        """Zeros for gradients, made beforehand: where memory is short, nothing is skipped."""
+        """Make zeros for gradients beforehand: if memory is short, nothing is skipped."""
         torch = self.torch
         groups = [
             group for optimizer in self.program.optimizers() for group in optimizer.param_groups
@@ -80,11 +80,11 @@ class _Skipped:
         self.zeros = [(p, torch.zeros_like(p)) for p in wanted.values()]
 
     def stop(self) -> None:
-        """As it was."""
+        """Put everything back as it was."""
         self.forget()
 
     def next_iteration(self) -> None:
-        """The numbers of the forwards begin again."""
+        """Begin the numbers of the forwards again."""
         self.counts.clear()
 
     def key(self, module: Any, args: Any, kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ class _Skipped:
         return (self.tree.tree_map(copied, self.outputs[number, key]),)
 
     def keep(self, module: Any, args: Any, kwargs: Any, output: Any) -> None:
-        """Of a forward that was run."""
+        """Keep the output of a forward that was run."""
         key, torch = self.key(module, args, kwargs), self.torch
         if key is None:
             return
@@ -151,7 +151,7 @@ class _Skipped:
         return (tuple(self.torch.zeros_like(x).requires_grad_(follows) for x in several),)
 
     def without_gradients(self) -> None:
-        """An optimizer that finds no gradient has nothing to do."""
+        """Take gradients away: an optimizer that finds none has nothing to do."""
         if self.skipping and self.program.usable:
             for parameter, _ in self.zeros:
                 parameter.grad = None
