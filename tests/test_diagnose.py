@@ -16,7 +16,6 @@ from compared_pairs import synthetic
 from recorded_traces import report as recorded
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.wording import permanent_form
 from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.trace.ranks import read_ranks
 from torchdoctor.words.errors import UsageError
@@ -491,5 +490,5 @@ def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
 
 
 def test_code_that_is_offered_keeps_its_indentation() -> None:
-    code = permanent_form(catalogue.fixes()["decoded-cache"])
+    code = catalogue.fixes()["decoded-cache"].permanent_form
     assert "    def __getitem__(self, index):\n        if " in code

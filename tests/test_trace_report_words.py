@@ -13,7 +13,6 @@ from compared_pairs import diagnosed, samples, synthetic
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.advice.wording import permanent_form
 from torchdoctor.checkup.traces import trace_checkup
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.traced import lines as traced_lines
@@ -95,7 +94,7 @@ def test_padding_is_worded_by_the_size_that_was_found() -> None:
 
 def test_attention_is_offered_without_a_mask_that_the_model_may_not_have() -> None:
     module = catalogue.fixes()["attention"]
-    for code in (permanent_form(module), module.instruction({}, recording())):
+    for code in (module.permanent_form, module.instruction({}, recording())):
         calls = [line for line in code.splitlines() if not line.startswith("#")]
         assert "is_causal" not in "\n".join(calls)
         assert "is_causal=True" in code  # said where it belongs

@@ -73,4 +73,4 @@ def test_vector_instructions_are_only_freed_where_they_are_held_down() -> None:
         }
     )
     assert cpu_simd.refuses(seen) is None
-    assert cpu_simd.FIX.environment(cpu_simd.settings(seen)[0]) == {"ATEN_CPU_CAPABILITY": None}
+    assert cpu_simd.FIX.environment(cpu_simd.FIX.settings(seen)[0]) == {"ATEN_CPU_CAPABILITY": None}

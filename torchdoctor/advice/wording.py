@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,7 +11,6 @@ from torchdoctor.facts.hardware import compute_capability
 from torchdoctor.words import Location, Recording
 from torchdoctor.words.specs import FixSpec
 
-_PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 _Part = TypeVar("_Part")
 
 
@@ -42,7 +39,7 @@ def wording(fix: FixSpec, settings: dict[str, Any], recording: Recording) -> Wor
     no_location: Location | None = None
     return Wording(
         instruction=part(
-            "instruction", lambda: fix.instruction(settings, recording), permanent_form(fix)
+            "instruction", lambda: fix.instruction(settings, recording), fix.permanent_form
         ),
         edits=part("edit", lambda: fix.edits(settings, recording), no_edits),
         location=part("location", lambda: fix.location(recording), no_location),
@@ -55,18 +52,12 @@ def wording_for_trace(fix: FixSpec, recording: Recording) -> Wording:
     capability = compute_capability(recording)
     if capability is not None and capability < fix.least_capability:
         return Wording(instruction=None)
-    general: str | None = permanent_form(fix)
+    general: str | None = fix.permanent_form
     if (advice := fix.advice) is None:
         return Wording(instruction=general)
     failures: list[str] = []
     text = _guarded(fix, "advice", lambda: advice(recording), general, failures)
     return Wording(instruction=text, failures=failures)
-
-
-def permanent_form(fix: FixSpec) -> str:
-    """Return the code of the page's "Make it permanent", which fits any program."""
-    match = _PERMANENT.search(fix.text)
-    return textwrap.dedent(match[1]).strip("\n") if match else ""
 
 
 def _guarded(

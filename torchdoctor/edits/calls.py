@@ -14,6 +14,9 @@ _WITH_WORKERS = ("persistent_workers", "prefetch_factor")  # an error without an
 _POSITIONS = {
     "DataLoader": {"batch_size": 1, "num_workers": 5, "pin_memory": 7},
     "init_process_group": {"backend": 0},
+    "set_detect_anomaly": {"mode": 0},
+    "set_num_threads": {"int": 0},
+    "zero_grad": {"set_to_none": 0},
 }
 # What torch refuses without workers, and where it stands.
 _OF_WORKERS = {

@@ -56,11 +56,6 @@ def _repeating(recording: Recording) -> list[ModelFacts]:
     return [model for model in training_models(recording) if model.repeated_blocks > 1]
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return the class of the blocks."""
-    return [{"block": model.repeated_block} for model in _repeating(recording)]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Checkpoint the forward of each repeated block, by its class: nothing is set on the model."""
     from torch.utils.checkpoint import checkpoint
@@ -111,7 +106,7 @@ FIX = FixSpec(
     p_helps=0.1,  # it trades time for memory
     needs_finding=True,  # it trades time for memory: only where memory is short
     refuses=refuses,
-    settings=settings,
+    settings=lambda recording: [{"block": m.repeated_block} for m in _repeating(recording)],
     apply=apply,
     location=lambda recording: next((model.location for model in _repeating(recording)), None),
     instruction=instruction,

@@ -46,11 +46,6 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return the variables that ask for too little."""
-    return [{"unset": sorted(capped_simd(recording))}]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Check that the variables are gone: the launch took them away before torch was imported."""
     if any(name in os.environ for name in settings["unset"]):
@@ -66,7 +61,7 @@ FIX = FixSpec(
     when="launch",
     p_helps=0.6,  # the cap is seen
     refuses=refuses,
-    settings=settings,
+    settings=lambda recording: [{"unset": sorted(capped_simd(recording))}],
     environment=lambda settings: dict.fromkeys(settings["unset"]),
     apply=apply,
     instruction=lambda settings, recording: f"unset {' '.join(settings['unset'])}",

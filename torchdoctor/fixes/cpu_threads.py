@@ -34,9 +34,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torchdoctor.edits import Edit, KeywordEdit, StatementEdit
+from torchdoctor.edits import Edit, StatementEdit
+from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place, training_loaders
-from torchdoctor.words import Location, Recording
+from torchdoctor.words import Recording
 from torchdoctor.words.specs import Example, FixSpec
 
 # The others show where the time goes, and say nothing of the number of threads.
@@ -116,11 +117,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.at_first_batch(set_at_start, go_back)
 
 
-def location(recording: Recording) -> Location | None:
-    """Return where the program sets the number itself."""
-    return recording.main.flags.num_threads_location
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Return the call to make, and where the program makes another."""
     number = settings["num_threads"]
@@ -133,20 +129,9 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """Change the program's own call, or add one after the imports of its script."""
-    number = str(settings["num_threads"])
-    location = recording.main.flags.num_threads_location
-    if location is not None:
-        return [
-            KeywordEdit(
-                file=location.file,
-                line=location.line,
-                callee="set_num_threads",
-                keyword="int",
-                value=number,
-                position=0,
-                command=tuple(recording.workload.command),
-            )
-        ]
+    number, flags = settings["num_threads"], recording.main.flags
+    if flags.num_threads_location is not None:
+        return call_edits(recording, flags.num_threads_location, "set_num_threads", {"int": number})
     script = recording.workload.script
     if script is None:
         return []
@@ -167,7 +152,7 @@ FIX = FixSpec(
     ladder=ladder,
     suits=lambda trace: not trace.has_device,
     apply=apply,
-    location=location,
+    location=lambda recording: recording.main.flags.num_threads_location,
     instruction=instruction,
     edits=edits,
     example=Example(

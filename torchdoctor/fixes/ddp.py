@@ -49,7 +49,6 @@ Sources
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from torchdoctor.facts.scaling import comment_lines, scaling
@@ -78,9 +77,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
             "# in place of torch.nn.DataParallel(model); it divides each batch among the GPUs,",
             "# so divide the loader's batch_size by their number to train as before",
         ]
-    page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
-    lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
-    lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    lines = FIX.permanent_form.replace(one_machine(EXAMPLE), one_machine(program(recording)))
     return "\n".join([*first, *comment_lines(scaling(recording), "replicas"), lines])
 
 

@@ -37,7 +37,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place
 from torchdoctor.words import Location, Recording
 from torchdoctor.words.specs import Example, FixSpec
@@ -53,11 +54,6 @@ def refuses(recording: Recording) -> str | None:
             "Nothing was left on: no anomaly detection, gradcheck, profiler or blocking launches."
         )
     return None
-
-
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return the switches that were left on."""
-    return [{"off": _left_on(recording)}]
 
 
 def _left_on(recording: Recording) -> list[str]:
@@ -162,19 +158,10 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """Return set_detect_anomaly(False) as a source edit; the rest is left to the instruction."""
-    location = recording.main.flags.anomaly_location
-    if location is None or settings["off"] != ["anomaly"]:
+    if settings["off"] != ["anomaly"]:
         return []  # half of what was measured is no patch for it
-    return [
-        KeywordEdit(
-            file=location.file,
-            line=location.line,
-            callee="set_detect_anomaly",
-            keyword="mode",
-            value="False",
-            position=0,
-        )
-    ]
+    location = recording.main.flags.anomaly_location
+    return call_edits(recording, location, "set_detect_anomaly", {"mode": False})
 
 
 FIX = FixSpec(
@@ -185,7 +172,7 @@ FIX = FixSpec(
     when="launch",
     p_helps=0.7,  # the switch is seen on
     refuses=refuses,
-    settings=settings,
+    settings=lambda recording: [{"off": _left_on(recording)}],
     apply=apply,
     location=location,
     instruction=instruction,

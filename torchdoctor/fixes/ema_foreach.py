@@ -47,11 +47,6 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return one setting without values, or none if only the source can do it."""
-    return [{}]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Hand averages with a constant decay to the function that takes all tensors together."""
     swa_utils, averaged = torch.optim.swa_utils, set()
@@ -110,7 +105,6 @@ FIX = FixSpec(
     keeps_results="changes training",
     when="launch",
     refuses=refuses,
-    settings=settings,
     apply=apply,
     location=lambda recording: recording.main.flags.averaged_location,
     instruction=instruction,

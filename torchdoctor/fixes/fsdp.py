@@ -65,7 +65,6 @@ Sources
 from __future__ import annotations
 
 import json
-import textwrap
 from typing import Any
 
 from torchdoctor.facts.analysed import size_words
@@ -98,9 +97,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
     count = max(len(main.devices), main.world_size or 1, 2)
     models = training_models(recording)
     kept, whole = _kept(recording, sum(model.elements for model in models))
-    page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
-    lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
-    lines = lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    lines = FIX.permanent_form.replace(one_machine(EXAMPLE), one_machine(program(recording)))
     largest = max(models, key=lambda model: model.elements, default=None)
     if largest is not None and largest.repeated_block:
         lines = lines.replace('"Block"', json.dumps(largest.repeated_block))

@@ -64,11 +64,6 @@ def works_on_s(recording: Recording) -> float | None:
     return None if share is None or steps is None else share * steps.mean_s
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return one setting without values, or none if only the source can do it."""
-    return [loader_target(recording)]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Set in_order of the chosen loaders, before they are made."""
     only = settings.get("loader")
@@ -98,7 +93,7 @@ FIX = FixSpec(
     reorders=True,
     needs_finding=True,  # it costs repeatable training: only where the order is seen to cost time
     refuses=refuses,
-    settings=settings,
+    settings=lambda recording: [loader_target(recording)],
     works_on_s=works_on_s,
     suits=lambda trace: False,
     apply=apply,

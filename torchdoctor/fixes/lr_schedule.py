@@ -64,11 +64,6 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return the rates of a range test, as multiples of the program's own."""
-    return [{"lowest_factor": _LOWEST, "highest_factor": _HIGHEST}]
-
-
 def untriable(recording: Recording) -> str | None:
     """Return why a range test says nothing of this program."""
     stepped = [x for x in recording.main.optimizers if x.steps]
@@ -161,7 +156,7 @@ FIX = FixSpec(
     keeps_results="changes training",
     when="launch",
     refuses=refuses,
-    settings=settings,
+    settings=lambda recording: [{"lowest_factor": _LOWEST, "highest_factor": _HIGHEST}],
     apply=apply,
     location=lambda recording: next(x.location for x in recording.main.optimizers if x.steps),
     instruction=instruction,

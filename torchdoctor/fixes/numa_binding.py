@@ -53,11 +53,6 @@ def refuses(recording: Recording) -> str | None:
     return None
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return the first node; several ranks take the next ones."""
-    return [{"node": 0}]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Bind this process and whatever it starts."""
     nodes = sorted(
@@ -98,7 +93,7 @@ FIX = FixSpec(
     when="launch",
     p_helps=0.3,
     refuses=refuses,
-    settings=settings,
+    settings=lambda recording: [{"node": 0}],
     suits=lambda trace: not trace.has_device,
     apply=apply,
     instruction=instruction,

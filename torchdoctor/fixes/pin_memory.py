@@ -86,11 +86,6 @@ def suits(trace: TraceStatistics) -> bool:
     return trace.has_device and not (step_s and waits_s is not None and waits_s < _WORTH * step_s)
 
 
-def settings(recording: Recording) -> list[dict[str, Any]]:
-    """Return the training loader."""
-    return [loader_target(recording)]
-
-
 def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     """Pin the chosen loaders' batches, mark them, and copy marked ones without blocking."""
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
@@ -193,7 +188,7 @@ FIX = FixSpec(
     p_helps=0.4,
     by_second_loader=True,
     refuses=refuses,
-    settings=settings,
+    settings=lambda recording: [loader_target(recording)],
     suits=suits,
     apply=apply,
     location=loader_location,

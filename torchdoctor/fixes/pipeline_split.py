@@ -60,7 +60,6 @@ Sources
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 from torchdoctor.facts.hardware import memory_is_short
@@ -83,9 +82,7 @@ def refuses(recording: Recording) -> str | None:
 
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Return the lines, with the program's own command."""
-    page = (__doc__ or "").split("Make it permanent\n-----------------\n", 1)[1]
-    lines = textwrap.dedent(page.split("\n\nSources\n", 1)[0])
-    return lines.replace(one_machine(EXAMPLE), one_machine(program(recording)))
+    return FIX.permanent_form.replace(one_machine(EXAMPLE), one_machine(program(recording)))
 
 
 _FULL = {

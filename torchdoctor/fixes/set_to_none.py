@@ -32,9 +32,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchdoctor.edits import Edit, KeywordEdit
+from torchdoctor.edits import Edit
+from torchdoctor.edits.calls import call_edits
 from torchdoctor.facts.lookup import place
-from torchdoctor.words import Location, Recording
+from torchdoctor.words import Recording
 from torchdoctor.words.specs import Example, FixSpec
 
 
@@ -61,11 +62,6 @@ def apply(torch: Any, settings: dict[str, Any], program: Any) -> None:
     program.replace(torch.nn.Module, "zero_grad", make)
 
 
-def location(recording: Recording) -> Location | None:
-    """Return where gradients are set to zero."""
-    return recording.main.flags.zero_grad_location
-
-
 def instruction(settings: dict[str, Any], recording: Recording) -> str:
     """Return the call to change, and where."""
     where = place(recording, recording.main.flags.zero_grad_location, "where it is called")
@@ -75,18 +71,7 @@ def instruction(settings: dict[str, Any], recording: Recording) -> str:
 def edits(settings: dict[str, Any], recording: Recording) -> list[Edit]:
     """Return the same as a source edit; none if the place is not known."""
     location = recording.main.flags.zero_grad_location
-    if location is None:
-        return []
-    return [
-        KeywordEdit(
-            file=location.file,
-            line=location.line,
-            callee="zero_grad",
-            keyword="set_to_none",
-            value="True",
-            position=0,
-        )
-    ]
+    return call_edits(recording, location, "zero_grad", {"set_to_none": True})
 
 
 FIX = FixSpec(
@@ -99,7 +84,7 @@ FIX = FixSpec(
     p_helps=0.2,
     refuses=refuses,
     apply=apply,
-    location=location,
+    location=lambda recording: recording.main.flags.zero_grad_location,
     instruction=instruction,
     edits=edits,
     example=Example(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -16,6 +18,7 @@ Branch = Literal["data_loader", "memcpy", "communication", "gpu", "cpu", "other"
 Severity = Literal["high", "moderate", "advice"]
 _HIGH = 0.2  # share of the step: from here on a symptom is severe, unless its check says otherwise
 Settings = dict[str, Any]
+_PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 
 
@@ -225,6 +228,12 @@ class FixSpec(SwitchSpec):
     offers: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, a part of the code
     refusals: Sequence[tuple[dict[str, Any], str]] = ()  # partial recordings, a part of the reason
     example: Example | None = None
+
+    @property
+    def permanent_form(self) -> str:
+        """The code of the page's "Make it permanent", which fits any program."""
+        match = _PERMANENT.search(self.text)
+        return textwrap.dedent(match[1]).strip("\n") if match else ""
 
     @property
     def risk(self) -> int:
