@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchdoctor.edits import NonBlockingEdit
-from torchdoctor.edits.layers import convolutions_before_norm
+from torchdoctor.edits.reading import convolutions_before_norm
 from torchdoctor.edits.source import edited
 
 

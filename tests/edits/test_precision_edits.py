@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
-from torchdoctor.edits.precision import batch_loops
+from torchdoctor.edits.reading import batch_loops
 from torchdoctor.edits.source import edited
 
 HEAD = "import torch\nDTYPE = torch.double\nOTHER = chosen()\n"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
-from pathlib import Path
 
 import libcst as cst
 from libcst import matchers
@@ -154,47 +152,3 @@ def _is_text(line: cst.CSTNode) -> bool:
     return matchers.matches(
         line, matchers.SimpleStatementLine(body=[matchers.Expr(value=matchers.SimpleString())])
     )
-
-
-def batch_loops(file: str, model: str, leaves: Sequence[bool]) -> list[tuple[int, tuple[str, ...]]]:
-    """Return lines (1-based) of loops that feed a model, and the names to cast in each.
-
-    `leaves` says which of a batch's tensors are float64; other loops take other batches.
-    """
-    try:
-        tree = ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    loops = []
-    for loop in ast.walk(tree):
-        if not isinstance(loop, ast.For) or not _calls(loop, model):
-            continue
-        names = _names(loop)
-        if len(names) == len(leaves):
-            wanted = tuple(n for n, double in zip(names, leaves, strict=True) if double)
-            loops.append((loop.lineno, wanted))
-    return sorted(loops)
-
-
-def _calls(loop: ast.For, model: str) -> bool:
-    """Return True if the model is called in the loop, not in a loop within it."""
-    below: list[ast.AST] = list(loop.body)
-    while below:
-        node = below.pop()
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == model:
-            return True
-        if not isinstance(node, ast.For):
-            below += ast.iter_child_nodes(node)
-    return False
-
-
-def _names(loop: ast.For) -> list[str]:
-    """Return the names of a batch's parts: `x, y`, also behind the number of `enumerate`."""
-    target: ast.expr = loop.target
-    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) == "enumerate":
-        if not isinstance(target, ast.Tuple) or len(target.elts) != 2:
-            return []
-        target = target.elts[1]
-    parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-    names = [part.id for part in parts if isinstance(part, ast.Name)]
-    return names if len(names) == len(parts) else []

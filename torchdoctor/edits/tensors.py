@@ -151,12 +151,21 @@ def non_blocking(module: cst.Module, ranges: Ranges, edit: NonBlockingEdit) -> c
     ]
     if not moves:
         return None
-    changed: cst.Module | None = module
-    for call in moves:
-        if changed is not None and argument_number(call, "non_blocking") is None:
-            added = with_keyword(call, "non_blocking", cst.Name("True"))
-            changed = replaced(changed, call, added)
-    return changed
+    blocking = {call for call in moves if argument_number(call, "non_blocking") is None}
+    changed = module.visit(_NonBlocking(blocking)) if blocking else module
+    return changed if isinstance(changed, cst.Module) else None
+
+
+class _NonBlocking(cst.CSTTransformer):
+    """`non_blocking=True` for each of these calls, in one pass: a second would not know them."""
+
+    def __init__(self, calls: set[cst.Call]) -> None:
+        self._calls = calls
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+        if original_node not in self._calls:
+            return updated_node
+        return with_keyword(updated_node, "non_blocking", cst.Name("True"))
 
 
 def _yielded(loop: cst.For) -> set[str]:

@@ -35,7 +35,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from torchdoctor.edits.layers import convolutions_before_norm
+from torchdoctor.edits.reading import convolutions_before_norm
 from torchdoctor.facts.lookup import convolves, place, training_models
 from torchdoctor.words import Location, Recording
 from torchdoctor.words.specs import Example, FixSpec

@@ -46,7 +46,7 @@ import weakref
 from typing import Any
 
 from torchdoctor.edits.calls import loader_location
-from torchdoctor.edits.literals import method_of_class
+from torchdoctor.edits.reading import method_of_class
 from torchdoctor.facts.analysed import size_words
 from torchdoctor.facts.lookup import (
     changes_itself,

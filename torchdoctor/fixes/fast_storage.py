@@ -46,7 +46,7 @@ import time
 from typing import Any
 
 from torchdoctor.edits.calls import loader_location
-from torchdoctor.edits.literals import names_of_folder
+from torchdoctor.edits.reading import names_of_folder
 from torchdoctor.facts.lookup import place
 from torchdoctor.facts.slow_reads import likely_bytes, read_mounts_of, slow_mounts, why_not_slow
 from torchdoctor.words import Location, MountReads, Recording

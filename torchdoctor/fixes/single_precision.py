@@ -40,7 +40,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchdoctor.edits import BatchCastEdit, Edit, SinglePrecisionEdit
-from torchdoctor.edits.precision import batch_loops
+from torchdoctor.edits.reading import batch_loops
 from torchdoctor.facts.arithmetic import double_leaves, double_location, double_models
 from torchdoctor.facts.lookup import place, training_loaders, training_models
 from torchdoctor.words import Recording, TraceStatistics

@@ -25,8 +25,8 @@ def named(trace: Trace, table: Table, wanted: Callable[[str], object]) -> NDArra
     Only the table's own names are asked about: a trace may have hundreds of thousands.
     """
     own = np.zeros(len(trace.names), dtype=bool)
-    for number in np.flatnonzero(np.bincount(table.name)).tolist():
-        own[number] = bool(wanted(trace.names[number]))
+    numbers = np.flatnonzero(np.bincount(table.name))
+    own[numbers] = [bool(wanted(trace.names[number])) for number in numbers.tolist()]
     return own[table.name]
 
 
