@@ -1,4 +1,4 @@
-"""How a launch ended, in words and as the ending of a timed launch."""
+"""The ending of a launch, in words and as that of a timed launch."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def child_environment(
 
 
 def named_places(workload: Workload) -> list[str]:
-    """Folders that the command line names: where the program may want to write."""
+    """Return folders that the command line names: where the program may want to write."""
     folders = {str(Path(workload.script).parent)} if workload.script else set()
     for argument in workload.command[1:]:
         text = argument.partition("=")[2] or argument

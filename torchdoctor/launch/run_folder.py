@@ -1,4 +1,4 @@
-"""Where a run writes, and what was piped into it."""
+"""The folder that a run writes to, and what was piped into the run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def keep_stdin(folder: Path) -> Path | None:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Says of the run folder what an OSError (a full disk, a lost mount) would say of a line.
+    """Say of the run folder what an OSError (a full disk, a lost mount) would say of a line.
 
     Raises:
         UsageError: with the system's reason and what to do.

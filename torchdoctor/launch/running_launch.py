@@ -181,7 +181,7 @@ class WindowDone:
         self._first_done_s: float | None = None
 
     def __call__(self, running: RunningLaunch) -> bool:
-        """See `launch`'s `poll`."""
+        """Return whether the launch is over: see `launch`'s `poll`."""
         done, facts = _files(running.channel)
         if not done:
             return False
@@ -204,7 +204,7 @@ class WindowDone:
 
 
 def _files(channel: Path) -> tuple[set[str], dict[str, Path]]:
-    """Pids with a done file, and the process files by pid."""
+    """Return pids with a done file, and the process files by pid."""
     done, facts = set(), {}
     with os.scandir(channel) as entries:
         for entry in entries:

@@ -53,7 +53,7 @@ Contents = Mapping[str, bytes | str | None]
 
 @dataclass(kw_only=True)
 class Sandbox:
-    """How writes are kept from the user's files. Make one with `choose`; close it at the end.
+    """A way to keep writes from the user's files. Make one with `choose`; close it at the end.
 
     mode: "overlay" (kernel), "redirect" (by the probe, in Python and torch) or "none".
     reason: why it is not "overlay", one sentence. doubts: what is not covered, one sentence each.
@@ -215,7 +215,7 @@ class Sandbox:
 
 
 def _uses_mps() -> bool:
-    """CUDA's multi-process service meets its clients in the real /dev/shm."""
+    """Return whether CUDA's multi-process service runs: clients meet it in the real /dev/shm."""
     return (_mps_folder() / "control").exists()
 
 
@@ -224,7 +224,7 @@ def _mps_folder() -> Path:
 
 
 def _meeting_points() -> list[str]:
-    """Sockets that somebody outside listens on: through a layer they could not be reached."""
+    """Return sockets that somebody listens on: through a layer they could not be reached."""
     sockets = [str(_mps_folder())] if _uses_mps() else []
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()[1:]:

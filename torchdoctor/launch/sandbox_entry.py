@@ -38,7 +38,7 @@ def _check(result: int, action: str) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    """mount(2). Raises OSError."""
+    """Call mount(2); raise OSError where it fails."""
     encoded = [None if s is None else os.fsencode(s) for s in (source, target, kind, data or None)]
     result = _libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3])
     _check(result, f"mount {kind or 'bind'} on {target}")
@@ -228,7 +228,7 @@ def _make_folder(path: str) -> None:
 
 
 def replace_contents(contents: dict[str, str | None], links: list[str]) -> None:
-    """Other contents for files in the new root: base64, of `links` their target, None: no file."""
+    """Replace files in the new root: base64, of `links` their target, None: no file."""
     there = {path: text for path, text in contents.items() if text is not None}
     # First what is gone: a file may have become a folder, or stand where a link to one stood.
     for path in contents.keys() - there.keys():

@@ -1,4 +1,4 @@
-"""Which file systems to lay over each other so that nothing a program writes stays.
+"""A plan of file systems laid over each other so that nothing a program writes stays.
 
 Pure: a list of mounts in, a list of steps for `sandbox_entry.py` out. Every folder of the root
 gets a layer of its own, so that large files go to the scratch disk and not to memory; every

@@ -1,4 +1,4 @@
-"""Where the writes of a launch go until they are thrown away."""
+"""The folder that the writes of a launch go to until they are thrown away."""
 
 from __future__ import annotations
 

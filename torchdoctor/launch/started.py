@@ -17,7 +17,7 @@ ENTRY = Path(__file__).with_name("sandbox_entry.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What is executed, and its surroundings: folder, environment, input and output."""
+    """A command and its surroundings: folder, environment, input and output."""
 
     words: list[str]
     cwd: str

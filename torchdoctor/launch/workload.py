@@ -1,4 +1,4 @@
-"""What was typed -> the command to start, or one clear sentence about what is wrong with it."""
+"""The command to start, from what was typed, or one sentence about what is wrong with it."""
 
 from __future__ import annotations
 

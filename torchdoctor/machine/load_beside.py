@@ -1,4 +1,4 @@
-"""What other programs take of the CPUs while launches follow each other, or run side by side."""
+"""The CPUs that other programs take while launches follow each other, or run side by side."""
 
 from __future__ import annotations
 

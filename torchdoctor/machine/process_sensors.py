@@ -19,7 +19,7 @@ _OF_EVERY = ("switches", "forced_switches", "read_bytes", "write_bytes", "read_o
 
 @dataclass(kw_only=True)
 class ProcessCounters:
-    """Of one process, at its last reading; what never ended to be counted is since its start."""
+    """Counters of one process at its last reading, since its start."""
 
     pid: int  # as the program itself sees it
     cpu_s: float = 0.0

@@ -1,4 +1,4 @@
-"""How fast files can be read, with and without the page cache: measured on some of them.
+"""The speed of reading files with and without the page cache, measured on some of them.
 
 Nothing of a file is changed, and pages that were cached before are cached again afterwards.
 """
@@ -51,7 +51,7 @@ class Passes:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSpeed:
-    """Of some files: read from the device, read again, and how much was cached before (0 to 1)."""
+    """Passes over some files: from the device, again, and the share cached before (0 to 1)."""
 
     cold: Passes
     warm: Passes

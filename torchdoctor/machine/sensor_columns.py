@@ -1,4 +1,4 @@
-"""What the sensors measured, as columns, and what it says about a stretch of time."""
+"""The sensors' measurements as columns, and their summary for a stretch of time."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _of_the_loop(reads: dict[str, _Read]) -> dict[str, _Read]:
 
 
 def _stat_all(reads: dict[str, _Read]) -> None:
-    """Sizes; what is no regular file outside (a pipe, what the launch itself wrote) is left out.
+    """Look up sizes; leave out what is no regular file outside (a pipe, the launch's own).
 
     On slow storage this takes long too: files that it has no time for get the mean size.
     """

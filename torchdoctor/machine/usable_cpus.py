@@ -1,4 +1,4 @@
-"""How many CPUs, and how much memory, this process may use: affinity and cgroup limits."""
+"""The CPUs and the memory that this process may use: affinity and cgroup limits."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def attach(torch, watch):
 
 
 def explicit_step(samples=None):
-    """`torchdoctor.step()` in the user's code."""
+    """Note a step by `torchdoctor.step()` in the user's code."""
     session = _session
     if session is None or not session.on:
         return

@@ -1,4 +1,4 @@
-"""Where in the user's own source something happens."""
+"""Places in the user's own source where something happens."""
 
 import os
 import sys
@@ -61,7 +61,7 @@ def users_frame(frame):
 
 
 def here():
-    """Location of the user's line that led to this call; None where only libraries are above."""
+    """Return the user's line that led to this call; None where only libraries are above."""
     frame = users_frame(sys._getframe(1))
     return of_frame(frame) if frame is not None else None
 
@@ -82,7 +82,7 @@ def made_here(made):
 
 
 def _constructors(cls):
-    """Code of all its constructors, and of what decorates them."""
+    """Return the code of all its constructors, and of what decorates them."""
     codes = set()
     for base in cls.__mro__:
         function = base.__dict__.get("__init__")

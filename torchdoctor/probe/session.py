@@ -199,7 +199,7 @@ class Session:
             self.flush()
 
     def _flush_when_child_ends(self):
-        """multiprocessing ends a forked child by os._exit, after its own finalizers only."""
+        """Flush in a forked child, which multiprocessing ends by os._exit after its finalizers."""
         util = sys.modules.get("multiprocessing.util")
         process = sys.modules.get("multiprocessing.process")
         if util is not None and process is not None and process.parent_process() is not None:
@@ -218,7 +218,7 @@ class Session:
             self.fail("write", error)
 
     def _may_write(self):
-        """False in a loader worker, which switches itself off at its first attempt."""
+        """Return False in a loader worker, which switches itself off at its first attempt."""
         if not self._checked_worker:
             self._checked_worker = True
             if self.is_loader_worker():
@@ -259,7 +259,7 @@ class Session:
                 self.fail("at_exit", error)
 
     def watch_hard_exits(self):
-        """os._exit skips every exit handler, and some programs end by it."""
+        """Flush before os._exit, which skips every exit handler and by which some programs end."""
         old = os._exit
 
         @functools.wraps(old)

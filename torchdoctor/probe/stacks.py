@@ -92,7 +92,7 @@ class Stacks:
             self._counts[(row, False)] += 1
 
     def facts(self):
-        """`stacks` of the process facts, the most frequent first."""
+        """Return `stacks` of the process facts, the most frequent first."""
         rows = []
         for row, count in self._counts.copy().most_common(_MOST_ROWS):
             ((file, line, function), phase, leaf), records_graph = row
@@ -112,7 +112,7 @@ class Stacks:
 
 
 def stack_of(thread):
-    """Frames of a running thread, innermost first; [] where there is no such thread.
+    """Return frames of a running thread, innermost first; [] where there is no such thread.
 
     In one call into C, and without a garbage collection, so that nobody else gets the GIL: CPython
     makes frame objects for what it finds, which before 3.12 may collect garbage right there. What

@@ -76,7 +76,7 @@ class EventLog:
 
     @property
     def count(self):
-        """Events so far."""
+        """Return the number of events so far."""
         return self._written + len(self._rows) // 4
 
     def add(self, code, ident=0, value=0):

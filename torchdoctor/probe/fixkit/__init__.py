@@ -1,1 +1,1 @@
-"""What fixes work with: the program, switching, second loaders, caches, training state."""
+"""The tools of fixes: the program, switching, second loaders, caches, training state."""

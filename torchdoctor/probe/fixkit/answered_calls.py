@@ -41,7 +41,7 @@ class AnsweredCalls:
         self._first = True  # iteration: there is nothing to answer with yet
 
     def of(self, owner, name, describe):
-        """Calls of owner.name are answered where describe(args, kwargs) is not None.
+        """Answer calls of owner.name for which describe(args, kwargs) is not None.
 
         What it returns must be equal for a call to be answered with another one's value.
         """

@@ -1,4 +1,4 @@
-"""What a second DataLoader over the data of one that is in use is made of.
+"""The parts that a second DataLoader over the data of one that is in use is made of.
 
 Data set, collate and worker functions are the very ones; the sampler is a copy and generators are
 clones, so that nothing moves that the program's own loader draws from or counts.

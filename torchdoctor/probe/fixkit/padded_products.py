@@ -39,7 +39,7 @@ class PaddedProducts:
         self._rows = []
 
     def note(self, profiler, steps):
-        """Sizes of the calls in a profiler window that has ended, with `steps` steps in it."""
+        """Note sizes of the calls in a profiler window that has ended, with `steps` steps in it."""
         calls = {}
         for event in profiler.profiler.kineto_results.events():
             operator = event.name()
@@ -141,12 +141,12 @@ class PaddedProducts:
         return begin.elapsed_time(end) / 1e3
 
     def facts(self):
-        """`padded_products` of the process facts."""
+        """Return `padded_products` of the process facts."""
         return {"padded_products": self._rows}
 
 
 def _sizes_of(event):
-    """(operator, sizes, dtype) of a call; None where it is none that can be made again."""
+    """Return (operator, sizes, dtype) of a call; None: it is none that can be made again."""
     operator, shapes, dtypes = event.name(), event.shapes(), event.dtypes()
     if operator == _CONVOLUTION:
         image, weight = shapes[:2]
@@ -188,7 +188,7 @@ def _elements(operator, sizes):
 
 
 def _padded(operator, sizes, multiple):
-    """Sizes, padded where that costs little, and what was: ["columns 65 -> 80"]."""
+    """Return sizes padded where that costs little, and what was: ["columns 65 -> 80"]."""
     named = []
 
     def up(name, size):

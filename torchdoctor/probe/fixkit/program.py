@@ -1,4 +1,4 @@
-"""What a fix may do to the running program: what `apply(torch, settings, program)` is handed."""
+"""The program as `apply(torch, settings, program)` of a fix is handed it."""
 
 import functools
 import sys
@@ -17,7 +17,7 @@ class _GivenUp(Exception):
 
 
 class Program(ProbeAccess):
-    """Where a fix hooks into the program. One instance for each fix of the plan.
+    """The places where a fix hooks into the program. One instance for each fix of the plan.
 
     Args:
         torch: the user's torch module.

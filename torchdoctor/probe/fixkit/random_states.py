@@ -45,7 +45,7 @@ def _kinds(torch: Any) -> tuple[type, ...]:
 
 
 def held_generators(roots: list[Any], torch: Any, depth: int) -> list[Any]:
-    """Random generators among objects, their attributes and what these hold, `depth` levels down.
+    """Return random generators among objects and what these hold, `depth` levels down.
 
     Of long lists and dictionaries only the first items are looked at.
     """

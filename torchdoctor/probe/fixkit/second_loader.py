@@ -55,7 +55,7 @@ class SecondLoader:
         program.at_end(self.close)
 
     def start(self):
-        """Switched on."""
+        """Begin to answer: the fix was switched on."""
         if not self._program.usable:
             return  # another part of the fix has refused
         if self._iterator is None:
@@ -65,7 +65,7 @@ class SecondLoader:
         self._ready = ReadyBatches(self._stock)
 
     def stop(self):
-        """Switched off: its workers fill their queues, and rest."""
+        """Rest: the fix was switched off, and the workers fill their queues."""
         self._off_s = time.perf_counter()
 
     def learns(self):
@@ -122,7 +122,7 @@ class SecondLoader:
         )
 
     def answer(self, ident, left):
-        """(batch,) in place of the training loader's next one; None: that one is fetched.
+        """Return (batch,) in place of the training loader's next one; None: that one is fetched.
 
         An evaluation over the same loader learns nothing, and gets batches of its own. (): the
         epoch ends, as it would without this; what is done between epochs is a part of steps.
@@ -152,7 +152,7 @@ class SecondLoader:
         self._elsewhere = True
 
     def _next(self, endless):
-        """(batch,); unless `endless`, () where a pass is over."""
+        """Return (batch,); unless `endless`, () where a pass is over."""
         try:
             batch = next(self._iterator)
             self._in_pass = True
@@ -209,7 +209,7 @@ def most_iterations(stock):
 
 
 class ReadyBatches:
-    """What an iterator's workers had ready while nobody took any, looked at in each iteration.
+    """The batches that an iterator's workers had ready while nobody took any.
 
     Workers that are slower than the training fall behind one batch at a time: as many batches as
     the queue holds are taken long before it runs dry, and until then no step waits for data.

@@ -1,4 +1,4 @@
-"""Whether there is memory for more loader workers (Linux; elsewhere nothing is known)."""
+"""Memory for more loader workers (Linux; elsewhere nothing is known)."""
 
 import os
 
@@ -30,7 +30,7 @@ def lacking(workers, ready_bytes):
 
 
 def available_bytes():
-    """Memory that may still be taken, of the machine or of the container; None: not known."""
+    """Return the memory left, of the machine or of the container; None: not known."""
     known = [_field("/proc/meminfo", "MemAvailable"), _left_of_container()]
     return min((value for value in known if value is not None), default=None)
 

@@ -15,7 +15,7 @@ BASELINE = 0  # the number of the untouched program; arms count from 1
 
 
 class Switching:
-    """Which arm runs now, and when the next one does.
+    """Decides which arm runs now, and when the next one does.
 
     The plan's "switch": `arms` (lists of fixes), `rounds`, `block_steps`, `discard_steps` (at
     least 1), `block_most_s` (an arm whose block takes longer is left out from then on), `most_s`

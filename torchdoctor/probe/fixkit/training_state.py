@@ -14,7 +14,7 @@ from . import spare_memory
 
 
 class TrainingState:
-    """What it is now; `put_back` writes it into the very tensors and containers that hold it.
+    """The state now; `put_back` writes it into the very tensors and containers that hold it.
 
     Args:
         torch: the user's torch module.
@@ -125,7 +125,7 @@ def lacking(torch, modules, optimizers):
 
 
 def _tensors(torch, modules, optimizers):
-    """Parameters, buffers, gradients and what optimizers keep, each once."""
+    """Return parameters, buffers, gradients and what optimizers keep, each once."""
     tensors = [x for module in modules for x in [*module.parameters(), *module.buffers()]]
     for optimizer in optimizers:
         tensors += [x for group in optimizer.param_groups for x in group["params"]]
@@ -151,7 +151,7 @@ def _kept_tensor(tensor):
 
 
 def _helpers(torch, optimizers):
-    """Schedules of these optimizers, and gradient scalers."""
+    """Return schedules of these optimizers, and gradient scalers."""
     schedulers, scalers = torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler
     helpers = []
     for owner in gc.get_objects():

@@ -98,7 +98,7 @@ class Turns:
 
 
 def _stop_children():
-    """Loader workers at once: until they are told from outside, they would fill their queues.
+    """Stop loader workers at once: until told from outside, they would fill their queues.
 
     Whoever gives the turn lets them go on.
     """

@@ -1,1 +1,1 @@
-"""What the probe wraps in torch and Python so that it sees a step happen."""
+"""The wrappers around torch and Python by which the probe sees a step happen."""

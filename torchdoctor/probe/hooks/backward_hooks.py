@@ -77,7 +77,7 @@ class Losses:
 
 
 class BackwardPasses:
-    """What is done before and after each backward pass."""
+    """The work before and after each backward pass."""
 
     def __init__(self, session):
         self._session = session

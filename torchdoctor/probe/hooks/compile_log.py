@@ -1,4 +1,4 @@
-"""What torch.compile says of its own work: its time, where graphs broke, why it compiled again.
+"""The work of torch.compile: its time, where graphs broke, why it compiled again.
 
 Read from torch's own counters, which differ from version to version: what one lacks is left out.
 """

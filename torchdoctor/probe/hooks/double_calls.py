@@ -64,7 +64,7 @@ class DoubleCalls:
         row["all"] &= double
 
     def facts(self):
-        """`double_calls` of the process facts."""
+        """Return `double_calls` of the process facts."""
         rows = [
             {"kind": key[0], "name": key[1], "location": row["location"], "sure": row["all"]}
             for key, row in list(self._rows.items())

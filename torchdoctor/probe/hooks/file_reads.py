@@ -1,4 +1,4 @@
-"""Which files the program opens to read, and when: an audit hook, only in launches not timed.
+"""The files that the program opens to read, by an audit hook; only in launches not timed.
 
 A row of `files-<pid>.log` is a letter, a tab and a path. The loader's workers, which log nothing
 else, write theirs too: each row is one write call, so that a kill loses none.
@@ -138,7 +138,7 @@ class FileReads:
 
 
 def _open_or_mapped():
-    """Regular files that this process keeps open or mapped; Linux only."""
+    """Return regular files that this process keeps open or mapped; Linux only."""
     names = set()
     try:
         for number in os.listdir("/proc/self/fd"):

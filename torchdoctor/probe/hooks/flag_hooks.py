@@ -16,7 +16,7 @@ _VARIABLES = (
 
 
 class Flags:
-    """What the program sets, from the moment the probe is attached."""
+    """The switches that the program sets, from the moment the probe is attached."""
 
     def __init__(self, session):
         self._session, self._torch = session, session.torch

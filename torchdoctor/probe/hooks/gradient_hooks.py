@@ -55,7 +55,7 @@ class _Kinds:
 
 
 class _GradientCalls:
-    """What is done before and after each call.
+    """The work before and after each call.
 
     Args:
         session: the process's session.

@@ -1,4 +1,4 @@
-"""Whether the main thread has recorded operations for autograd since its last event.
+"""Operations that the main thread has recorded for autograd since its last event.
 
 A forward that no module's call shows (a function of tensors, `model.forward()`, `torch.func`)
 records them as any other does, and preparing a batch does not. Autograd counts them per thread and

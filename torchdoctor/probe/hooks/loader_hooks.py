@@ -63,7 +63,7 @@ class Loaders:
             sample_draws.watch(self._session, known, iterator)
 
     def left(self, iterator):
-        """Batches until the epoch ends, answered ones counted; None: nobody can say."""
+        """Return batches until the epoch ends, answered ones counted; None: nobody can say."""
         try:
             return len(iterator) - iterator._torchdoctor_handed
         except Exception:  # of a sampler of the program's own
@@ -96,7 +96,7 @@ class Loaders:
         return samples
 
     def facts(self):
-        """`loaders` of the process facts."""
+        """Return `loaders` of the process facts."""
         rows = [known.facts(ident) for ident, known in enumerate(self.known)]
         for row in rows:
             row["sample_fingerprints"] = self.fingerprints.of(row["ident"])
@@ -181,7 +181,7 @@ def _on_cpu_s(before=(0.0, 0.0)):
 
 
 class _Fetches:
-    """What is done before and after each fetch of each loader."""
+    """The work before and after each fetch of each loader."""
 
     def __init__(self, session, loaders):
         self._session, self._loaders = session, loaders

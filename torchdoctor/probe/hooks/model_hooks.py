@@ -121,7 +121,7 @@ class Models:
             program.guarded(context.__exit__, None, None, None)
 
     def facts(self):
-        """`models` of the process facts."""
+        """Return `models` of the process facts."""
         return {"models": [root.facts(ident) for ident, root in enumerate(self.known)]}
 
 
@@ -172,7 +172,7 @@ def _is_module(cls, module_class):
 
 
 class _Calls:
-    """What is done before and after the outermost call of a root module.
+    """The work before and after the outermost call of a root module.
 
     Args:
         session: the process's session.
@@ -277,7 +277,7 @@ def _autocast(torch):
 
 
 def keep_from_dynamo(torch, code):
-    """No compilation begins at our frame; tracing through it stays possible.
+    """Let no compilation begin at our frame; tracing through it stays possible.
 
     `torch.compiler.disable` would forbid both, and so break the graph of a compiled parent.
     """

@@ -57,17 +57,17 @@ class Optimizers:
             self._known[self.open[-1]].inside_backwards += 1
 
     def leave(self):
-        """Steps are not looked at any more."""
+        """Stop looking at steps."""
         self.handle.remove()
         self.handle = None
 
     def facts(self):
-        """`optimizers` of the process facts."""
+        """Return `optimizers` of the process facts."""
         return {"optimizers": [known.facts(ident) for ident, known in enumerate(self._known)]}
 
 
 class _Known:
-    """What is known of one optimizer."""
+    """The facts of one optimizer."""
 
     def __init__(self, optimizer, location):
         self.optimizer = weakref.ref(optimizer)

@@ -48,12 +48,12 @@ class Passes:
                 self._seen.append(begun)
 
     def facts(self):
-        """`passes` of the process facts."""
+        """Return `passes` of the process facts."""
         return {"passes": self._seen}
 
 
 def _lines(frame):
-    """Lines of the user's code that led here, the innermost first."""
+    """Return the lines of the user's code that led here, the innermost first."""
     locations = []
     while frame is not None and len(locations) < _DEEPEST:
         locations.append(places.of_frame(frame))

@@ -230,7 +230,7 @@ class TensorCalls:
         row["sure"] = row["sure"] and sure
 
     def facts(self):
-        """`tensor_calls` of the process facts, per step."""
+        """Return `tensor_calls` of the process facts, per step."""
         steps = max(self.steps, 1)
         rows = [
             {
@@ -249,7 +249,7 @@ class TensorCalls:
         return {"tensor_calls": rows, "analysed_steps": self.steps}
 
     def _took_ns(self, row):
-        """Without what noting the elements has added, as far as that is known.
+        """Return it without what noting the elements has added, as far as that is known.
 
         Nor with all the time for which others had the CPU: among calls of some microseconds, two
         that were interrupted for a few milliseconds each made a copy longer than its whole step.

@@ -1,4 +1,4 @@
-"""How many samples a batch has, without changing or keeping it."""
+"""The samples of a batch, counted without changing or keeping it."""
 
 from ..step_log import UNKNOWN_SIZE
 from .nested import length_of_list, rows, tensors_of
@@ -26,7 +26,7 @@ class BatchSizes:
         self._leads = self._length = None
 
     def of(self, batch):
-        """`UNKNOWN_SIZE` where it has no size."""
+        """Return a batch's samples; `UNKNOWN_SIZE` where it has no size."""
         samples = self._by_lead(batch)
         if samples:
             return samples
@@ -36,7 +36,7 @@ class BatchSizes:
             return UNKNOWN_SIZE
 
     def learn(self, batch):
-        """`of` one of the first batches, whose leads are looked at."""
+        """Return `of` one of the first batches, and look at its leads."""
         try:
             samples, length = self._walked(batch)
             if length is None:
@@ -48,7 +48,7 @@ class BatchSizes:
         return samples
 
     def _by_lead(self, batch):
-        """0 where no lead is known, or it does not fit this batch."""
+        """Return 0 where no lead is known, or it does not fit this batch."""
         if not self._leads:
             return 0
         try:
@@ -67,7 +67,7 @@ class BatchSizes:
             self._leads = kept
 
     def _walked(self, batch):
-        """Samples, and by which length (`rows`, `length_of_list`) it is a full batch, or None."""
+        """Return samples, and the length (`rows`, `length_of_list`) that is full, or None."""
         sizes = [int(leaf.shape[0]) for leaf in tensors_of(batch) if leaf.dim() > 0]
         most = max(set(sizes), key=sizes.count) if sizes else UNKNOWN_SIZE
         if self._single and _lists_of_one(batch):
@@ -97,7 +97,7 @@ def _leads(batch, samples, length):
 
 
 def _length_at(batch, lead):
-    """Without a look at what lies there: it is asked for each batch of a timed launch."""
+    """Return its length without a look at what lies there: timed launches ask for each batch."""
     if lead is _ITSELF:
         return len(batch)
     # A mapping may make what it does not have: it is the program's, and stays as it was.

@@ -77,7 +77,7 @@ def collect(session):
 
 
 def _to_first_step_s(session):
-    """But for the time that another process had the turn."""
+    """Return seconds to the first step, but for those that another process had the turn."""
     return None if session.first_step_s is None else session.first_step_s - session.stood_still_s
 
 
@@ -103,7 +103,7 @@ def _peak_memory():
 
 
 def _group(session):
-    """(backend, processes) of the default process group, also after its end; (None, None)."""
+    """Return (backend, processes) of the default process group, also after its end."""
     distributed = session.torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         session.group = str(distributed.get_backend()), int(distributed.get_world_size())
@@ -111,7 +111,7 @@ def _group(session):
 
 
 def _cost(session):
-    """Microseconds per iteration that the probe's own events take, timed here and now."""
+    """Return microseconds per iteration that the probe's own events take, timed here and now."""
     iterations = session.window.iteration or session.batches or session.learned // 2
     if not iterations:
         return None

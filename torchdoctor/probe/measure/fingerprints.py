@@ -13,7 +13,7 @@ def nested_bytes(batch):
 
 
 def shapes(batch):
-    """Shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
+    """Return shapes of the first tensors, such as "32x3x64x64 float32, 32 int64"."""
     return ", ".join(
         "%s %s" % ("x".join(map(str, leaf.shape)) or "1", str(leaf.dtype).replace("torch.", ""))
         for leaf in tensors_of(batch)[:4]
@@ -32,7 +32,7 @@ class Fingerprints:
         self._by_loader = {}
 
     def of(self, ident):
-        """Fingerprints of one loader's samples, in the order they came."""
+        """Return fingerprints of one loader's samples, in the order they came."""
         return self._by_loader.get(ident, [])
 
     def add(self, ident, batch, samples):

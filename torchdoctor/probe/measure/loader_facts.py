@@ -1,4 +1,4 @@
-"""What is known of one DataLoader (`words.LoaderFacts`)."""
+"""The facts of one DataLoader (`words.LoaderFacts`)."""
 
 import inspect
 import multiprocessing
@@ -50,7 +50,7 @@ class Known:
         self._iterator = weakref.ref(iterator)
 
     def place(self):
-        """Batches that the pass under way has handed out; 0 where torch does not count them."""
+        """Return batches that the pass under way has handed out; 0: torch does not count them."""
         return getattr(self.iterator(), "_num_yielded", 0)
 
     def iterator(self):

@@ -1,4 +1,4 @@
-"""What is known of one root module (`words.ModelFacts`)."""
+"""The facts of one root module (`words.ModelFacts`)."""
 
 import inspect
 import os
@@ -20,7 +20,7 @@ _PARALLEL = {
 
 
 def describe(module):
-    """Counts, devices and dtypes of a module tree.
+    """Return counts, devices and dtypes of a module tree.
 
     What a class of the program's own does to a layer costs that one fact: a convolution may have
     no weight of its own.
@@ -92,7 +92,7 @@ def _exchange_backend(modules):
 
 
 def repeated_blocks(modules):
-    """Class and number of the blocks that a container repeats most: ("Block", 12) or ("", 0).
+    """Return class and number of a container's most repeated blocks: ("Block", 12) or ("", 0).
 
     A block has modules of its own and parameters; a plain layer is none.
     """
@@ -110,7 +110,7 @@ def repeated_blocks(modules):
 
 
 def odd_sizes(module):
-    """Large layers with a size that is no multiple of 8, e.g. "head: Linear 768 -> 50257"."""
+    """Return large layers with a size that is no multiple of 8: "head: Linear 768 -> 50257"."""
     layers = []
     for name, layer in module.named_modules():
         if _is_torchs(layer, ("Linear",)):
@@ -121,7 +121,7 @@ def odd_sizes(module):
 
 
 def count_biases_before_norm(modules):
-    """Convolutions with a bias that are followed by a batch norm among their parent's children."""
+    """Count convolutions with a bias before a batch norm among their parent's children."""
     count = 0
     for module in modules:
         children = list(module.children())

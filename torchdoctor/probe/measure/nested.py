@@ -1,4 +1,4 @@
-"""What lies within batches (tensors), and within data sets (those that torch's Subset hides)."""
+"""The tensors within a batch, and the data sets within another (which torch's Subset hides)."""
 
 from __future__ import annotations
 

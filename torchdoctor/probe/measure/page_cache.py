@@ -1,4 +1,4 @@
-"""How much of a file lies in the page cache; nothing of it is read to see that."""
+"""The share of a file that lies in the page cache; nothing of it is read to see that."""
 
 import functools
 import mmap
@@ -40,7 +40,7 @@ def share_of(path, most_bytes=None):
 
 @functools.lru_cache(maxsize=1)
 def _mincore():
-    """ctypes, and the C library's mincore; None where there is none."""
+    """Return ctypes, and the C library's mincore; None where there is none."""
     try:
         import ctypes
 
@@ -65,7 +65,7 @@ def _listed(descriptor, size):
 
 
 def _stretches(size):
-    """(offset, length) of what is looked at of a file."""
+    """Return (offset, length) of what is looked at of a file."""
     if size <= _WHOLE_BYTES:
         return [(0, size)]
     grain = mmap.ALLOCATIONGRANULARITY

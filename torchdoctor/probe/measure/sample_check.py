@@ -1,4 +1,4 @@
-"""Whether the training data set gives the same sample when it is asked for it again.
+"""A question to the data set: does it give the same sample when asked for it again?
 
 Looked at when everything else has been seen, in a launch that ends right after: nothing is trained
 on what is made here, and random states are put back all the same.
@@ -76,5 +76,5 @@ class SampleCheck:
             done.set()
 
     def facts(self):
-        """`sample_check` of the process facts."""
+        """Return `sample_check` of the process facts."""
         return {"sample_check": self._found}

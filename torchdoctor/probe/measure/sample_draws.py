@@ -1,4 +1,4 @@
-"""Whether preparing samples draws random numbers (`LoaderFacts.draws_random`).
+"""Random numbers that preparing samples draws (`LoaderFacts.draws_random`).
 
 Seen around the fetches of loaders without workers: their samplers draw outside of these.
 """

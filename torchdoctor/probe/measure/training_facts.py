@@ -1,4 +1,4 @@
-"""What says how training itself is set up: norms of the gradients, and the scale of the inputs.
+"""The training's set-up: norms of the gradients, and the scale of the inputs.
 
 Seen in the steps that are analysed after the profiler window; reading either waits for the device.
 """
@@ -72,7 +72,7 @@ class TrainingFacts:
                 return
 
     def _look_at_channels(self, numbers):
-        """Mean and deviation by channel, of images or tables: (N, C, H, W), (N, C) and the like."""
+        """Note mean and deviation by channel, of images or tables: (N, C, H, W), (N, C)."""
         if numbers.dim() == 3 or not 1 < numbers.dim() < 6 or numbers.shape[1] > _MOST_CHANNELS:
             return
         by_channel = numbers.transpose(0, 1).reshape(numbers.shape[1], -1)
@@ -115,7 +115,7 @@ class TrainingFacts:
         return [[rows[max(i, j)][min(i, j)] for j in range(len(rows))] for i in range(len(rows))]
 
     def facts(self):
-        """`gradient_norms`, `gradient_products`, `input_...` of the process facts."""
+        """Return `gradient_norms`, `gradient_products`, `input_...` of the process facts."""
         facts = {"gradient_norms": self._norms, "gradient_products": self._products()}
         if self._inputs:
             count = len(self._inputs)

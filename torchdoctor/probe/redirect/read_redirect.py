@@ -94,7 +94,7 @@ def _install():
 
 
 def _name_as_asked(opened, path):
-    """`file.name` is what the program asked for."""
+    """Set `file.name` to what the program asked for."""
     raw = getattr(opened, "buffer", opened)
     raw = getattr(raw, "raw", raw)
     try:

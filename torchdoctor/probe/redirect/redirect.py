@@ -61,7 +61,7 @@ def install(scratch: str, direct: list[str], watch: Any) -> None:
 def _replace(
     layer: Any, owner: Any, name: str, make: Callable[[Any], Any], follow: bool = True
 ) -> None:
-    """owner.name = make(old), but for the layer's own calls, descriptors and exempt paths.
+    """Set owner.name = make(old), but for the layer's calls, descriptors and exempt paths.
 
     `follow`: the call is about what a link leads to, not about the link.
     """

@@ -1,4 +1,4 @@
-"""What changing a file or a folder means while writes are redirected.
+"""Changes of files and folders while writes are redirected.
 
 Each function takes the layer and the real function of `os`, and returns what stands for it; that
 gets the path as the program wrote it, then its absolute name.
@@ -24,7 +24,7 @@ def _must_exist(layer: Any, path: Any, full: str) -> None:
 
 
 def updating(layer: Any, old: Change) -> Change:
-    """truncate, utime, chmod...: on a copy in the layer."""
+    """Do truncate, utime, chmod... on a copy in the layer."""
 
     def update(path: Any, full: str, *args: Any, **kwargs: Any) -> Any:
         with layer:
@@ -35,7 +35,7 @@ def updating(layer: Any, old: Change) -> Change:
 
 
 def making(layer: Any, old: Change) -> Change:
-    """mkdir, mkfifo."""
+    """Do mkdir, mkfifo in the layer."""
 
     def make(path: Any, full: str, *args: Any, **kwargs: Any) -> Any:
         with layer:
@@ -47,7 +47,7 @@ def making(layer: Any, old: Change) -> Change:
 
 
 def removing(layer: Any, old: Change) -> Change:
-    """remove, unlink: the real file is only hidden."""
+    """Do remove, unlink: the real file is only hidden."""
 
     def remove(path: Any, full: str) -> None:
         with layer:
@@ -63,7 +63,7 @@ def removing(layer: Any, old: Change) -> Change:
 
 
 def removing_folder(layer: Any, old: Change) -> Change:
-    """rmdir: as above, where the program sees it empty."""
+    """Do rmdir: as above, where the program sees it empty."""
 
     def remove(path: Any, full: str) -> None:
         with layer:
@@ -80,7 +80,7 @@ def removing_folder(layer: Any, old: Change) -> Change:
 
 
 def renaming(layer: Any, old: Change) -> Change:
-    """rename, replace: all that moves is copied into the layer first."""
+    """Do rename, replace: all that moves is copied into the layer first."""
 
     def rename(path: Any, full: str, dst: Any, **kwargs: Any) -> None:
         with layer:
@@ -97,7 +97,7 @@ def renaming(layer: Any, old: Change) -> Change:
 
 
 def linking_by_name(layer: Any, old: Change) -> Change:
-    """symlink(src, dst): dst is what is made."""
+    """Do symlink(src, dst): dst is what is made."""
 
     def link(path: Any, full: str, dst: Any, *args: Any, **kwargs: Any) -> None:
         with layer:
@@ -113,7 +113,7 @@ def linking_by_name(layer: Any, old: Change) -> Change:
 
 
 def linking(layer: Any, old: Change) -> Change:
-    """link(src, dst): to a copy in the layer, or writing to one would change the real file."""
+    """Do link(src, dst) to a copy, or writing to one would change the real file."""
 
     def link(path: Any, full: str, dst: Any, **kwargs: Any) -> None:
         with layer:

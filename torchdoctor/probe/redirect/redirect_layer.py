@@ -1,4 +1,4 @@
-"""Which file stands for which while writes are redirected: a scratch layer over the real tree.
+"""The files that stand for others while writes are redirected: a layer over the real tree.
 
 A path's *upper* is scratch/<absolute path>. What was removed is remembered by a mark below
 scratch/.gone, on disk because the program's children share the layer. A mark stays for good: the
@@ -38,7 +38,7 @@ class Layer:
         self._busy = threading.local()
 
     def __enter__(self) -> None:
-        """Until left, this thread's calls go to the real files: the layer at work on itself."""
+        """Let this thread's calls go to the real files until left: the layer works on itself."""
         self._busy.depth = getattr(self._busy, "depth", 0) + 1
 
     def __exit__(self, *_: Any) -> None:
@@ -50,7 +50,7 @@ class Layer:
         return getattr(self._busy, "depth", 0) > 0
 
     def name(self, path: Any, follow: bool = False) -> str:
-        """Absolute path with the links in its folders resolved as the program sees them.
+        """Return the absolute path, the links in its folders resolved as the program sees them.
 
         Args:
             path: as the program wrote it.

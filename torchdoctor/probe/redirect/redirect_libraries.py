@@ -29,7 +29,7 @@ def _mapped(layer: Any, path: Any, write: bool, keep: bool = False) -> Any:
 
 
 def _wrap(owner: Any, name: str, position: int, keyword: str, change: Any) -> None:
-    """owner.name gets change(path) where it takes a path."""
+    """Give owner.name change(path) where it takes a path."""
     old = getattr(owner, name, None)
     if old is None:
         return
@@ -83,7 +83,7 @@ def _safetensors(layer: Any, safetensors: Any) -> None:
 
 
 def repair_old_pathlib() -> None:
-    """Before Python 3.11 pathlib keeps the functions of `os` that it found when it was imported."""
+    """Repair pathlib, which before Python 3.11 keeps the functions of `os` that it found."""
     pathlib = sys.modules.get("pathlib")
     accessor = getattr(pathlib, "_NormalAccessor", None)
     if accessor is None:
