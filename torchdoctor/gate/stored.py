@@ -161,13 +161,9 @@ def stored_report(
     )
     rows = [time_row, *_further_rows(stored, settings, observed, timings, time_row)]
     worse = any(row.verdict == "worse" for row in rows)
+    per = "step" if per_step else "sample"
     if not worse and compared.chance > _SEES_NOTHING:
-        raise Inconclusive(
-            f"The {len(before)} stored launches lie so far apart ({seconds(min(before))} to "
-            f"{seconds(max(before))} a {'step' if per_step else 'sample'}) that ten times the "
-            "time would not be seen: store a new report from a quiet machine, or compare with a "
-            "commit (--against)."
-        )
+        raise _lie_far_apart(before, per)
     verdict = "slower" if worse else "not slower"
     fails_from = (
         f"With the {len(before)} stored launches, which differ as they do, a gate fails from "
@@ -182,8 +178,16 @@ def stored_report(
         metrics=rows,
         blind_spot=max(compared.ratio.high - 1.0, 0.0),
         measured="stored",
-        per="step" if per_step else "sample",
+        per=per,
         doubts=_doubts(by, observed, timings),
+    )
+
+
+def _lie_far_apart(stored_s: Sequence[float], per: str) -> Inconclusive:
+    return Inconclusive(
+        f"The {len(stored_s)} stored launches lie so far apart ({seconds(min(stored_s))} to "
+        f"{seconds(max(stored_s))} a {per}) that ten times the time would not be seen: store a new "
+        "report from a quiet machine, or compare with a commit (--against)."
     )
 
 

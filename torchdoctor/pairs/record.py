@@ -17,6 +17,7 @@ from torchdoctor.launch.launch_spec import LaunchSpec
 from torchdoctor.launch.run_folder import writing
 from torchdoctor.launch.sandbox import Sandbox
 from torchdoctor.machine.read_speed import drop
+from torchdoctor.machine.sensor_columns import SensorColumns
 from torchdoctor.machine.sensors import Sensors
 from torchdoctor.machine.storage import storage_facts, waits_for_input
 from torchdoctor.observe.evaluation import evaluates_training_loader
@@ -118,36 +119,7 @@ class Recorder:
             result = replace(result, ended="timed-out")
         columns = sensors.stop()
         self._observed = result.channel
-        events, facts, doubts = read_channel(result.channel)
-        boundaries = find_boundary(events, facts, step_on)
-        interrupted = result.ended == "interrupted"
-        if interrupted and isinstance(boundaries, NoSteps):
-            raise KeyboardInterrupt
-        check_usable(result, events, boundaries, spec.workload or self.workload)
-        assert isinstance(boundaries, StepsFound)
-        trainers = [events[pid] for pid in boundaries.trainers]
-        try:
-            steps = step_statistics(trainers, boundaries, program_ended=result.ended == "exited")
-        except ValueError:
-            if interrupted:
-                raise KeyboardInterrupt from None
-            raise NoStepFound(
-                "Only one training step was seen before the program ended; give it more data "
-                "or steps, or say with --step-on what a step is."
-            ) from None
-        begin, end = window_ns(trainers[0], boundaries, steps)
-        return Observation(
-            found=boundaries,
-            steps=steps,
-            processes=trainers_first(facts, boundaries.trainers),
-            sensors=columns.statistics(begin, end, main_pid=boundaries.trainers[0]),
-            wall_s=result.wall_s,
-            start_s=step_start_s(trainers[0], boundaries, result),
-            doubts=doubts,
-            failure=own_failure(result, steps.total_steps_seen),
-            interrupted=interrupted,
-            logs_phases=any(evaluates_training_loader(log) for log in trainers),
-        )
+        return _observation(result, columns, step_on, spec.workload or self.workload)
 
     def storage(self, observed: Observation) -> StorageFacts | None:
         """Return where the files lie that the observed loop waited for; None: it waits for none.
@@ -252,3 +224,39 @@ class Recorder:
         self.escaped += [path for path in result.escaped_writes if path not in self.escaped]
         self.doubts += [doubt for doubt in result.doubts if doubt not in self.doubts]
         return result
+
+
+def _observation(
+    result: LaunchResult, columns: SensorColumns, step_on: str | None, workload: Workload
+) -> Observation:
+    """Return what an observing launch showed, or raise what keeps it from being used."""
+    events, facts, doubts = read_channel(result.channel)
+    boundaries = find_boundary(events, facts, step_on)
+    interrupted = result.ended == "interrupted"
+    if interrupted and isinstance(boundaries, NoSteps):
+        raise KeyboardInterrupt
+    check_usable(result, events, boundaries, workload)
+    assert isinstance(boundaries, StepsFound)
+    trainers = [events[pid] for pid in boundaries.trainers]
+    try:
+        steps = step_statistics(trainers, boundaries, program_ended=result.ended == "exited")
+    except ValueError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise NoStepFound(
+            "Only one training step was seen before the program ended; give it more data "
+            "or steps, or say with --step-on what a step is."
+        ) from None
+    begin, end = window_ns(trainers[0], boundaries, steps)
+    return Observation(
+        found=boundaries,
+        steps=steps,
+        processes=trainers_first(facts, boundaries.trainers),
+        sensors=columns.statistics(begin, end, main_pid=boundaries.trainers[0]),
+        wall_s=result.wall_s,
+        start_s=step_start_s(trainers[0], boundaries, result),
+        doubts=doubts,
+        failure=own_failure(result, steps.total_steps_seen),
+        interrupted=interrupted,
+        logs_phases=any(evaluates_training_loader(log) for log in trainers),
+    )
