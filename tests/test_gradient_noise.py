@@ -7,7 +7,7 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
-from torchdoctor.checkup.report_assembly import assemble
+from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.facts.gradient_noise import from_products, noise_scale
 from torchdoctor.words import Diagnosis, Refused, WorkloadRecord
 
@@ -73,19 +73,21 @@ def test_the_useful_limit_is_named_and_kept_to() -> None:
 
 def test_the_report_names_it_whatever_came_of_the_trial() -> None:
     report = assemble(
-        recording=seen(),
-        diagnosis=Diagnosis(bottleneck="none"),
-        trials=None,
-        refused=[
-            Refused(fix="larger-batch", reason="It changes training."),
-            Refused(fix="tf32", reason="The program uses no GPU."),
-        ],
-        fixes=catalogue.fixes(),
-        created="",
-        workload=WorkloadRecord(command=[]),
-        no_trials_reason=None,
-        interrupted=False,
-        reproduce=[],
+        RunResults(
+            recording=seen(),
+            diagnosis=Diagnosis(bottleneck="none"),
+            trials=None,
+            refused=[
+                Refused(fix="larger-batch", reason="It changes training."),
+                Refused(fix="tf32", reason="The program uses no GPU."),
+            ],
+            fixes=catalogue.fixes(),
+            created="",
+            workload=WorkloadRecord(command=[]),
+            no_trials_reason=None,
+            interrupted=False,
+            reproduce=[],
+        )
     )
     larger, other = report.trials
     assert (larger.reason or "").startswith(

@@ -15,7 +15,7 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.source_patch import source_patch
 from torchdoctor.checkup.notes import fix_notes
 from torchdoctor.checkup.offered_fixes import as_code, offered_fixes
-from torchdoctor.checkup.report_assembly import assemble
+from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.reports.formats import rendered
 from torchdoctor.reports.wording import patch_commands
 from torchdoctor.trials.outcome import TrialResults
@@ -258,16 +258,18 @@ def test_a_trial_that_changed_training_comes_with_the_line_of_the_dataset(tmp_pa
     """The row says that something keeps state; the doubt says what."""
     row = trial("loader-workers", FASTER, settings=WORKERS, numerics="changed")
     found = assemble(
-        recording=changing_itself(tmp_path),
-        diagnosis=DIAGNOSIS,
-        trials=TrialResults(trials=[row], noise_floor=None, recommendation=Recommendation()),
-        refused=[],
-        fixes=catalogue.fixes(),
-        created="",
-        workload=WorkloadRecord(command=["train.py"]),
-        no_trials_reason=None,
-        interrupted=False,
-        reproduce=[],
+        RunResults(
+            recording=changing_itself(tmp_path),
+            diagnosis=DIAGNOSIS,
+            trials=TrialResults(trials=[row], noise_floor=None, recommendation=Recommendation()),
+            refused=[],
+            fixes=catalogue.fixes(),
+            created="",
+            workload=WorkloadRecord(command=["train.py"]),
+            no_trials_reason=None,
+            interrupted=False,
+            reproduce=[],
+        )
     )
     assert "loader-workers" not in [one.fix for one in found.recommendation.also_offered]
     (said,) = [doubt for doubt in found.doubts if "changes itself" in doubt]

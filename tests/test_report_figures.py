@@ -8,7 +8,7 @@ import pytest
 from partial_recordings import recording
 
 from torchdoctor.checkup.notes import report_notes
-from torchdoctor.checkup.report_assembly import assemble
+from torchdoctor.checkup.report_assembly import RunResults, assemble
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.words import (
     Diagnosis,
@@ -41,16 +41,18 @@ def report(baselines: list[list[float]]) -> Report:
         per_step=True,
     )
     return assemble(
-        recording=recording(OBSERVED),
-        diagnosis=Diagnosis(bottleneck="none"),
-        trials=trials if baselines else None,
-        refused=[],
-        fixes={},
-        created="",
-        workload=WorkloadRecord(command=["train.py"]),
-        no_trials_reason=None,
-        interrupted=False,
-        reproduce=[],
+        RunResults(
+            recording=recording(OBSERVED),
+            diagnosis=Diagnosis(bottleneck="none"),
+            trials=trials if baselines else None,
+            refused=[],
+            fixes={},
+            created="",
+            workload=WorkloadRecord(command=["train.py"]),
+            no_trials_reason=None,
+            interrupted=False,
+            reproduce=[],
+        )
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchdoctor import __version__
@@ -20,6 +20,8 @@ from torchdoctor.words import (
     Baseline,
     Diagnosis,
     Overhead,
+    Recommendation,
+    RecommendedFix,
     Recording,
     Refused,
     Report,
@@ -32,67 +34,54 @@ from torchdoctor.words import (
 from torchdoctor.words.specs import FixSpec
 
 
-def assemble(
-    *,
-    recording: Recording,
-    diagnosis: Diagnosis,
-    trials: TrialResults | None,
-    refused: Sequence[Refused],
-    fixes: Mapping[str, FixSpec],
-    created: str,
-    workload: WorkloadRecord,
-    no_trials_reason: str | None,
-    interrupted: bool,
-    reproduce: list[str],
-    patch: SourcePatch | None = None,
-    advise_training: bool = False,
-    training: Sequence[TrainingTrial] = (),
-) -> Report:
-    """Build the report.
+@dataclass(frozen=True, kw_only=True)
+class RunResults:
+    """All that a run brought together: what a report is made of."""
 
-    Args:
-        recording: of the observing launches; its doubts go into the report.
-        diagnosis: the tree's answer.
-        trials: what the trials found; None where there were none.
-        refused: fixes that were not tried, with their reasons.
-        fixes: by id, for risks and instructions.
-        created: ISO 8601.
-        workload: what was run.
-        no_trials_reason: why there are no trials.
-        interrupted: whether Ctrl-C ended the run.
-        reproduce: commands.
-        patch: of the recommended fixes; None: no edit could be made.
-        advise_training: whether the user wants advice that changes training.
-        training: what short launches showed of it.
-    """
+    recording: Recording  # of the observing launches; its doubts go into the report
+    diagnosis: Diagnosis
+    trials: TrialResults | None  # None: there were none
+    refused: Sequence[Refused]  # fixes that were not tried, with their reasons
+    fixes: Mapping[str, FixSpec]  # by id, for risks and instructions
+    created: str  # ISO 8601
+    workload: WorkloadRecord
+    no_trials_reason: str | None
+    interrupted: bool  # by Ctrl-C
+    reproduce: list[str]  # commands
+    patch: SourcePatch | None = None  # of the recommended fixes; None: no edit could be made
+    advise_training: bool = False  # the user wants advice that changes training
+    training: Sequence[TrainingTrial] = ()  # what short launches showed of it
+
+
+def assemble(run: RunResults) -> Report:
+    """Return the report of a run."""
+    recording, trials = run.recording, run.trials
     rows = list(trials.trials) if trials else []
-    rows += [_refused_trial(fix, fixes) for fix in refused]
-    rows = _noted(rows, recording, fixes)
+    rows += [_refused_trial(refused, run.fixes) for refused in run.refused]
+    rows = _noted(rows, recording, run.fixes)
     chosen = trials.recommendation.fixes if trials is not None else []
-    offered = offered_fixes(diagnosis, rows, chosen, recording, fixes)
-    if advise_training:
-        offered += advice(rows, recording, fixes, training)
-    told = [fix.fix for fix in [*chosen, *offered]]
-    told += [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
+    offered = offered_fixes(run.diagnosis, rows, chosen, recording, run.fixes)
+    if run.advise_training:
+        offered += advice(rows, recording, run.fixes, run.training)
+    notes = [
+        *fix_notes(_told(rows, [*chosen, *offered]), [*chosen, *offered], recording, run.fixes),
+        *report_notes(recording, trials, run.patch),
+    ]
     replayed = recording.trace.what_if if recording.trace else None
     tried = trials.ceilings if trials else []
-    notes = [
-        *fix_notes(told, [*chosen, *offered], recording, fixes),
-        *report_notes(recording, trials, patch),
-    ]
-    report = Report(
+    return Report(
         torchdoctor_version=__version__,
-        created=created,
-        workload=workload,
+        created=run.created,
+        workload=run.workload,
         environment=recording.environment,
         settings=settings_of(recording),
         baseline=_baseline(recording, trials),
-        diagnosis=diagnosis,
+        diagnosis=run.diagnosis,
         ceilings=with_measured(replay_ceilings(replayed), tried),
         ceiling_trials=tried,
         trials=rows,
-        training_trials=list(training),
-        no_trials_reason=no_trials_reason,
+        training_trials=list(run.training),
+        no_trials_reason=run.no_trials_reason,
         noise_floor=trials.noise_floor if trials else None,
         overhead=_overhead(recording),
         steps=recording.steps,
@@ -102,24 +91,35 @@ def assemble(
         doubts=[note.sentence for note in notes],
         beware=[note.sentence for note in notes if note.severity == "beware"],
         failure=recording.failure,
-        interrupted=interrupted,
+        interrupted=run.interrupted,
         run_folder=recording.folder,
         memory_snapshot=recording.main.memory_snapshot,
-        reproduce=reproduce,
+        reproduce=run.reproduce,
+        recommendation=_recommendation(run, chosen, offered),
     )
-    if trials is None:
-        return replace(report, recommendation=replace(report.recommendation, also_offered=offered))
+
+
+def _told(rows: Sequence[Trial], shown: Sequence[RecommendedFix]) -> list[str]:
+    """Return the ids of all fixes that the report tells of."""
+    tried = [part for row in rows if row.verdict != "refused" for part in row.fix.split(" + ")]
+    return [*(fix.fix for fix in shown), *tried]
+
+
+def _recommendation(
+    run: RunResults, chosen: Sequence[RecommendedFix], offered: list[RecommendedFix]
+) -> Recommendation:
+    """Return the recommended set as code, its patch, and what is offered beside it."""
+    if run.trials is None:
+        return Recommendation(also_offered=offered)
+    patch = run.patch
     return replace(
-        report,
-        recommendation=replace(
-            trials.recommendation,
-            fixes=[as_code(fix, recording, fixes) for fix in chosen],
-            patch=patch.diff if patch else None,
-            patch_folder=patch.folder if patch else None,
-            patch_fixes=patch.fixes if patch else [],
-            patch_trial=trials.patch,
-            also_offered=offered,
-        ),
+        run.trials.recommendation,
+        fixes=[as_code(fix, run.recording, run.fixes) for fix in chosen],
+        patch=patch.diff if patch else None,
+        patch_folder=patch.folder if patch else None,
+        patch_fixes=patch.fixes if patch else [],
+        patch_trial=run.trials.patch,
+        also_offered=offered,
     )
 
 

@@ -13,7 +13,12 @@ from torchdoctor.advice.candidates import candidates
 from torchdoctor.advice.diagnosis import diagnose, too_short
 from torchdoctor.advice.diagnosis_by_experiment import by_experiment
 from torchdoctor.advice.source_patch import SourcePatch
-from torchdoctor.checkup.report_assembly import assemble, reproduce_commands, workload_record
+from torchdoctor.checkup.report_assembly import (
+    RunResults,
+    assemble,
+    reproduce_commands,
+    workload_record,
+)
 from torchdoctor.checkup.run_settings import RunSettings
 from torchdoctor.facts.slow_reads import stays_cold
 from torchdoctor.facts.stacks import outside_share, unseen_forward_share
@@ -351,7 +356,7 @@ class _Checkup:
         on_gpu = self._recording.has_gpu or self._recording.shares.gpu is not None
         tried = self._trials.ceilings if self._trials else []
         diagnosis, disagree = by_experiment(self._diagnosis, tried, catalogue.checks(), on_gpu)
-        return assemble(
+        results = RunResults(
             recording=replace(self._recording, doubts=[*doubts, *disagree]),
             diagnosis=diagnosis,
             trials=self._trials,
@@ -366,3 +371,4 @@ class _Checkup:
             training=self._training,
             reproduce=reproduce_commands(self._workload, self._settings.options(), self._folder),
         )
+        return assemble(results)
