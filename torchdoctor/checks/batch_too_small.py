@@ -8,7 +8,7 @@ batch costs little more time.
 How it is measured
 ------------------
 Most kernels of the trace take less than 10 microseconds, the GPU is busy less than half of the
-step, and much of its memory is free.
+step, and at least half of its memory is free.
 
 Not to be confused with
 -----------------------

@@ -7,8 +7,8 @@ better memory layout, a compiler, better hardware) is what is left.
 
 How it is measured
 ------------------
-With a GPU: share of the step in which kernels run. Without one: host time in operators of at
-least 50 microseconds of their own, from the profiler's trace.
+With a GPU, the check takes the share of the step in which kernels run. Without one, it takes the
+host's time in operators of at least 50 microseconds of their own, from the profiler's trace.
 
 Not to be confused with
 -----------------------

@@ -7,7 +7,7 @@ work for nothing.
 
 How it is measured
 ------------------
-Conv modules with a bias that are directly followed by a batch norm in their parent.
+The probe counts convolutions with a bias that a batch norm directly follows in their parent module.
 
 Not to be confused with
 -----------------------

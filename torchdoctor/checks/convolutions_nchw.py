@@ -7,8 +7,8 @@ each other in memory (channels_last).
 
 How it is measured
 ------------------
-Conv2d modules whose weights are not channels_last, and the share of convolutions among the
-trace's operators. Transposed convolutions (ConvTranspose2d) are counted in neither.
+The probe counts Conv2d modules whose weights are not channels_last. The trace gives the share of
+convolutions among the operators. Transposed convolutions (ConvTranspose2d) count in neither.
 
 Not to be confused with
 -----------------------

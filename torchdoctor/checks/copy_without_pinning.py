@@ -6,12 +6,11 @@ A batch lies in pinned memory, but is copied with a call that waits (without non
 
 How it is measured
 ------------------
-Copies of the probe's step log whose source is pinned and that were not asked to be
-non_blocking.
+The probe's step log holds copies whose source is pinned and that were not asked to be non_blocking.
 
 Not to be confused with
 -----------------------
-Copies from pageable memory, which wait whatever they are asked.
+Copies from pageable memory, which wait in any case.
 """
 
 from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms

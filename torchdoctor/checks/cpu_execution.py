@@ -8,9 +8,9 @@ model is computed, so its time is the step's; it divides into arithmetic inside 
 
 How it is measured
 ------------------
-With a GPU, exposed shares of operators, Python and the driver's runtime from the trace; where
-there is no trace, what neither NVML's utilization nor the wait for data explains.
-Without one, forward, backward and optimizer time of the step log over the step.
+With a GPU, the trace gives the exposed shares of operators, Python and the driver's runtime. If
+there is no trace, the rest counts that neither NVML's utilization nor the wait for data explains.
+Without a GPU, the forward, backward and optimizer time of the step log counts.
 
 Not to be confused with
 -----------------------

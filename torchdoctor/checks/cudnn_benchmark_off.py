@@ -7,7 +7,8 @@ size. With sizes that never change that is paid once.
 
 How it is measured
 ------------------
-The switch after the measured steps, Conv2d modules, and at most two distinct input shapes.
+The switch is off after the measured steps, the model has Conv2d modules, and at most two distinct
+input shapes came.
 
 Not to be confused with
 -----------------------

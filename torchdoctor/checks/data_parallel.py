@@ -7,7 +7,7 @@ DistributedDataParallel does neither.
 
 How it is measured
 ------------------
-A module of that class among the root modules.
+The probe finds a module of that class among the root modules.
 
 Not to be confused with
 -----------------------

@@ -7,7 +7,7 @@ every operator; CUDA_LAUNCH_BLOCKING waits for every kernel. None belongs into a
 
 How it is measured
 ------------------
-torch's switches after the measured steps, and the environment.
+The probe reads torch's switches after the measured steps, and the environment.
 
 Not to be confused with
 -----------------------

@@ -7,8 +7,8 @@ comes: more time, and much more memory.
 
 How it is measured
 ------------------
-Forwards of a module with training=False while gradients are enabled, and the time of evaluation
-sections.
+The probe counts forwards of a module in eval mode while gradients are enabled, and times the
+sections of evaluation.
 
 Not to be confused with
 -----------------------

@@ -7,7 +7,8 @@ a good part of a second, again and again.
 
 How it is measured
 ------------------
-Collections longer than 0.1 ms, from Python's own gc callbacks, over the step.
+Python's own gc callbacks give the collections longer than 0.1 ms; their time is compared with the
+step.
 
 Not to be confused with
 -----------------------

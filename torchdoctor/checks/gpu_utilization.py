@@ -7,8 +7,8 @@ or a faster GPU help. A low one means that it waits for the host.
 
 How it is measured
 ------------------
-Share of the step in which at least one kernel runs, from the profiler's trace; where there is
-no trace, the utilization that NVML reports.
+The profiler's trace gives the share of the step in which at least one kernel runs. If there is no
+trace, the utilization that NVML reports counts.
 
 Not to be confused with
 -----------------------

@@ -7,7 +7,7 @@ the host is held by one, nothing is computed.
 
 How it is measured
 ------------------
-From the profiler's trace: exposed time of memory copies (no kernel runs meanwhile), plus the
+The profiler's trace gives the exposed time of memory copies, in which no kernel runs, and the
 exposed time in which the host is blocked inside a copy call of the driver.
 
 Not to be confused with

@@ -14,8 +14,8 @@ keeps what it has read is the next place to look.
 
 How it is measured
 ------------------
-Growth of the program's resident memory over the measured window (psutil), where its floor rises in
-every quarter of that.
+psutil gives the growth of the program's resident memory over the measured window. The floor must
+rise in every quarter of the window.
 
 Not to be confused with
 -----------------------

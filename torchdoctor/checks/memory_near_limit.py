@@ -7,7 +7,7 @@ more, and the run dies.
 
 How it is measured
 ------------------
-Peak of the GPU memory in use (NVML) against what the GPU has.
+NVML gives the peak of the GPU memory in use, which is compared with the GPU's whole memory.
 
 Not to be confused with
 -----------------------

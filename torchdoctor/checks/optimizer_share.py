@@ -7,7 +7,8 @@ as the backward.
 
 How it is measured
 ------------------
-Time inside optimizer.step() without the closure's forward and backward, over the step.
+The probe times optimizer.step() without the closure's forward and backward, and compares it with
+the step.
 
 Not to be confused with
 -----------------------

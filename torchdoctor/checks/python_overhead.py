@@ -7,9 +7,9 @@ that takes longer than their arithmetic.
 
 How it is measured
 ------------------
-From the profiler's trace: host time outside any operator in stretches under half a millisecond,
-plus time inside operators under 50 microseconds, over the step. The profiler itself makes both
-longer, so this is an upper bound.
+The profiler's trace gives the host's time outside any operator, in stretches under half a
+millisecond, and the time inside operators under 50 microseconds. The profiler itself makes both
+longer, so the sum is an upper bound.
 
 Not to be confused with
 -----------------------

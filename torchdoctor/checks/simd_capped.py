@@ -8,7 +8,7 @@ in a job script. Operators then take two to four times as long.
 
 How it is measured
 ------------------
-The two variables in the program's environment, against the CPU's features.
+The two variables in the program's environment are compared with the CPU's features.
 
 Not to be confused with
 -----------------------

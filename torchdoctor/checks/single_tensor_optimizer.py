@@ -7,8 +7,8 @@ tensor, in Python.
 
 How it is measured
 ------------------
-The optimizer's arguments and its share of the step (step log), with the number of parameter
-tensors.
+The probe reads the optimizer's arguments and the number of its parameter tensors; the step log
+gives its share of the step.
 
 Not to be confused with
 -----------------------

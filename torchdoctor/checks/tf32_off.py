@@ -7,8 +7,8 @@ the program allows it.
 
 How it is measured
 ------------------
-torch.backends.cuda.matmul.allow_tf32 after the measured steps, on a GPU of compute capability
-8.0 or more.
+The probe reads torch.backends.cuda.matmul.allow_tf32 after the measured steps, on a GPU of compute
+capability 8.0 or more.
 
 Not to be confused with
 -----------------------

@@ -7,7 +7,7 @@ one that is not running.
 
 How it is measured
 ------------------
-torch.get_num_threads() against the CPUs that the process may use (affinity and container
+torch.get_num_threads() is compared with the CPUs that the process may use (affinity and container
 quota).
 
 Not to be confused with

@@ -7,7 +7,7 @@ each other and from the training process.
 
 How it is measured
 ------------------
-`num_workers` against the usable CPUs, where the workers keep those CPUs busy.
+`num_workers` is compared with the usable CPUs, if the workers keep these CPUs busy.
 
 Not to be confused with
 -----------------------

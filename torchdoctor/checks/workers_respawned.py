@@ -8,7 +8,7 @@ costs more than loading.
 
 How it is measured
 ------------------
-Time inside `iter(loader)` plus the extra wait for the first batch of each iterator, per step.
+The probe times `iter(loader)` and the extra wait for the first batch of each iterator, per step.
 
 Not to be confused with
 -----------------------

@@ -7,7 +7,7 @@ to add to them.
 
 How it is measured
 ------------------
-Calls with set_to_none=False, with the line of the first.
+The probe counts calls with set_to_none=False and notes the line of the first.
 
 Not to be confused with
 -----------------------
