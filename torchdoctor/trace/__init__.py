@@ -1,6 +1,6 @@
 """Kineto traces: files -> columns -> timeline, waits, replay. No torch.
 
 In: trace files.
-Out: a `TraceSummary`, shares of the step, predictions.
+Out: `TraceStatistics`, with the shares of the step and predictions.
 May import: words, facts.
 """
