@@ -475,17 +475,21 @@ def test_double_precision_gets_no_advice_of_16_bits(tmp_path: Path) -> None:
 
 
 def test_the_report_says_the_mfu_or_why_there_is_none(tmp_path: Path) -> None:
+    def details(name: str, *trace: synthetic.TraceBuilder, **metadata: object) -> str:
+        path = str(write(tmp_path, name, *trace, **metadata))
+        return " ".join(diagnose("--details", path).stdout.decode().split())
+
     cards = [{"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0}]
-    known = diagnose(str(write(tmp_path, "known.json", deviceProperties=cards))).stdout.decode()
+    known = details("known.json", deviceProperties=cards)
     assert "of the dense peak of the A100 80GB SXM" in known
     cards[0]["name"] = "NVIDIA Unheard-of"
-    other = diagnose(str(write(tmp_path, "other.json", deviceProperties=cards))).stdout.decode()
-    assert "no data sheet figures for NVIDIA Unheard-of" in " ".join(other.split())
+    other = details("other.json", deviceProperties=cards)
+    assert "no data sheet figures for NVIDIA Unheard-of" in other
     trace = synthetic.every_branch()
     for event in trace.events:
         event.get("args", {}).pop("Input Dims", None)
-    bare = diagnose(str(write(tmp_path, "bare.json", trace))).stdout.decode()
-    assert "MFU: not measured" in " ".join(bare.split())
+    bare = details("bare.json", trace)
+    assert "MFU: not measured" in bare
     assert "record_shapes=True" in bare
 
 

@@ -95,7 +95,7 @@ def test_an_empty_name_is_no_folder(tmp_path: Path) -> None:
 
 def test_what_is_printed_to_reproduce_it_works(tmp_path: Path) -> None:
     write(tmp_path, "-lead.json")
-    result = torchdoctor(tmp_path, "diagnose", "--", "-lead.json")
+    result = torchdoctor(tmp_path, "diagnose", "--details", "--", "-lead.json")
     assert result.returncode == 0, result.stderr
     [command] = [line for line in result.stdout.splitlines() if "$ torchdoctor" in line]
     words = shlex.split(command)[2:]
