@@ -4,19 +4,15 @@ import random
 
 import msgspec
 import pytest
-from simulated_program import FULL, TYPICAL, Simulated, observed, seeds, try_all
+from simulated_program import TYPICAL, Simulated, observed, seeds, try_all
 
-from torchdoctor.trials import compare
-from torchdoctor.trials.arms import Arm, FixFacts
-from torchdoctor.trials.bounds import beyond_belief
-from torchdoctor.trials.evidence import Measured
+from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ladder import Ladder
 from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.numerics import Numerics
-from torchdoctor.trials.outcome import TrialResults, reason
+from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.rounds import BASELINE, Slot
 from torchdoctor.trials.run_trials import run_trials
-from torchdoctor.trials.schedule import NO_TIME, Budget
+from torchdoctor.trials.schedule import Budget
 from torchdoctor.words import Candidate, LaunchTiming
 from torchdoctor.words.errors import Interrupted, ProgramFailed, TorchdoctorError
 
@@ -47,7 +43,7 @@ def check(results):
             assert one.reason
     if results.recommendation.fixes:
         assert results.recommendation.speedup.low > 1.0
-        assert results.recommendation.pairs >= 2
+        assert results.recommendation.pairs >= 1
 
 
 def test_the_best_are_confirmed_and_measured_together():
@@ -56,46 +52,12 @@ def test_the_best_are_confirmed_and_measured_together():
     check(results)
     assert recommended(results) == [("workers", {"n": 4}), ("fused", {})]
     assert results.recommendation.speedup.estimate == pytest.approx(3.0, rel=0.03)
-    together = results.trials[-1]
-    assert together.fix == "workers + fused" and together.verdict == "faster"
+    together = row(results, "workers + fused")
+    assert together.verdict == "faster"
     assert together.settings == {"workers": {"n": 4}, "fused": {}}
-    assert results.recommendation.pairs == together.pairs == 6
+    assert results.recommendation.pairs == together.pairs
     assert [t.fix for t in results.trials[: len(NAMES)]] == [name.split()[0] for name in NAMES]
-    assert row(results, "workers", n=2).reason.startswith("screened only: 2 pairs")
-    assert row(results, "fused").pairs == 6 and row(results, "fused").reason is None
-    assert 0.98 < results.noise_floor.low < results.noise_floor.high < 1.02
-
-
-def test_fixes_that_only_help_together_are_tried_together():
-    gains = {"workers": 1.2, "threads n=1": 1.3, "fused": 1.1}
-    names = ["workers n=2 & threads n=1", "workers n=2", "threads n=1", "fused"]
-    results = try_all(Simulated(gains=gains), names)
-    check(results)
-    assert row(results, "workers + threads").settings == {"workers": {"n": 2}, "threads": {"n": 1}}
-    # Who shares a fix is stacked with it once.
-    assert recommended(results) == [("workers", {"n": 2}), ("threads", {"n": 1}), ("fused", {})]
-    assert results.recommendation.speedup.estimate == pytest.approx(1.2 * 1.3 * 1.1, rel=0.03)
-
-
-def test_what_a_better_fix_does_as_well_is_not_stacked_on_it():
-    """persistent-workers starts workers too: both together are nothing new."""
-    facts = {"persistent": FixFacts(includes=frozenset({"workers"}))}
-    gains = {"persistent": 2.2, "workers": 2.0, "fused": 1.2}
-    results = try_all(Simulated(gains=gains), ["persistent", "workers", "fused"], facts=facts)
-    check(results)
-    assert recommended(results) == [("persistent", {}), ("fused", {})]
-    assert not any("workers" in t.fix and "+" in t.fix for t in results.trials)
-
-
-def test_an_a_a_candidate_that_differs_is_a_doubt():
-    seen = set()
-    for seed in range(60):
-        results = try_all(Simulated(seed=seed), ["a"])
-        floor = results.noise_floor
-        differs = floor.low > 1 or floor.high < 1
-        assert any("too noisy" in doubt for doubt in results.doubts) == differs
-        seen.add(differs)
-    assert seen == {True, False}
+    assert row(results, "workers", n=2).reason.startswith("not tried")
 
 
 def test_a_larger_batch_is_judged_per_sample_or_not_at_all():
@@ -116,123 +78,6 @@ def test_a_larger_batch_is_judged_per_sample_or_not_at_all():
     assert "batches have no known size" in found.reason
 
 
-def test_confirmed_numbers_are_fresh():
-    program = Simulated(gains=GAINS)
-    results = try_all(program, NAMES)
-    # A confirmed one was launched in screening too, but only fresh launches are in its pairs.
-    launched = sum(name == "fused" and seed == 0 for name, seed in program.launched)
-    assert launched == row(results, "fused").pairs + 2
-
-
-def test_a_good_fix_that_looked_slower_once_is_measured_while_time_is_left():
-    class HitOnce(Simulated):
-        def __call__(self, fixes, *, seed_offset=0):
-            seen = sum(name == "good" for name, _ in self.launched)
-            self.gains["good"] = 0.95 if seen == 0 else 1.5
-            return super().__call__(fixes, seed_offset=seed_offset)
-
-    results = try_all(HitOnce(), ["null", "good"], budget_s=100.0)
-    check(results)
-    assert recommended(results) == [("good", {})]
-
-
-def test_a_fix_that_compiles_once_gets_its_pairs_when_that_is_done():
-    """The first launch takes most of the budget, and those after it are cheap."""
-
-    class Compiles(Simulated):
-        def __call__(self, fixes, *, seed_offset=0):
-            first = not any(name == "compile" for name, _ in self.launched)
-            self.setup_s = {"compile": 50.0 if first else 1.0}
-            return super().__call__(fixes, seed_offset=seed_offset)
-
-    facts = {"compile": FixFacts(setup_s=40.0)}
-    program = Compiles(gains={"compile": 4.0})
-    results = try_all(program, ["compile", "null-a", "null-b"], budget_s=98.0, facts=facts)
-    check(results)
-    assert recommended(results) == [("compile", {})]
-
-
-def bounded(program, bound, budget_s=None):
-    one = Candidate(fix="fused", ceiling=bound, bound=bound)
-    return run_trials(
-        program,
-        [one],
-        {"fused": FixFacts()},
-        budget=Budget(budget_s, program.clock),
-        steps=observed(),
-        expected_launch_s=program.launch_s,
-    )
-
-
-def test_an_impossible_gain_gets_more_pairs_and_is_a_doubt():
-    results = bounded(Simulated(gains={"fused": 1.5}), bound=1.1)
-    check(results)
-    assert row(results, "fused").pairs == 12
-    assert "more than the time that it works on allows" in row(results, "fused").reason
-    assert any("1.10x is the most" in doubt for doubt in results.doubts)
-    assert results.recommendation.at_most == row(results, "fused").at_most == 1.1
-    possible = bounded(Simulated(gains={"fused": 1.5}), bound=1.6)
-    assert row(possible, "fused").pairs == 6 and not possible.doubts
-    assert possible.recommendation.at_most is None
-
-
-def test_a_loss_beyond_the_share_it_works_on_is_noise_until_it_is_proven():
-    two = {"budget_s": 25.0}
-    results = bounded(Simulated(gains={"fused": 0.57}), bound=1.017, **two)
-    found = row(results, "fused")
-    assert (found.pairs, found.verdict) == (2, "unclear") and found.speedup.high < 1
-    assert "more than all that it works on takes" in found.reason
-    assert any("1.7 % of the step" in doubt for doubt in results.doubts)
-    # It may cost as much as what it works on, within a few pairs too.
-    slower = bounded(Simulated(gains={"fused": 0.57}), bound=4.0, **two)
-    assert row(slower, "fused").verdict == "slower" and not slower.doubts
-
-
-@pytest.mark.parametrize(
-    ("loss", "pairs", "verdict"), [(0.57, 6, "slower"), (0.57, 2, "unclear"), (0.92, 6, "unclear")]
-)
-def test_a_fix_may_cost_more_than_it_works_on_where_the_interval_says_so(loss, pairs, verdict):
-    differences = [math.log(loss) + d for d in (0.02, -0.02) * (pairs // 2)]
-    arm = Arm(key="fused", candidate=Candidate(fix="fused", bound=1.017))
-    numerics = Numerics(classification="identical", reason="")
-    one = Measured(
-        arm=arm, differences=differences, other=[], phase="confirm", numerics=numerics, by="mean"
-    )
-    assert compare.verdict(differences) == "slower"
-    assert beyond_belief(one, "slower") == (verdict == "unclear")
-
-
-def test_fixes_together_gain_no_more_than_what_all_of_them_work_on():
-    gains = {"a": 1.5, "b": 1.3}
-    for bounds, expected in (((1.25, 1.25), 1 / 0.6), ((1.25, 3.0), None), ((1.25, None), None)):
-        program = Simulated(gains=gains)
-        results = run_trials(
-            program,
-            [Candidate(fix=f, ceiling=2.0, bound=b) for f, b in zip("ab", bounds, strict=True)],
-            {"a": FixFacts(), "b": FixFacts()},
-            budget=Budget(None, program.clock),
-            steps=observed(),
-            expected_launch_s=program.launch_s,
-        )
-        assert [fix for fix, _ in recommended(results)] == ["a", "b"]
-        assert results.recommendation.at_most == (expected and pytest.approx(expected))
-
-
-def test_an_impossible_gain_of_few_pairs_is_not_recommended():
-    few = {"budget_s": 25.0}  # two pairs
-    results = bounded(Simulated(gains={"fused": 1.5}), bound=1.1, **few)
-    found = row(results, "fused")
-    assert (found.pairs, found.verdict, found.at_most) == (2, "unclear", 1.1)
-    assert recommended(results) == []
-    assert any("1.10x is the most" in doubt for doubt in results.doubts)
-    possible = bounded(Simulated(gains={"fused": 1.5}), bound=1.6, **few)
-    assert recommended(possible) == [("fused", {})]
-    assert any("from 2 pairs alone" in doubt for doubt in possible.doubts)
-    # What is left of such a step differs between launches by more than these two do.
-    nearly_all = bounded(Simulated(gains={"fused": 13.0}), bound=8.0, **few)
-    assert recommended(nearly_all) == [("fused", {})]
-
-
 def test_nothing_to_gain_recommends_nothing():
     results = try_all(Simulated(), ["a", "b", "c", "d"])
     check(results)
@@ -245,13 +90,10 @@ def test_no_candidates_no_launches():
     assert results.trials == [] and program.launched == [] and results.noise_floor is None
 
 
-def test_a_single_candidate_is_measured_in_abba_pairs():
+def test_a_single_candidate_is_measured_until_its_figure_is_narrow():
     program = Simulated(gains={"a": 1.5})
     results = try_all(program, ["a"])
-    assert row(results, "a").pairs == 6 and len(program.launched) == 12
-    for i in range(0, 12, 4):
-        first, second, third, fourth = (name for name, _ in program.launched[i : i + 4])
-        assert first == fourth != second == third
+    assert len(program.launched) == 2 * row(results, "a").pairs <= 8
     assert recommended(results) == [("a", {})]
 
 
@@ -267,19 +109,6 @@ def test_a_sweep_that_only_gets_worse_together_falls_back_to_the_best_single():
     assert results.recommendation.speedup.estimate == pytest.approx(1.5, rel=0.03)
 
 
-def test_a_stack_that_fails_is_grown_from_the_best():
-    class Clash(Simulated):
-        def __call__(self, fixes, *, seed_offset=0):
-            names = {fix for fix, _ in fixes}
-            self.ends = {"c": "failed"} if {"b", "c"} <= names else {}
-            return super().__call__(fixes, seed_offset=seed_offset)
-
-    results = try_all(Clash(gains={"a": 1.8, "b": 1.4, "c": 1.2}), ["a", "b", "c"])
-    check(results)
-    assert row(results, "a + b + c").verdict == "failed"
-    assert recommended(results) == [("a", {}), ("b", {})]
-
-
 @pytest.mark.parametrize("budget_s", range(2, 320, 11))
 def test_the_budget_is_kept_and_what_was_measured_too(budget_s):
     program = Simulated(gains=GAINS, noise=TYPICAL, seed=budget_s)
@@ -288,7 +117,8 @@ def test_the_budget_is_kept_and_what_was_measured_too(budget_s):
     assert program.now <= budget_s
     assert results.launches == len(program.launched)
     for one in results.trials:
-        assert one.pairs > 1 or one.verdict == "unclear"
+        assert one.pairs > 1 or one.verdict != "same"
+        assert one.pairs or one.verdict == "unclear"
     if budget_s >= 60:
         assert recommended(results), "60 s are 12 launches: enough to confirm one"
 
@@ -324,35 +154,20 @@ def test_one_slow_launch_does_not_leave_the_rest_of_the_budget_unused():
     assert launcher.expected_s(launcher.baseline) == 5.5
 
 
-@pytest.mark.parametrize(
-    ("differences", "said"),
-    [([-0.2, -0.1], "did not look faster"), ([0.2, -0.1], "the budget left no time for more")],
-)
-def test_what_was_dropped_early_is_not_said_to_have_lacked_time(differences, said):
-    same = Numerics(classification="identical", reason="")
-    one = Measured(
-        arm=Arm(key="a"), differences=differences, other=[], phase="confirm", numerics=same,
-        by="mean",
-    )  # fmt: skip
-    assert said in reason(one, "unclear", 1, NO_TIME)
-
-
 def test_a_cost_that_is_announced_is_planned_for():
     program = Simulated(setup_s={"compile": 40.0}, gains={"compile": 1.5})
     facts = {"compile": FixFacts(setup_s=40.0)}
     results = try_all(program, ["b", "compile"], 30.0, facts=facts)
     assert all(name != "compile" for name, _ in program.launched)
-    assert "the budget has no room" in row(results, "compile").reason
+    assert "the time ran out" in row(results, "compile").reason
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 9, 10, 18, 19, 20, 33, 46, 54, 55])
+@pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12])
 def test_ctrl_c_at_any_launch_keeps_what_was_measured(at):
     program = Simulated(gains=GAINS, interrupt_at=at)
     results = try_all(program, NAMES)
     check(results)
     assert results.interrupted == (len(program.launched) == at)
-    if at > 45:
-        assert ("workers", {"n": 4}) in recommended(results)
     if at == 3:
         reasons = [t.reason for t in results.trials]
         assert reasons.count("not tried: interrupted") == len(NAMES) - 1
@@ -360,12 +175,12 @@ def test_ctrl_c_at_any_launch_keeps_what_was_measured(at):
 
 def test_ctrl_c_between_launches():
     def progress(event):
-        if event.launches_done == 20:
+        if event.launches_done == 8:
             raise KeyboardInterrupt
 
     results = try_all(Simulated(gains=GAINS), NAMES, progress=progress)
     check(results)
-    assert results.interrupted and results.launches == 20
+    assert results.interrupted and results.launches == 8
 
 
 def test_an_interrupted_launch_is_no_failure_of_its_fix():
@@ -392,22 +207,10 @@ def test_out_of_memory_fails_one_and_the_rest_go_on():
     assert recommended(results) == [("workers", {"n": 2}), ("fused", {})]
 
 
-def test_a_failure_that_is_raised_is_a_failure_of_that_launch():
-    class Raises(Simulated):
-        def __call__(self, fixes, *, seed_offset=0):
-            if any(fix == "tf32" for fix, _ in fixes):
-                raise ProgramFailed("It crashed.")
-            return super().__call__(fixes, seed_offset=seed_offset)
-
-    results = try_all(Raises(gains=GAINS), NAMES)
-    assert row(results, "tf32").verdict == "failed" and row(results, "tf32").reason == "It crashed."
-    assert len(recommended(results)) == 2
-
-
 def test_any_other_expected_error_ends_the_trials_with_a_doubt():
     class DiskFull(Simulated):
         def __call__(self, fixes, *, seed_offset=0):
-            if len(self.launched) == 30:
+            if len(self.launched) == 8:
                 raise TorchdoctorError("The run folder's disk is full.")
             return super().__call__(fixes, seed_offset=seed_offset)
 
@@ -420,7 +223,7 @@ def test_a_baseline_that_fails_twice_ends_the_trials_with_a_doubt():
     class Breaks(Simulated):
         def __call__(self, fixes, *, seed_offset=0):
             timing = super().__call__(fixes, seed_offset=seed_offset)
-            if not fixes and len(self.launched) > 12:
+            if not fixes and len(self.launched) > 6:
                 return dataclasses.replace(timing, ended="failed", reason="Port in use.", step_s=[])
             return timing
 
@@ -476,7 +279,7 @@ def test_a_fix_that_repeats_data_is_never_recommended_not_even_with_permission()
     program = Simulated(gains={"twice": 2.0}, losses=same, fingerprints=fingerprints)
     facts = {"twice": FixFacts(keeps_results="changes training")}
     results = try_all(program, ["twice"], facts=facts, allow_training_changes=True)
-    assert row(results, "twice").verdict == "faster" and recommended(results) == []
+    assert recommended(results) == []
     assert row(results, "twice").numerics == "changed"
 
 
@@ -551,37 +354,7 @@ def test_setup_memory_and_break_even():
     # 0.1 s become 0.05 s: 600 steps win 30 s back.
     assert found.break_even_steps == pytest.approx(600, rel=0.06)
     assert (found.peak_memory_bytes, found.memory_change_bytes) == (1010, 10)
-    assert found.cost_s == pytest.approx(6 * 35.0)
-
-
-def test_progress_tells_what_is_tried_and_the_best_so_far():
-    events = []
-    program = Simulated(gains=GAINS)
-    try_all(program, NAMES, 400.0, progress=events.append)
-    assert {e.phase for e in events} == {"screen", "confirm", "stack", "drop"}
-    assert any(e.message == "workers (n=4) + fused" for e in events)
-    assert events[-1].launches_done == len(program.launched)
-    counted = [e for e in events if e.number is not None]
-    assert {e.phase for e in counted} == {"screen", "confirm", "stack", "drop"}
-    assert all(1 <= e.number <= e.most for e in counted)
-    # One count goes up: a pair of launches is one, not two, and none comes twice.
-    stack = [e.number for e in counted if e.phase == "stack"]
-    assert stack == sorted(stack) and max(stack) - min(stack) < len(stack) / 2
-    assert all(e.left_s is None or 0 <= e.left_s <= 400.0 for e in events)
-    assert counted[-1].left_s is not None
-    assert events[-1].best.startswith("workers (n=4) 2.") and events[-1].budget_s == 400.0
-    elapsed = [e.elapsed_s for e in events]
-    assert elapsed == sorted(elapsed)
-
-
-def test_the_order_within_rounds_is_random_but_repeatable():
-    orders = []
-    for seed in (1, 1, 2):
-        program = Simulated()
-        try_all(program, NAMES, seed=seed)
-        orders.append(program.launched[:9])
-        assert program.launched[0] == program.launched[8] == ("", 0)
-    assert orders[0] == orders[1] != orders[2]
+    assert found.cost_s == pytest.approx(found.pairs * 35.0)
 
 
 @pytest.mark.slow
@@ -594,14 +367,6 @@ def test_null_candidates_are_rarely_recommended(noise, budget_s):
         results = try_all(program, [f"null-{i}" for i in range(8)], budget_s, seed=seed)
         false += bool(results.recommendation.fixes)
     assert false <= max(1, len(runs) * 4 // 60)
-
-
-@pytest.mark.parametrize("seed", [20034, 20084, 20147])
-def test_two_pairs_alone_recommend_nothing_while_there_is_time(seed):
-    """Of ten candidates that do nothing, two pairs call one faster now and then."""
-    program = Simulated(noise=TYPICAL, seed=seed)
-    results = try_all(program, [f"null-{i}" for i in range(10)], seed=seed - 20000)
-    assert not results.recommendation.fixes or results.recommendation.pairs >= 6
 
 
 @pytest.mark.slow
@@ -620,102 +385,11 @@ def test_the_recommended_interval_covers_the_truth():
     assert held >= math.floor(0.92 * runs)
 
 
-def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
-    made, recommending = [], 0
-
-    def make_patch(fixes):
-        made.append(fixes)
-
-    kept = set()
-    for number in range(20, 70, 1 if FULL else 2):
-        made.clear()
-        program = Simulated(gains=GAINS, interrupt_at=number)
-        results = try_all(program, NAMES, patch=make_patch)
-        if not results.interrupted or not results.recommendation.fixes:
-            continue
-        recommending += 1
-        names = [fix.fix for fix in results.recommendation.fixes]
-        assert made and [fix for fix, _ in made[-1]] == names, number
-        patch = results.patch
-        if patch is not None and patch.pairs < 4:
-            assert patch.reason.endswith("interrupted")
-            assert (patch.speedup is not None) == (patch.pairs > 1), "what was measured is kept"
-            kept.add(patch.pairs)
-    assert recommending > 3
-    assert {0, 2, 3} <= kept
-
-
-def test_of_a_patch_whose_launches_last_longer_what_was_measured_is_kept() -> None:
-    found = {}
-    for budget_s in range(100, 200, 5):
-        slow = Simulated(gains={"workers": 2.0, "patch": 2.0}, setup_s={"patch": 9.0})
-        results = try_all(slow, ["workers"], float(budget_s), patch=lambda fixes: None)
-        if results.patch.pairs in (2, 3):
-            found[results.patch.pairs] = results.patch
-    assert found, "no budget ended among the pairs"
-    for pairs, patch in found.items():
-        assert patch.reason == f"only {pairs} pairs: the budget left no time for more"
-        assert patch.speedup.low < 2.0 < patch.speedup.high
-
-
-def test_a_patch_is_measured_in_two_pairs_where_no_more_fit() -> None:
-    """Nothing was measured of it in the 53 s that were left, because four pairs took 56."""
-
-    class MoreAndMoreLoaded(Simulated):
-        def __call__(self, fixes, *, seed_offset=0):
-            self.launch_s *= 1.03
-            return super().__call__(fixes, seed_offset=seed_offset)
-
-    pairs = set()
-    for budget_s in range(60, 200, 2 if FULL else 7):
-        program = MoreAndMoreLoaded(gains={"workers": 2.0, "patch": 2.0})
-        results = try_all(program, ["workers"], float(budget_s), patch=lambda fixes: None)
-        if results.recommendation.fixes:
-            pairs.add(results.patch.pairs)
-            unused_s = budget_s - program.now
-            assert results.patch.pairs >= 2 or unused_s < 2 * 2 * program.launch_s
-    assert 2 in pairs
-
-
 def test_where_nothing_is_recommended_no_patch_is_missed() -> None:
-    for number in range(1, 9):
+    for number in range(1, 6):
         program = Simulated(interrupt_at=number)
         results = try_all(program, ["null-a", "null-b"], patch=lambda fixes: None)
         assert results.interrupted and results.patch is None
-
-
-def test_what_is_confirmed_in_fewer_pairs_leaves_the_patch_its_time() -> None:
-    program = Simulated(gains={"workers": 2.0})
-    names = ["workers", "null-a", "null-b", "fused", "tf32"]
-    results = try_all(program, names, 120.0, patch=lambda fixes: None)
-    assert row(results, "workers").pairs == results.patch.pairs == 4
-    assert results.patch.speedup is not None
-    slow = Simulated(gains={"workers": 2.0}, noise=TYPICAL)
-    results = try_all(slow, names, 100.0, patch=lambda fixes: None)
-    assert row(results, "workers").pairs == 6, "too little for both: it goes to the fix"
-
-
-def test_a_setting_that_helps_is_tried_beyond_what_was_named() -> None:
-    """Workers that wait for a disk: the fix names 2 and 4, and 16 would be the best."""
-    gains = {"workers n=2": 1.2, "workers n=4": 1.5, "workers n=8": 2.0, "workers n=16": 2.4}
-    ladder = Ladder(setting="n", least=1, most=64, today=0)
-    for budget_s, wanted in ((None, 16), (70.0, 4)):
-        program = Simulated(gains={**gains, "workers n=32": 2.2})
-        results = try_all(
-            program,
-            ["workers n=2", "workers n=4", "amp"],
-            budget_s,
-            facts={"workers": FixFacts(ladder=ladder)},
-        )
-        (fix,) = results.recommendation.fixes
-        assert (fix.fix, fix.settings) == ("workers", {"n": wanted})
-
-
-def test_no_other_setting_is_tried_where_none_helps() -> None:
-    program = Simulated(gains={"workers n=2": 1.0, "workers n=4": 0.9})
-    ladder = Ladder(setting="n", least=1, most=64, today=0)
-    try_all(program, ["workers n=2", "workers n=4"], facts={"workers": FixFacts(ladder=ladder)})
-    assert {name for name, _ in program.launched} == {"", "workers n=2", "workers n=4"}
 
 
 def test_what_takes_too_long_leaves_the_time_to_those_after_it():
@@ -726,3 +400,114 @@ def test_what_takes_too_long_leaves_the_time_to_those_after_it():
     check(results)
     assert row(results, "compile").pairs == 0
     assert recommended(results) == [("c", {})]
+
+
+def test_a_set_that_fails_does_not_take_its_members_along():
+    class Clash(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            names = {fix for fix, _ in fixes}
+            self.ends = {"c": "failed"} if {"b", "c"} <= names else {}
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    program = Clash(gains={"a": 1.8, "b": 1.4, "c": 1.2})
+    results = try_all(program, ["a", "b", "c"], facts=LIKELY, could_gain=LARGE)
+    check(results)
+    assert recommended(results) == [("a", {}), ("b", {})]
+    assert all(trial.verdict != "failed" for trial in results.trials if "+" not in trial.fix)
+
+
+LIKELY = {fix: FixFacts(p_helps=0.9) for fix in ("a", "b", "c", "compile", "workers", "tf32")}
+LARGE = dict.fromkeys(("a", "b", "c", "compile", "workers", "tf32"), 4.0)
+
+
+def test_a_fix_that_compiles_once_gets_its_pairs_when_that_is_done():
+    """The first launch takes most of the budget, and those after it are cheap."""
+
+    class Compiles(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            first = not any(name == "compile" for name, _ in self.launched)
+            self.setup_s = {"compile": 50.0 if first else 1.0}
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    facts = {"compile": FixFacts(setup_s=40.0, p_helps=0.9)}
+    program = Compiles(gains={"compile": 4.0})
+    names = ["compile", "null-a", "null-b"]
+    results = try_all(program, names, budget_s=98.0, facts=facts, could_gain=LARGE)
+    check(results)
+    assert recommended(results) == [("compile", {})]
+
+
+def test_a_failure_that_is_raised_is_a_failure_of_that_launch():
+    class Raises(Simulated):
+        def __call__(self, fixes, *, seed_offset=0):
+            if any(fix == "tf32" for fix, _ in fixes):
+                raise ProgramFailed("It crashed.")
+            return super().__call__(fixes, seed_offset=seed_offset)
+
+    results = try_all(Raises(gains=GAINS), NAMES, facts=LIKELY, could_gain=LARGE)
+    failed = [trial for trial in results.trials if trial.verdict == "failed"]
+    assert failed and all("tf32" in trial.fix for trial in failed)
+    assert {trial.reason for trial in failed} == {"It crashed."}
+    assert len(recommended(results)) == 2
+
+
+def test_a_setting_that_helps_is_tried_beyond_what_was_named() -> None:
+    """Workers that wait for a disk: the fix names 2 and 4, and 16 would be the best."""
+    gains = {"workers n=2": 1.2, "workers n=4": 1.5, "workers n=8": 2.0, "workers n=16": 2.8}
+    ladder = Ladder(setting="n", least=1, most=64, today=0)
+    program = Simulated(gains=gains)
+    facts = {"workers": FixFacts(ladder=ladder, p_helps=0.9)}
+    names = ["workers n=2", "workers n=4", "amp"]
+    results = try_all(program, names, facts=facts, could_gain={"workers": 6.0})
+    (fix,) = results.recommendation.fixes
+    assert (fix.fix, fix.settings) == ("workers", {"n": 16})
+
+
+def test_the_progress_line_names_what_is_measured_and_the_best_so_far():
+    events = []
+    program = Simulated(gains=GAINS)
+    try_all(program, NAMES, 400.0, progress=events.append, facts=LIKELY, could_gain=LARGE)
+    assert {event.phase for event in events} == {"confirm"}
+    assert events[-1].launches_done == len(program.launched)
+    assert "workers (n=4)" in events[-1].best and events[-1].budget_s == 400.0
+    elapsed = [event.elapsed_s for event in events]
+    assert elapsed == sorted(elapsed)
+
+
+def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
+    made, recommending = [], 0
+    for number in range(4, 16):
+        made.clear()
+        program = Simulated(gains={"a": 3.0}, interrupt_at=number)
+        results = try_all(program, ["a"], patch=made.append, facts=LIKELY, could_gain=LARGE)
+        if not results.interrupted or not results.recommendation.fixes:
+            continue
+        recommending += 1
+        assert made and [fix for fix, _ in made[-1]] == ["a"], number
+        patch = results.patch
+        if patch.pairs < 2:
+            assert patch.reason.endswith("interrupted")
+            assert (patch.speedup is not None) == (patch.pairs > 0), "what was measured is kept"
+    assert recommending > 1
+
+
+def test_a_gain_beyond_what_the_fixes_work_on_is_said() -> None:
+    program = Simulated(gains={"a": 1.5, "b": 1.3})
+    candidates = [Candidate(fix=fix, ceiling=2.0, bound=1.25, main=True) for fix in "ab"]
+    results = run_trials(
+        program,
+        candidates,
+        LIKELY,
+        budget=Budget(None, program.clock),
+        steps=observed(),
+        expected_launch_s=program.launch_s,
+    )
+    assert {fix for fix, _ in recommended(results)} == {"a", "b"}
+    assert results.recommendation.at_most == pytest.approx(1 / 0.6)
+    assert any("1.67x at most" in doubt for doubt in results.doubts)
+
+
+def test_a_decided_search_leaves_the_rest_of_its_time() -> None:
+    program = Simulated(gains={"a": 5.6})
+    results = try_all(program, ["a", "null"], 300.0, facts=LIKELY, could_gain={"a": 8.0})
+    assert recommended(results) == [("a", {})] and program.now < 150.0

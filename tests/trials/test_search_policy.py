@@ -151,8 +151,8 @@ def test_a_set_that_failed_makes_its_untried_members_run_alone_first() -> None:
 
 
 def test_launches_with_other_seeds_come_once_something_is_won() -> None:
-    pairs, opened = {a_set("workers"): logs(2.5)}, a_set("workers")
-    results = Results(pairs=pairs, open_training=opened)
+    workers = a_set("workers")
+    results = Results(pairs={workers: logs(2.5)}, open_training=frozenset([workers]))
     assert policy([WORKERS], results).next().kind == "seeds"
     assert not policy([WORKERS], replace(results, seeds_done=True)).claims
 

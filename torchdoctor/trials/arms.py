@@ -28,6 +28,7 @@ class FixFacts:
     ladder: Ladder | None = None  # a setting of which more values may be tried
     how: Preparation = field(default_factory=Preparation)  # where its samples come from
     doubted: bool = False  # `doubt`: recommended only where it was seen to train the same
+    p_helps: float = 0.35  # probability that it helps a program that it is made for
 
     @property
     def risk(self) -> int:
@@ -48,7 +49,7 @@ class Arm:
     failed: str | None = None
     refused: str | None = None
     remarks: list[str] = field(default_factory=list)  # of its row: what it does to other sets
-    superseded: bool = False  # another set took its place, however its own figure reads
+    further: bool = False  # a setting that its fix does not name
 
     @property
     def alive(self) -> bool:

@@ -42,6 +42,7 @@ _LEAST_SPREAD = 0.01
 _NEIGHBOUR_ERROR, _NEIGHBOUR_PART = 0.05, 0.25
 # The gain of a set is never quite what its members promise.
 _SET_ERROR, _SET_PART = 0.02, 0.05
+_FIGHTS, _FIGHT_ERROR = 0.05, 0.4  # how often members hinder each other, and by how much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,10 @@ class BlockGain:
     gain: float
     error: float
 
+    def spread(self, sigma: float) -> float:
+        """Return the standard deviation of the gain as that of a fresh launch."""
+        return math.hypot(self.error, _BLOCK_SIGMA * sigma)
+
     @classmethod
     def of(cls, gains: Sequence[float], spread: float) -> BlockGain:
         """Return the gain of blocks, one a round; `spread`: of a block over all arms' rounds."""
@@ -106,8 +111,9 @@ class Results:
         blocks: of arms that were switched within one launch.
         same: pairs of the untouched program with itself.
         failed: arms that failed or were refused, or that change training.
-        failed_sets: sets that failed, of which no member failed alone.
-        open_training: arms of which only launches with other seeds tell whether training changed.
+        failed_sets: sets that failed or change training, though no member does alone.
+        open_training: sets of which only launches with other seeds tell whether training changed.
+        too_dear: sets whose next pair does not fit, by what their launches took.
         switch_launches: how often arms were switched.
         seeds_done: launches with other seeds were made, or cannot be.
         patch_pairs: pairs of the patched program.
@@ -119,7 +125,8 @@ class Results:
     same: Sequence[float] = ()
     failed: frozenset[str] = frozenset()
     failed_sets: Sequence[Members] = ()
-    open_training: frozenset[str] = frozenset()
+    open_training: frozenset[Members] = frozenset()
+    too_dear: frozenset[Members] = frozenset()
     switch_launches: int = 0
     seeds_done: bool = False
     patch_pairs: int = 0
@@ -150,6 +157,7 @@ class Belief:
 
     def observe(self, gain: float, error: float = 0.0, sigma_part: float = 1.0) -> None:
         """Add a measured gain; `sigma_part`: part of a pair's sigma that is in its error."""
+        gain = min(max(gain, GRID[0]), GRID[-1])  # beyond the grid no value would be likelier
         sigma = np.hypot(sigma_part * SIGMAS, error)
         self.log = self.log + np.log(error_density(gain - GRID[None, :], sigma[:, None]) + 1e-9)
 
@@ -177,8 +185,7 @@ class Beliefs:
             self._grids[name].observe(gain, error, sigma_part)
         self._evidence = {name: grid.sigma_evidence() for name, grid in self._grids.items()}
         self._gains: dict[Members, Floats] = {}
-        self.random = np.random.default_rng([seed, 5])
-        self._draw()
+        self._draw(np.random.default_rng([seed, 5]))
 
     def _observations(self) -> Iterator[tuple[str, float, float, float]]:
         """Yield arm, gain, error and part of sigma of all that was measured of single arms."""
@@ -220,12 +227,12 @@ class Beliefs:
             log = log + spread_evidence(self.results.same, centre=0.0)
         return np.asarray(log - log.max())
 
-    def _draw(self) -> None:
+    def _draw(self, random: np.random.Generator) -> None:
         weights = _normalised(np.exp(self.sigma_log()))
-        units = self.random.random((max(len(self.arms), 1), SAMPLES))
+        units = random.random((max(len(self.arms), 1), SAMPLES))
         strata = (np.arange(SAMPLES) + 0.5) / SAMPLES
         rows = np.searchsorted(np.cumsum(weights)[:-1], strata)
-        self.random.shuffle(rows)
+        random.shuffle(rows)
         self.sigma = SIGMAS[rows]
         self.gain_of: dict[str, Floats] = {}
         for unit, (name, grid) in zip(units, self._grids.items(), strict=False):
@@ -273,6 +280,8 @@ class Beliefs:
         if len(members) > 1:
             noise = np.random.default_rng(zlib.crc32(" ".join(sorted(members)).encode()))
             error = _SET_ERROR * (len(members) - 1) + _SET_PART * np.abs(total)
+            fights = noise.random(SAMPLES) < _FIGHTS
+            error = np.where(fights, _FIGHT_ERROR, error)
             total = total + error * noise.normal(0, 1, SAMPLES)
         return total
 

@@ -59,44 +59,28 @@ def visible(deviation: float, pairs: int, alpha: float = 1.0 - CONFIDENCE) -> fl
     return math.expm1(min(reach * deviation / math.sqrt(pairs), 50.0))
 
 
-def half_width(
-    differences: Sequence[float],
-    confidence: float = CONFIDENCE,
-    looked: Sequence[float] = (),
-) -> float:
-    """Half the t interval of the mean difference, in log units; infinite below two pairs.
-
-    Args:
-        differences: of fresh pairs.
-        confidence: of the interval.
-        looked: of the look that chose this candidate, in pairs of the same kind. How much one pair
-            varies they say as well as fresh ones; where the mean lies they must not say
-            (docs/decisions/search.md).
-    """
-    pairs, degrees = len(differences), len(differences) + len(looked) - 1
+def half_width(differences: Sequence[float], confidence: float = CONFIDENCE) -> float:
+    """Return half the t interval of the mean difference, in log units; infinite below two pairs."""
+    pairs = len(differences)
     if pairs < 2:
         return math.inf
-    deviation = math.sqrt(_variance([*differences, *looked]) / pairs)
-    return t_quantile(0.5 + confidence / 2, degrees) * deviation
+    deviation = math.sqrt(_variance(differences) / pairs)
+    return t_quantile(0.5 + confidence / 2, pairs - 1) * deviation
 
 
-def interval(
-    differences: Sequence[float],
-    confidence: float = CONFIDENCE,
-    looked: Sequence[float] = (),
-) -> Interval | None:
-    """Speed-up with its t interval, as `half_width`; None below two pairs."""
+def interval(differences: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
+    """Return the speed-up with its t interval; None below two pairs."""
     if len(differences) < 2:
         return None
-    return as_interval(fmean(differences), half_width(differences, confidence, looked))
+    return as_interval(fmean(differences), half_width(differences, confidence))
 
 
-def estimate(differences: Sequence[float], looked: Sequence[float] = ()) -> Interval | None:
+def estimate(differences: Sequence[float]) -> Interval | None:
     """As `interval`; of one pair by what other machines' pairs vary, of none None."""
     if len(differences) == 1:
         claim = claim_interval(differences)
         return as_interval(claim.estimate, claim.half_width)
-    return interval(differences, looked=looked)
+    return interval(differences)
 
 
 def welch_interval(
@@ -128,30 +112,17 @@ def as_interval(mean: float, half: float) -> Interval:
     return Interval(estimate=math.exp(mean), low=math.exp(low), high=math.exp(high))
 
 
-def p_value(differences: Sequence[float], looked: Sequence[float] = ()) -> float:
-    """Two-sided p of the paired t test that there is no difference; 1 below two pairs.
-
-    `looked`: as in `half_width`.
-    """
-    pairs, every = len(differences), [*differences, *looked]
+def p_value(differences: Sequence[float]) -> float:
+    """Return the two-sided p of a paired t test for no difference; 1 below two pairs."""
+    pairs = len(differences)
     if pairs < 2:
         return 1.0
-    mean, deviation = fmean(differences), math.sqrt(_variance(every) / pairs)
+    mean, deviation = fmean(differences), math.sqrt(_variance(differences) / pairs)
     if deviation == 0.0:
         return 1.0 if mean == 0.0 else 0.0
     from scipy.special import stdtr
 
-    return float(2.0 * stdtr(len(every) - 1, -abs(mean) / deviation))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p values, in the order given."""
-    adjusted = [1.0] * len(p_values)
-    largest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    return float(2.0 * stdtr(pairs - 1, -abs(mean) / deviation))
 
 
 def delta(noise_floor: Interval | None) -> float:
@@ -171,45 +142,22 @@ def excludes_one(interval: Interval) -> bool:
     return interval.low > 1 or interval.high < 1
 
 
-def verdict(
-    differences: Sequence[float],
-    delta: float = SMALLEST_DELTA,
-    adjusted_p: float | None = None,
-    looked: Sequence[float] = (),
-) -> str:
-    """ "faster", "slower", "same" or "unclear" of one candidate's paired differences.
+def verdict(differences: Sequence[float], delta: float = SMALLEST_DELTA) -> str:
+    """Return "faster", "slower", "same" or "unclear" by the t interval of paired differences.
 
     Args:
         differences: log baseline minus log candidate, one for each pair.
         delta: what counts as no difference, as a ratio above 1.
-        adjusted_p: the p value after correction for the number of candidates confirmed together;
-            None where there is nothing to correct.
-        looked: as in `half_width`.
     """
     if len(differences) < 2:
         return "unclear"
-    mean, half = fmean(differences), half_width(differences, looked=looked)
-    decided = adjusted_p is None or adjusted_p < 1.0 - CONFIDENCE
-    if mean - half > 0 and decided:
-        return "faster"
-    if mean + half < 0 and decided:
-        return "slower"
-    narrow = half_width(differences, 0.90, looked)
+    mean, half = fmean(differences), half_width(differences)
+    if abs(mean) > half:
+        return "faster" if mean > 0 else "slower"
+    narrow = half_width(differences, 0.90)
     if max(abs(mean - narrow), abs(mean + narrow)) <= math.log1p(delta):
         return "same"
     return "unclear"
-
-
-def pooled_deviation(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """Standard deviation of one difference, shared by all candidates, and its degrees of freedom.
-
-    Two screening pairs have one degree of freedom each; together they know the noise.
-    """
-    degrees = sum(len(group) - 1 for group in groups if len(group) > 1)
-    if degrees == 0:
-        return math.inf, 0
-    squares = sum(_variance(group) * (len(group) - 1) for group in groups if len(group) > 1)
-    return math.sqrt(squares / degrees), degrees
 
 
 def _variance(values: Sequence[float]) -> float:

@@ -3,66 +3,38 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from statistics import fmean
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
 
 from torchdoctor.pairs.pair_times import TRIMMED, Estimator
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
+from torchdoctor.trials.beliefs import BlockGain
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.rounds import BASELINE, Round, a_a_differences, differences
 from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 
-BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
-_REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute that much slower after it
+_SIZE_ERROR = 0.1  # of one launch between two untouched ones, which followed each other
+_ONE_BLOCK = 0.1  # spread of blocks where each arm had one alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One arm's paired differences, and what they are worth."""
+    """One arm's paired differences, and what became of training."""
 
     arm: Arm
     differences: list[float]
     other: list[float]  # by the figure that does not decide
-    phase: str  # "switch", "screen", "confirm", "stack" or "" where nothing was paired
+    phase: str  # "switch", "screen" (sizes), "confirm", "patch" or "" where nothing was paired
     numerics: Numerics
     by: str
-    looked: list[float] = field(default_factory=list)  # `compare.half_width`
-    other_looked: list[float] = field(default_factory=list)
 
     @property
     def gain(self) -> float:
-        """Mean log speed-up; minus infinity where nothing was paired."""
+        """Return the mean log speed-up; minus infinity where nothing was paired."""
         return fmean(self.differences) if self.differences else -math.inf
-
-    def verdict(
-        self, delta: float = compare.SMALLEST_DELTA, adjusted_p: float | None = None
-    ) -> str:
-        """As `compare.verdict`."""
-        return compare.verdict(self.differences, delta, adjusted_p, self.looked)
-
-    @property
-    def bound(self) -> float | None:
-        """The most that the time of the step it works on allows, as a speed-up; None: unknown."""
-        return self.arm.candidate.bound if self.arm.candidate is not None else None
-
-    @property
-    def beyond_bound(self) -> bool:
-        """Whether it gained more than the time of the step that it works on allows."""
-        return exceeds(self.gain, self.bound)
-
-
-def exceeds(gain: float, bound: float | None) -> bool:
-    """Whether a log speed-up lies above a bound by more than the bound is known to.
-
-    Of a fix that works on nearly all of the step, the bound hangs on the little that is left, and
-    that gets faster too: 13.6x was measured of a step that waits for seven eighths of its time.
-    """
-    if bound is None:
-        return False
-    known_to = BOUND_KNOWN_TO + _REST_KNOWN_TO * (1.0 - 1.0 / bound) ** 3
-    return gain > math.log(bound) + known_to
 
 
 class Evidence:
@@ -136,25 +108,10 @@ class Evidence:
         """Deciding differences of one phase."""
         return self._differences(arm, phase, self._by(arm))
 
-    def _differences(self, arm: Arm, phase: str, by: str, *, ranking: bool = False) -> list[float]:
+    def _differences(self, arm: Arm, phase: str, by: str) -> list[float]:
         if not self.can_judge(arm):
             return []
-        return differences(
-            self._rounds(phase),
-            arm.key,
-            self.estimator(by, arm),
-            ranking=ranking,
-        )
-
-    def ranked(self, arm: Arm, phase: str) -> tuple[list[float], list[float]]:
-        """Differences to rank candidates by: by the deciding figure, and by the other one."""
-        if phase == "switch":  # many short blocks: the faster of two would be a biased baseline
-            return self.paired(arm, phase), self.paired_by_the_other_figure(arm, phase)
-        by = self._by(arm)
-        first, second = (
-            self._differences(arm, phase, figure, ranking=True) for figure in (by, _other(by))
-        )
-        return first, second
+        return differences(self._rounds(phase), arm.key, self.estimator(by, arm))
 
     def paired_by_the_other_figure(self, arm: Arm, phase: str) -> list[float]:
         """The same by the median where the mean decides, or the other way."""
@@ -174,33 +131,32 @@ class Evidence:
         return arm.facts.risk < 3 or not (self.per_step or not _has_samples(arm))
 
     def measured(self, arm: Arm) -> Measured:
-        """The differences that the report shows: fresh ones where there are any."""
+        """Return the differences that the report shows: fresh ones where there are any."""
         by = self._by(arm)
-        for phase in ("patch", "stack", "confirm", "screen", "switch"):
-            found = self.paired(arm, phase)
-            # One fresh pair has no interval; two screening pairs may have.
-            if len(found) > 1 or (found and phase != "confirm"):
+        for phase in ("patch", "confirm", "screen", "switch"):
+            paired = self.paired(arm, phase)
+            if paired:
                 break
-        else:
-            found, phase = self.paired(arm, "confirm"), "confirm"
         return Measured(
             arm=arm,
-            differences=found,
-            other=self.paired_by_the_other_figure(arm, phase) if found else [],
-            phase=phase if found else "",
+            differences=paired,
+            other=self.paired_by_the_other_figure(arm, phase) if paired else [],
+            phase=phase if paired else "",
             numerics=self.numerics(arm),
             by=by,
-            looked=self._looked(arm, phase, by),
-            other_looked=self._looked(arm, phase, _other(by)),
         )
 
-    def _looked(self, arm: Arm, phase: str, by: str) -> list[float]:
-        """Of the look that chose it, where that and all fresh pairs were taken side by side."""
-        phases = ("screen", phase)
-        pairs = [one for one in self._launcher.rounds if one.phase in phases and one.has(arm.key)]
-        if phase != "confirm" or any(one.shape != "turns" for one in pairs):
-            return []
-        return self._differences(arm, "screen", by)
+    def block_gains(self, arms: Sequence[Arm]) -> dict[str, BlockGain]:
+        """Return what arms gained in blocks of one launch, or while sizes were searched, by key."""
+        gains = {
+            arm.key: BlockGain(gain=median(sized), error=_SIZE_ERROR)
+            for arm in arms
+            if (sized := self.paired(arm, "screen"))
+        }
+        blocks = {arm.key: self.paired(arm, "switch") for arm in arms}
+        blocks = {key: rounds for key, rounds in blocks.items() if rounds}
+        spread = _spread(list(blocks.values()))
+        return gains | {key: BlockGain.of(rounds, spread) for key, rounds in blocks.items()}
 
     def _by(self, arm: Arm) -> str:
         # A fix can turn even steps into two kinds (batches that arrive four at a time): then the
@@ -219,6 +175,15 @@ class Evidence:
     def _rounds(self, phase: str) -> list[Round]:
         log = [*self._launcher.rounds, *self._launcher.switched]
         return [one for one in log if one.phase == phase]
+
+
+def _spread(groups: Sequence[Sequence[float]]) -> float:
+    """Return the standard deviation of one block, which a far one does not widen."""
+    rest = [abs(log - median(group)) for group in groups for log in group if len(group) > 1]
+    if not rest:
+        return _ONE_BLOCK
+    rounds = max(len(group) for group in groups)
+    return 1.4826 * median(rest) * math.sqrt(rounds / (rounds - 1))
 
 
 def _other(by: str) -> str:

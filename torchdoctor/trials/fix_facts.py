@@ -26,6 +26,7 @@ def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
             reorders=fix.reorders,
         ),
         doubted=fix.doubt(recording) is not None,
+        p_helps=fix.p_helps,
     )
 
 

@@ -15,7 +15,7 @@ from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.arms import Arm, Fixes, label
 from torchdoctor.trials.launch_costs import LaunchCosts
 from torchdoctor.trials.rounds import BASELINE, Round, Slot, as_launch
-from torchdoctor.trials.schedule import FEWEST_BESIDE, FEWEST_PAIRS, Budget, BudgetEnded
+from torchdoctor.trials.schedule import Budget, BudgetEnded
 from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
 from torchdoctor.words.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError
 from torchdoctor.words.figures import counted
@@ -257,17 +257,6 @@ class Launcher:
     def pairs_up(self) -> bool:
         """Return True if a pair is two launches side by side."""
         return self.engine.side_by_side
-
-    @property
-    def fewest_pairs(self) -> int:
-        """Fewer are not begun where there is no time for more."""
-        return FEWEST_BESIDE if self.pairs_up else FEWEST_PAIRS
-
-    def round_of(self, arms: Sequence[Arm]) -> list[Arm]:
-        """Return what `round` launches: an arm that is launched twice stands there twice."""
-        if self.pairs_up:
-            return [side for arm in arms for side in (self.baseline, arm)]
-        return [self.baseline, *arms, self.baseline]
 
     def round(self, arms: Sequence[Arm], phase: str) -> None:
         """Measure each of these once beside the untouched program, in random order.

@@ -23,20 +23,23 @@ ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller on
 ADDS = 0.8  # probability that a member adds, where the set without it was measured
 PROVEN = 0.95  # the same, where only the model says what the set is without it
 SINGLE_GAINS = 0.95  # probability that a single arm gains, under its prior
-MAY_ADD = 0.3  # probability that makes an unproven arm worth a pair with the best set
+MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
 MOST_PAIRS = 10  # that a plan looks ahead
 ENOUGH_PAIRS = 4  # a figure of so many pairs is not refined any further
 _PRICE = 0.01  # log speed-up that all of the budget has to buy, or the rest is given back
+_NO_RATE = 1e-6  # a gain for each second that is rounding
 _FLOOR = 0.3 * WORTH  # less is no reason for another measurement
 _HURRY = 0.2  # part of a claim's worth that is lost if it takes all of the budget
 _PAIR = 2.05  # launches that a pair takes
 _CACHED = 0.15  # of a one-time cost, paid again in every later pair
+# Pairs that one look takes: where one pair can tell nothing, several may.
+_LOOKS = (1, 3)
 _ENDS = 14  # sets that a plan may end with
 _BINS = 8
 _SWITCH_ROUNDS = (3, 5)
 _SWITCH_LAUNCHES = 2
 _SEED_LAUNCHES = 2
-_PATCH_PAIRS = 2
+PATCH_PAIRS = 2
 _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
 
@@ -116,7 +119,9 @@ class SearchPolicy:
         self.beliefs, self.prices, self.results = beliefs, prices, beliefs.results
         self._alive = [name for name in beliefs.arms if name not in self.results.failed]
         errors = _pair_errors()[0]
-        self._errors = errors[beliefs.random.permutation(SAMPLES)]
+        self._random = np.random.default_rng(SAMPLES)
+        self._errors = errors[self._random.permutation(SAMPLES)]
+        self._plans: dict[tuple[Members, int], tuple[Floats, Floats]] = {}
         reserve_s = _PAIR * prices.launch_s if prices.patch else 0.0
         kept_s = reserve_s if prices.budget_s >= _RESERVE_PAIRS * reserve_s else 0.0
         self._left_s = prices.left_s - kept_s
@@ -128,14 +133,13 @@ class SearchPolicy:
         """Sets that may be recommended, the best one first."""
         claims = []
         for members, logs in self.results.pairs.items():
-            if not members or not members <= set(self._alive):
-                continue
-            if self.results.seeds_done and members & self.results.open_training:
+            opened = members in self.results.open_training and self.results.seeds_done
+            if not self._may_run(members) or opened:
                 continue
             interval = self.beliefs.claim(members)
             if interval is None or interval.low <= 0 or interval.estimate <= WORTH:
                 continue
-            gain = self.beliefs.mean_gain(members)
+            gain = min(max(self.beliefs.mean_gain(members), interval.low), interval.high)
             claim = Claim(members=members, interval=interval, pairs=len(logs), gain=gain)
             if self._is_earned(members):
                 claims.append(claim)
@@ -188,14 +192,14 @@ class SearchPolicy:
     def next(self) -> Action:
         """Return the next action."""
         claim = self.claims[0] if self.claims else None
-        opened = claim is not None and claim.members & self.results.open_training
+        opened = claim is not None and claim.members in self.results.open_training
         if opened and self.seeds_s <= self.prices.left_s:
             return Action(kind="seeds")
         action = self._best_measurement()
         if action is not None:
             return action
         patch_s = _PAIR * self.prices.launch_s
-        patched = self.results.patch_pairs >= _PATCH_PAIRS or not self.prices.patch
+        patched = self.results.patch_pairs >= PATCH_PAIRS or not self.prices.patch
         if claim is not None and not patched and patch_s <= self.prices.left_s:
             return Action(kind="patch", members=claim.members)
         return Action(kind="stop", reason=self._why_stop())
@@ -211,22 +215,36 @@ class SearchPolicy:
 
     def _best_measurement(self) -> Action | None:
         """Return what adds most for each second; None: nothing is worth its time."""
-        options = [*self._pair_options(), *self._switch_options()]
+        for pairs in _LOOKS:
+            options = [*self._pair_options(pairs), *(self._switch_options() if pairs == 1 else [])]
+            action = self._best_of(options)
+            if action is not None:
+                return action
+        claim = self.claims[0] if self.claims else None
+        if claim and not claim.is_narrow and self.pair_s(claim.members) <= self._left_s:
+            return Action(kind="pair", members=claim.members)
+        return None
+
+    def _best_of(self, options: Sequence[_Option]) -> Action | None:
+        """Return the action of the option that adds most for each second, if it adds enough."""
         if not options:
             return None
         now = self._worth_now(self._left_s)
         rates = [(option.worth - now) / option.cost_s for option in options]
         best = options[int(np.argmax(rates))]
-        if max(rates) <= 0:  # no look is worth its time: take the claim that is in reach
-            best = max(options, key=lambda option: option.worth)
-        most = max(option.worth for option in options) + self._luck - self._claimed
+        if max(rates) <= _NO_RATE:  # no look is worth its time: take the claim that is in reach
+            reached = self._reached(self._left_s)
+            best = max(
+                options,
+                key=lambda option: (
+                    round(option.worth, 4),
+                    reached.get(option.action.members, 0.0),
+                ),
+            )
+        gained = best.worth + self._luck - self._claimed
         share = best.cost_s / self.prices.budget_s
-        if most >= max(_PRICE * share, _FLOOR):
-            return best.action
-        claim = self.claims[0] if self.claims else None
-        if claim and not claim.is_narrow and self.pair_s(claim.members) <= self._left_s:
-            return Action(kind="pair", members=claim.members)
-        return None
+        enough = gained >= max(_PRICE * share, _FLOOR + self._luck)
+        return best.action if enough else None
 
     @property
     def _claimed(self) -> float:
@@ -244,10 +262,14 @@ class SearchPolicy:
 
     def _worth_now(self, left_s: float) -> float:
         """Return what the best claim is worth that pairs of one set alone can reach."""
-        reached = [
-            float(self.beliefs.weight @ self.reach(members, left_s)) for members in self.targets
-        ]
-        return max([self._claimed, *reached])
+        return max([self._claimed, *self._reached(left_s).values()])
+
+    def _reached(self, left_s: float) -> dict[Members, float]:
+        """Return what each target is worth if all of the time goes to its pairs."""
+        return {
+            members: float(self.beliefs.weight @ self.reach(members, left_s))
+            for members in self.targets
+        }
 
     @cached_property
     def best_set(self) -> Members:
@@ -279,7 +301,15 @@ class SearchPolicy:
     @cached_property
     def targets(self) -> list[Members]:
         """Sets that a pair may be spent on."""
-        return list(dict.fromkeys(self._targets()))
+        wanted = (members for members in self._targets() if self._may_run(members))
+        return [
+            members for members in dict.fromkeys(wanted) if members not in self.results.too_dear
+        ]
+
+    def _may_run(self, members: Members) -> bool:
+        """Return whether no member failed, and no set of some of them."""
+        failed = any(failed <= members for failed in self.results.failed_sets)
+        return bool(members) and members <= set(self._alive) and not failed
 
     def _targets(self) -> Iterator[Members]:
         yield from (frozenset([name]) for name in self._alive)
@@ -293,36 +323,46 @@ class SearchPolicy:
                 if joins and self.beliefs.p_adds(best, name) >= MAY_ADD:
                     yield best | {name}
         for members in self.results.pairs:
-            if not members or not members <= set(self._alive):
-                continue
-            if all(self.beliefs.p_adds(members, name) > MAY_ADD for name in members):
+            known = members <= set(self._alive)
+            if known and all(self.beliefs.p_adds(members, name) > MAY_ADD for name in members):
                 yield members
 
     # -- what a plan is worth
 
-    def reach(self, members: Members, left_s: float, paid: bool = False) -> Floats:
+    def reach(self, members: Members, left_s: float, paid: int = 0) -> Floats:
         """Return for each sample what a set is worth if the time left goes to its pairs.
 
-        It is worth nothing where the pairs would not show it. `paid`: one more is measured already.
+        It is worth nothing where the pairs would not show it. `paid`: more pairs that are measured.
         """
+        if (members, paid) not in self._plans:
+            self._plans[members, paid] = self._plan(members, paid)
+        values, averages = self._plans[members, paid]
+        costs_s = self._costs_s(members)
+        affordable = sum(cost_s <= left_s for cost_s in costs_s)
+        return np.asarray(values[int(np.argmax(averages[:affordable]))])
+
+    def _costs_s(self, members: Members) -> list[float]:
+        """Return the seconds of 0, 1, 2, ... more pairs."""
+        once_s, two_s = self.pair_s(members), self.pair_s(members, 2)
+        more = [once_s + number * (two_s - once_s) for number in range(MOST_PAIRS)]
+        return [0.0, *more]
+
+    def _plan(self, members: Members, paid: int) -> tuple[Floats, Floats]:
+        """Return what 0, 1, 2, ... more pairs are worth, for each sample and on average."""
         gain, logs = self.beliefs.gain(members), self.results.pairs.get(members, ())
+        fresh = np.arange(MOST_PAIRS + 1) + paid
+        pairs = fresh + len(logs)
         middle = float(np.median(logs)) if logs else 0.0
-        best, most = np.zeros(SAMPLES), 0.0
-        for more in range(MOST_PAIRS + 1):
-            cost_s = self.pair_s(members, more) if more else 0.0
-            if cost_s > left_s:
-                break
-            fresh, pairs = more + paid, more + paid + len(logs)
-            if not pairs:
-                continue
-            mean = gain + self.beliefs.sigma * self._errors[:, min(fresh, MOST_PAIRS)]
-            mean = (fresh * mean + len(logs) * middle) / pairs
-            shown = mean > self._widths[:, min(pairs, MOST_PAIRS)]
-            late = 1.0 - _HURRY * cost_s / self.prices.budget_s
-            value = np.where(shown, (gain - WORTH * len(members)) * late, 0.0)
-            if (average := float(self.beliefs.weight @ value)) > most:
-                best, most = value, average
-        return best
+        error = self.beliefs.sigma[:, None] * self._errors[:, fresh.clip(max=MOST_PAIRS)]
+        mean = fresh * (gain[:, None] + error) + len(logs) * middle
+        wide = self._widths[:, pairs.clip(max=MOST_PAIRS)]
+        shown = (mean / pairs.clip(min=1) > wide) & (pairs > 0)
+        late = 1.0 - _HURRY * np.array(self._costs_s(members)) / self.prices.budget_s
+        worth = (gain - WORTH * len(members))[:, None] * late
+        values = np.where(shown, worth, 0.0).T
+        averages = values @ self.beliefs.weight
+        values[0] *= averages[0] > 0  # nothing has to be claimed
+        return values, np.maximum(averages, 0.0)
 
     @cached_property
     def _widths(self) -> Floats:
@@ -355,7 +395,7 @@ class SearchPolicy:
     def _luck(self) -> float:
         """What a measurement of pure noise seems to add, as the best of averages looks good."""
         values = np.array([self.reach(end, self._left_s) for end in self._ends])
-        signals = [self.beliefs.random.random(SAMPLES) for _ in range(3)]
+        signals = [self._random.random(SAMPLES) for _ in range(3)]
         after = [self._expected(signal, self._ends, values) for signal in signals]
         before = max([self._claimed, *(values @ self.beliefs.weight)])
         return max(0.0, sum(after) / len(after) - before)
@@ -395,16 +435,18 @@ class SearchPolicy:
             for members in self.targets
         }
 
-    def _pair_options(self) -> Iterator[_Option]:
+    def _pair_options(self, pairs: int) -> Iterator[_Option]:
+        """Yield the next pairs of each target."""
         for members in self.targets:
-            cost_s = self.pair_s(members)
+            cost_s = self.pair_s(members, pairs)
             done = self.claims and members == self.claims[0].members and self.claims[0].is_narrow
+            done = done or len(self.results.pairs.get(members, ())) >= MOST_PAIRS
             if cost_s > self._left_s or done:
                 continue
             ends = self._ends if members in self._ends else [*self._ends, members]
             left_s = self._left_s - cost_s
-            values = np.array([self.reach(end, left_s, end == members) for end in ends])
-            signal = self.beliefs.gain(members) + self.beliefs.sigma * self._errors[:, 1]
+            values = np.array([self.reach(end, left_s, pairs * (end == members)) for end in ends])
+            signal = self.beliefs.gain(members) + self.beliefs.sigma * self._errors[:, pairs]
             worth = self._expected(signal, ends, values, members) - self._luck
             yield _Option(Action(kind="pair", members=members), worth, cost_s)
 

@@ -15,15 +15,14 @@ from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.rounds import BASELINE, Round, Slot, as_launch
-from torchdoctor.trials.schedule import DECISIVE, FEWEST_PAIRS
 from torchdoctor.words import AppliedFix, SwitchedLaunch
 
 PHASE = "switch"
-MOST_ROUNDS = 8
 FEWEST_ROUNDS = 3
 _FEWEST_PAIRS = 3  # of blocks, to judge an arm by
 _FAR_SLOWER = 2.0  # times the untouched step
 _MOST_ATTEMPTS = 3  # launches, where ceilings bring the program to its end
+_LONGEST_S = 600.0  # of a launch
 _CEILINGS_SHARE = 0.1  # of the budget left: what ceilings may cost
 
 
@@ -37,14 +36,14 @@ class Switching(Protocol):
         """One launch; a failure of the program is a value, not an exception."""
 
 
-def screen_within(
+def switch_arms(
     launcher: Launcher,
     switching: Switching,
     arms: Sequence[Arm],
-    ceilings: Sequence[Arm] = (),
-    reserve_s: float = 0.0,
-) -> list[Arm]:
-    """Compare these arms within one launch, if that costs less than launching each of them once.
+    ceilings: Sequence[Arm],
+    rounds: int,
+) -> None:
+    """Compare these arms, and costs that are taken away, within one launch.
 
     A launch that a ceiling brings to its end is repeated without that ceiling.
 
@@ -53,51 +52,47 @@ def screen_within(
         switching: starts the program.
         arms: that may be switched.
         ceilings: costs that are taken away, the most telling first; as many as cost a tenth of
-            the budget that is left.
-        reserve_s: seconds that are left to others, besides those to confirm one.
-
-    Returns:
-        Those `arms` of which enough was seen, or which the program refused. The others (failed,
-        nothing came by, out of time) say nothing: they are to be launched.
+            the budget.
+        rounds: of all arms.
     """
     for _ in range(_MOST_ATTEMPTS):
         rest = [arm for arm in arms if not _is_decided(launcher, arm)]
         alive = [arm for arm in ceilings if not _is_decided(launcher, arm)]
-        chosen, rounds = _plan(launcher, switching, rest, alive, reserve_s)
+        chosen = affordable_ceilings(launcher, switching, rest, alive, rounds)
         turns = [*rest, *chosen]
-        if rounds < FEWEST_ROUNDS or not turns:
-            break
-        if not _repeat(launcher, switching, turns, chosen, rounds):
-            break
-    return [arm for arm in arms if _is_decided(launcher, arm)]
+        if not turns or not _repeat(launcher, switching, turns, chosen, rounds):
+            return
 
 
-def _plan(
+def switch_s(switching: Switching, arms: Sequence[Arm], rounds: int) -> float:
+    """Return the seconds of a launch in which these arms take turns; infinite: none has room."""
+    fixes = [arm.fixes for arm in arms]
+    least, most = 0.0, _LONGEST_S
+    if switching.rounds_within(fixes, most) < rounds:
+        return math.inf
+    while most - least > 0.05:
+        middle = (least + most) / 2
+        enough = switching.rounds_within(fixes, middle) >= rounds
+        least, most = (least, middle) if enough else (middle, most)
+    return most
+
+
+def affordable_ceilings(
     launcher: Launcher,
     switching: Switching,
     arms: Sequence[Arm],
     ceilings: Sequence[Arm],
-    reserve_s: float,
-) -> tuple[list[Arm], int]:
-    """How many of the ceilings, from the first, and how many rounds."""
-    baseline_s, left_s = launcher.expected_s(launcher.baseline), launcher.budget.left()
-    pairs = DECISIVE if launcher.pairs_up else FEWEST_PAIRS  # to confirm one
-    free_s = left_s - 2 * pairs * baseline_s - reserve_s
-    share_s = _CEILINGS_SHARE * left_s
-    worth_s = sum(launcher.expected_s(arm) for arm in arms) + 2 * baseline_s if arms else 0.0
-    least = _rounds(switching, arms, min(worth_s, free_s)) if arms else 0
+    rounds: int = FEWEST_ROUNDS,
+) -> list[Arm]:
+    """Return the ceilings, from the first, that cost a tenth of the whole budget at most."""
+    budget_s = launcher.budget.seconds or math.inf
+    most_s = min(_CEILINGS_SHARE * budget_s, launcher.budget.left())
+    without_s = switch_s(switching, arms, rounds) if arms else 0.0
     for count in range(len(ceilings), 0, -1):
         turns = [*arms, *ceilings[:count]]
-        rounds = _rounds(switching, turns, min(worth_s + share_s, free_s))
-        if rounds >= max(least, FEWEST_ROUNDS):
-            return list(ceilings[:count]), rounds
-    return [], least
-
-
-def _rounds(switching: Switching, arms: Sequence[Arm], seconds: float) -> int:
-    if math.isinf(seconds):
-        return MOST_ROUNDS
-    return min(MOST_ROUNDS, switching.rounds_within([arm.fixes for arm in arms], seconds))
+        if switch_s(switching, turns, rounds) - without_s <= most_s:
+            return list(ceilings[:count])
+    return []
 
 
 def _repeat(

@@ -89,6 +89,7 @@ class Trial:
     break_even_steps: int | None = None  #: Steps after which the one-time cost has paid for itself.
     #: Speed-up by the other of mean and median step; `speedup` holds the one that decides.
     median_speedup: Interval | None = None
+    p_helps: float | None = None  #: Probability that it gains anything, by all that was measured.
 
 
 @dataclass(frozen=True, kw_only=True)
