@@ -291,8 +291,6 @@ def test_it_works_for_an_ordinary_user(tmp_path):
     folder = Path("/tmp") / f"torchdoctor-user-{os.getpid()}"
     (folder / "package").mkdir(parents=True)
     shutil.copytree(REPOSITORY / "torchdoctor", folder / "package" / "torchdoctor")
-    # The system's Python has none; types alone are declared with it.
-    (folder / "package" / "msgspec.py").write_text("def Meta(**more): return more\n")
     home = folder / "home"
     shared = folder / "shared"
     for made in (home, shared):

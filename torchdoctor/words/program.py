@@ -7,13 +7,16 @@ every field has a default and unknown fields are ignored.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+if TYPE_CHECKING:
+    import msgspec
 
 
 def choices(*values: str) -> msgspec.Meta:
     """Return what the schema says of a field: one of these values; files with others are read."""
+    import msgspec  # here: it is asked for by readers of files, and `--help` answers without them
+
     return msgspec.Meta(extra_json_schema={"enum": list(values)})
 
 
