@@ -37,13 +37,13 @@ from torchdoctor.words.figures import (
 )
 
 _EVIDENCE_LINES = 2
-_MOST_PARTS, _MOST_FINDINGS = 3, 2  # on the first screen
+_MOST_PARTS, _MOST_FINDINGS = 2, 2  # on the first screen
 _CROSSED = {"new": "now above its threshold", "gone": "now below its threshold"}
 _CHANCE = {  # what stands above the changes of a step whose time did not change
     "same": "The step takes as long: none of these changed its time.",
     "unclear": "No change of the step's time is proven: these may be chance.",
 }
-_LONGEST, _NAME = 270, 32  # characters of the verdict and of a file's name, on the first screen
+_LONGEST, _NAME = 190, 32  # characters of a sentence and of a file's name, on the first screen
 _SAME = 0.005  # relative; below it a figure did not change
 _TONES = {"slower": "bad", "faster": "good"}
 
@@ -64,14 +64,19 @@ def document(comparison: Comparison) -> Document:
     chance = chance if comparison.verdict in _CHANCE else []
     findings = notes([_finding(change) for change in comparison.findings])
     operators = _operators(comparison)
-    first = textwrap.shorten(clean(comparison.sentence), _LONGEST, placeholder=" …")
+    first = _cut(comparison.sentence)
     return Document(
         title="torchdoctor compare",
         subject=f"A: {_short(comparison.a.name)} · B: {_short(comparison.b.name)}",
         summary=comparison.sentence,
         screen=sections(
-            ("", [Sentence(first, _TONES.get(comparison.verdict, "strong"))]),
-            ("", _first_screen(comparison)),
+            (
+                "",
+                [
+                    Sentence(first, _TONES.get(comparison.verdict, "strong")),
+                    *_first_screen(comparison),
+                ],
+            ),
         ),
         details=sections(
             ("Verdict", sentences(comparison.sentence if first.endswith("…") else "")),
@@ -88,6 +93,10 @@ def document(comparison: Comparison) -> Document:
     )
 
 
+def _cut(sentence: str) -> str:
+    return textwrap.shorten(clean(sentence), _LONGEST, placeholder=" …")
+
+
 def _short(name: str) -> str:
     return shorten_left(clean(name), _NAME)
 
@@ -101,7 +110,7 @@ def _first_screen(comparison: Comparison) -> list[Block]:
     changed = [row for row in _part_rows(comparison) if row[-1] not in ("0", "not known")]
     rows = [["step", seconds(a.step_s), seconds(b.step_s), change], *changed[:_MOST_PARTS]]
     findings = [_named_finding(change) for change in comparison.findings[:_MOST_FINDINGS]]
-    doubts = [clean(doubt) for doubt in comparison.doubts[:1]]
+    doubts = [_cut(doubt) for doubt in comparison.doubts[:1]]
     return [
         *table(["", "A", "B", "change"], rows),
         *notes(findings),
