@@ -127,6 +127,13 @@ def test_a_decided_search_stops_early() -> None:
     assert search.next() == Action(kind="stop", reason="decided")
 
 
+def test_time_that_proves_nothing_still_looks_at_the_most_promising_fix() -> None:
+    """A run ended with half of its budget unused, and nothing had been measured."""
+    little, unlikely = replace(WORKERS, ceiling=1.25), replace(THREADS, p_helps=0.05)
+    action = policy([little, unlikely], Results(), left_s=45.0, budget_s=90.0).next()
+    assert action == Action(kind="pair", members=a_set("workers"))
+
+
 def test_want_of_time_is_no_decision() -> None:
     assert policy([CACHE], Results(), left_s=15.0).next() == Action(kind="stop", reason="time")
     assert policy([], Results()).next() == Action(kind="stop", reason="nothing to gain")

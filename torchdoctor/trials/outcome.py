@@ -245,7 +245,7 @@ def _why_not_measured(judgement: Judgement, members: Members, ended: str | None)
     if ended not in (None, NO_TIME):
         return f"not tried: {ended}"
     policy = judgement.policy
-    if policy.pair_s(members) > policy.prices.left_s:
+    if ended == NO_TIME or policy.pair_s(members) > policy.prices.left_s:
         return "not tried: the time ran out (--budget)"
     likely = policy.beliefs.p_helps(*members)
     return f"not tried: it helps with a probability of {likely:.0%}, which is not worth its time"
