@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from catalogue_faults import faults
 from partial_recordings import recording
 
-from torchdoctor.advice import catalogue
 from torchdoctor.trials.switched_trials import ceiling_trials
 
 GPU = {"ident": 0, "cls": "Net", "device": "cuda:0", "forwards": 90}
@@ -36,7 +36,7 @@ def chosen(over: dict[str, Any], bottleneck: str = "none") -> list[str]:
 
 
 def test_every_ceiling_file_is_complete() -> None:
-    assert [fault for fault in catalogue.faults() if fault.startswith("ceiling")] == []
+    assert [fault for fault in faults() if fault.startswith("ceiling")] == []
 
 
 @pytest.mark.parametrize(

@@ -425,8 +425,7 @@ def test_a_run_finds_a_slow_loader_and_measures_the_fix_and_its_patch(tmp_path: 
     assert (found.applies, found.said) == (True, ""), found
     ratio = recommended["patch_trial"]["speedup"]["estimate"] / recommended["speedup"]["estimate"]
     assert 0.5 < ratio < 2.0, "measured minutes apart, beside other tests: both do about the same"
-    command = [sys.executable, "-m", "torchdoctor.cli.front", "report", str(path)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True)
+    shown = commands.torchdoctor("report", path, "--details")
     assert "atch measured:" in shown.stdout
     printed = patch_command(path)
     assert apply(tmp_path, printed.stdout).returncode == 0

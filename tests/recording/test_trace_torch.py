@@ -19,6 +19,7 @@ from torchdoctor.words import TraceStatistics
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
 STEPS = 3
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from simulated_gpu import devices
 
+pytestmark = pytest.mark.slow  # the device is compiled
 TRAINING = """
 import json, torch
 from torch import nn
