@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import forked_programs
 
 from torchdoctor.launch.launch_spec import UNTOUCHED
 from torchdoctor.launch.sandbox import Sandbox
-from torchdoctor.launch.started import Started
+from torchdoctor.launch.started import Command, Started
 from torchdoctor.observe.observation import Observation
 from torchdoctor.observe.window import Window
 from torchdoctor.pairs.measurement import Pace, ProgramLaunches
@@ -26,22 +25,16 @@ from torchdoctor.words import Environment, LaunchTiming, Recording, Workload
 class Forking(Sandbox):
     """No sandbox, and no new interpreter."""
 
-    def start(  # type: ignore[override]
-        self,
-        command: list[str],
-        *,
-        cwd: str,
-        environment: Mapping[str, str],
-        folder: Path,
-        output: IO[bytes],
-        **_: Any,
-    ) -> Started:
+    def start(self, command: Command, folder: Path, **_: Any) -> Started:
         """As `Sandbox.start`; what torch reads while it is loaded is as the tests have it."""
         env = forked_programs.environment()
-        env |= {name: value for name, value in environment.items() if name not in env}
-        env["PYTHONPATH"] = environment["PYTHONPATH"]
-        streams = (Path(os.devnull), folder / "stdout.txt", Path(output.name))
-        forked = cast(Any, forked_programs.start(command[1:], Path(cwd), env, streams))
+        env |= {name: value for name, value in command.environment.items() if name not in env}
+        env["PYTHONPATH"] = command.environment["PYTHONPATH"]
+        log = cast(Any, command.output).name
+        streams = (Path(os.devnull), folder / "stdout.txt", Path(log))
+        forked = cast(
+            Any, forked_programs.start(command.words[1:], Path(command.cwd), env, streams)
+        )
         return Started(popen=forked, status_fd=None, folder=folder, program_pid=forked.pid)
 
 
