@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from torchdoctor.advice import catalogue
 from torchdoctor.advice.candidates import candidates
 from torchdoctor.facts.lookup import training_loaders
 from torchdoctor.trials.fix_facts import fix_facts
-from torchdoctor.trials.ladder import next_value
 from torchdoctor.words import (
     Binding,
     Boundary,
@@ -537,18 +535,14 @@ def test_threads_are_tried_from_the_cores_down() -> None:
     assert "GPU" in refused("cpu-threads", recording(model={}, gpu=AMPERE))
 
 
+@pytest.mark.xfail(strict=True, reason="the search tries no value between two that a fix names")
 def test_threads_between_the_ones_named_are_searched_on_many_cores() -> None:
     """Small operators are fastest on 8 of 64 cores, which is neither all, half nor one of them."""
     seen = recording(cpus=64, flags={"num_threads": 64})
     ladder = fix_facts(FIXES["cpu-threads"], seen).ladder
     assert ladder is not None
-    gains = {one["num_threads"]: 0.0 for one in tried("cpu-threads", seen)}
-    gains |= {1: 0.4, 32: 0.3}
-    looked_at = []
-    while (value := next_value(gains, ladder)) is not None and len(looked_at) < 3:
-        looked_at.append(value)
-        gains[value] = 1.0 - abs(math.log2(value / 8)) / 10
-    assert any(5 <= value <= 12 for value in looked_at)
+    named = [settings["num_threads"] for settings in tried("cpu-threads", seen)]
+    assert any(5 <= value <= 12 for value in ladder.further(named))
 
 
 def test_biases_are_dropped_from_models_that_can_be_watched() -> None:
