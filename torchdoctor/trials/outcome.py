@@ -15,7 +15,7 @@ from torchdoctor.trials.beliefs import Members
 from torchdoctor.trials.claims import LogInterval
 from torchdoctor.trials.evidence import Evidence, Measured
 from torchdoctor.trials.schedule import NO_TIME
-from torchdoctor.trials.search_policy import WORTH, SearchPolicy
+from torchdoctor.trials.search_policy import SINGLE_GAINS, WORTH, SearchPolicy
 from torchdoctor.words import (
     Interval,
     LaunchTiming,
@@ -120,8 +120,12 @@ class Judgement:
             return "refused" if measured.arm.refused else "failed"
         if interval is None:
             return "unclear"
-        if interval.low > 1 or interval.high < 1:
-            return "faster" if interval.low > 1 else "slower"
+        if interval.high < 1:
+            return "slower"
+        if interval.low > 1:
+            # One of many looks is far off by chance: the prior has to agree.
+            likely = all(self.policy.beliefs.p_helps(name) > SINGLE_GAINS for name in members)
+            return "faster" if likely or len(members) > 1 else "unclear"
         delta = math.log1p(compare.delta(self.noise_floor))
         most = max(-math.log(interval.low), math.log(interval.high))
         [name, *others] = members
