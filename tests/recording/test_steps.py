@@ -136,6 +136,22 @@ def test_inline_batch_preparation_is_the_gap_before_the_first_forward():
     assert figures.samples_per_step is None
 
 
+def test_what_is_done_with_a_batch_on_the_device_is_not_its_preparation():
+    """Augmenting on the GPU keeps the host busy too, and no data loader could take it over."""
+    script = Script()
+    script.start_loader()
+    for _ in range(40):
+        script.fetch()
+        script.pause(0.5)
+        with script.bracket(step_log.COPY_BEGIN, 0, value=4096):
+            script.pause(0.25)
+        script.pause(4.0)
+        script.forward()
+        script.backward()
+        script.optimizer()
+    assert statistics(script).before_forward_s == pytest.approx(0.0005)
+
+
 def test_the_gap_between_the_forwards_of_one_step_is_not_batch_preparation():
     script = Script()
     script.start_loader()

@@ -68,3 +68,11 @@ def test_a_device_that_vanished_is_no_crash(tmp_path: Path) -> None:
     rows, names, _ = read(tmp_path, "devices=2\n0.lost=1\n1.name=still there\n")
     assert len(rows) == 1
     assert names == ["still there"]
+
+
+def test_env_shows_the_gpu_and_that_a_cpu_build_of_torch_cannot_use_it(tmp_path: Path) -> None:
+    ended = devices.doctor(tmp_path, "env", nvml="name=NVIDIA A100\nmemory=42949672960\n")
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert "GPU          NVIDIA A100 (40.0 GiB, compute capability 8.0)" in lines
+    assert "is a CPU build" in ended.stdout.split("Ruled out on this machine:")[1]

@@ -93,7 +93,8 @@ def before_forwards(
     """Return the seconds of host time right before each step's first forward, outside any phase.
 
     They begin with whatever came last (boundary, fetch, optimizer step, backward) and leave out
-    waits, copies and `evaluation`. If no module's call shows a forward, they go on to the first
+    waits, copies and `evaluation`. They end with the last copy to the device, as work after it is
+    on tensors that lie there. If no module's call shows a forward, they go on to the first
     backward. With `every_batch` the time before each forward behind a backward counts, as batches
     may accumulate.
     """
@@ -120,5 +121,8 @@ def before_forwards(
     counts = np.append(True, step[1:] != step[:-1])
     if every_batch:
         counts |= events.code[start] == step_log.BACKWARD_END
-    np.add.at(result, step[counts], (total[forwards] - total[start])[counts])
+    copies = np.append(-1, events.at(step_log.COPY_END))
+    copied = copies[np.searchsorted(copies, forwards) - 1]
+    end = np.where(copied > start, copied, forwards)
+    np.add.at(result, step[counts], (total[end] - total[start])[counts])
     return result
