@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,11 +48,12 @@ def write_files(report: GateReport, files: Files) -> None:
     from torchdoctor.reports import gate as formats
     from torchdoctor.words.record_files import write_gate_report, write_text
 
-    for path, write in (
+    writers: list[tuple[Path | None, Callable[[Path], None]]] = [
         (files.json, lambda path: write_gate_report(report, path)),
         (files.markdown, lambda path: write_text(formats.markdown(report), path)),
         (files.junit, lambda path: write_text(formats.junit(report), path)),
-    ):
+    ]
+    for path, write in writers:
         if path is None:
             continue
         try:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchdoctor.words.environment import SensorStatistics
 from torchdoctor.words.program import ModelFacts
-from torchdoctor.words.recording import Recording, SensorStatistics
+from torchdoctor.words.recording import Recording
 
 NEARLY_FULL = 0.9  # share of the GPU's memory
 MUCH_LOAD = 0.25  # of the usable CPUs, busy with other programs

@@ -106,7 +106,8 @@ def phase_share(recording: Recording, *phases: str) -> float | None:
     steps = recording.steps
     if steps is None or steps.mean_s <= 0:
         return None
-    return min(sum(getattr(steps, phase) for phase in phases) / steps.mean_s, 1.0)
+    seconds: float = sum(getattr(steps, phase) for phase in phases)
+    return min(seconds / steps.mean_s, 1.0)
 
 
 def is_first_look(steps: StepStatistics) -> bool:

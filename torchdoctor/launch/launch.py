@@ -36,7 +36,8 @@ from torchdoctor.words import Workload
 from torchdoctor.words.errors import TorchdoctorError, UsageError
 
 if TYPE_CHECKING:
-    from torchdoctor.machine.sensors import SensorColumns, Sensors
+    from torchdoctor.machine.sensor_columns import SensorColumns
+    from torchdoctor.machine.sensors import Sensors
 
 __all__ = [
     "LaunchResult",

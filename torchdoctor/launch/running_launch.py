@@ -59,8 +59,9 @@ class RunningLaunch:
             return pid
         for process in processes.tree(self.started.init_pid):
             with contextlib.suppress(OSError):
-                if processes.inner_pid(process.pid) == pid:
-                    return process.pid
+                outer: int = process.pid
+                if processes.inner_pid(outer) == pid:
+                    return outer
         return None
 
 

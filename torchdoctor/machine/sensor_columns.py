@@ -116,7 +116,7 @@ class _Window:
         self.main = self._main_column(main_pid)
 
     def _main_column(self, pid: int | None) -> int | None:
-        pids = self.columns.process_pids.tolist()
+        pids: list[int] = self.columns.process_pids.tolist()
         if pid is not None and pid in pids:
             return pids.index(pid)
         return 0 if pids else None

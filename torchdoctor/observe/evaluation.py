@@ -78,7 +78,10 @@ def evaluation_units(units: Units) -> np.ndarray:
         without_learning &= ~of_learning_loader
     # A loss summed over several batches before its backward also has units that learn nothing:
     # those run their forwards in training mode and with gradients.
-    return without_learning & (~of_learning_loader | (units.training_forwards == 0))
+    evaluated: np.ndarray = without_learning & (
+        ~of_learning_loader | (units.training_forwards == 0)
+    )
+    return evaluated
 
 
 def evaluates_training_loader(events: Events) -> bool:
@@ -104,7 +107,8 @@ def evaluation_mask(events: Events) -> np.ndarray:
             mask[units.start[unit] : stop] = True
         elif fetched > units.start[unit]:
             mask[units.start[unit] : fetched] = True
-    return mask | _eval_mode_forwards(events)
+    mask |= _eval_mode_forwards(events)
+    return mask
 
 
 def _eval_mode_forwards(events: Events) -> np.ndarray:

@@ -77,7 +77,8 @@ def _backward_of(begins: np.ndarray) -> int:
 
 
 def _without_batches(rows: np.ndarray) -> np.ndarray:
-    return rows[rows[:, 0] != step_log.LEARNED]
+    kept: np.ndarray = rows[rows[:, 0] != step_log.LEARNED]
+    return kept
 
 
 def _batches_trained_on(rows: np.ndarray) -> np.ndarray:
@@ -89,7 +90,8 @@ def _batches_trained_on(rows: np.ndarray) -> np.ndarray:
     training = np.unique(loader[learned[last[last >= 0]]])
     if not len(training):
         return rows
-    return rows[(code != step_log.LEARNED) | np.isin(loader, training)]
+    kept: np.ndarray = rows[(code != step_log.LEARNED) | np.isin(loader, training)]
+    return kept
 
 
 _ROW_BYTES = 4 * 8

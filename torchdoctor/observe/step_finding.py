@@ -65,7 +65,8 @@ def boundary_rows(events: Events, boundary: Boundary) -> np.ndarray:
         rows = events.at(step_log.EXPLICIT_STEP)
     else:
         raise ValueError(f"unknown kind of boundary: {boundary.kind!r}")
-    return rows[boundary.every - 1 :: boundary.every]
+    begun: np.ndarray = rows[boundary.every - 1 :: boundary.every]
+    return begun
 
 
 def find_boundary(

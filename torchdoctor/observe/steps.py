@@ -186,7 +186,8 @@ def step_statistics(
 
 def step_durations(events: Events, steps_found: StepsFound) -> np.ndarray:
     """Return the seconds of every complete iteration; float64 of shape (iterations,)."""
-    return np.diff(events.t_ns[boundary_rows(events, steps_found.boundary)]) / 1e9
+    durations: np.ndarray = np.diff(events.t_ns[boundary_rows(events, steps_found.boundary)]) / 1e9
+    return durations
 
 
 def window_ns(
@@ -346,7 +347,8 @@ def _counts(events: Events, edges: np.ndarray, steps_found: StepsFound) -> dict[
     steps = len(edges) - 1
 
     def inside(rows: np.ndarray) -> np.ndarray:
-        return rows[(rows >= edges[0]) & (rows < edges[-1])]
+        kept: np.ndarray = rows[(rows >= edges[0]) & (rows < edges[-1])]
+        return kept
 
     stepped = inside(events.at(step_log.OPTIMIZER_BEGIN))
     units = cut_units(events)

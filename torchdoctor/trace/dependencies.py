@@ -92,7 +92,8 @@ def _cut(trace: Trace, timeline: Timeline, first: int, last: int) -> Trace:
     begin, end = timeline.steps.host_start[first], timeline.steps.end[last]
 
     def around(table: Table) -> NDArray[np.bool_]:
-        return (table.end >= begin) & (table.start <= end)
+        overlaps: NDArray[np.bool_] = (table.end >= begin) & (table.start <= end)
+        return overlaps
 
     device = trace.device.where(around(trace.device))
     runtime = trace.runtime

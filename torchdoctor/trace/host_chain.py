@@ -117,7 +117,8 @@ def _awaited_streams(
     explains = (ended > begin) & (ended <= end + CLOCK_NS) & (ended >= end - _WAKE_UP_NS)
     explains &= end - begin >= LONG_CALL_NS
     own_explains = (latest & explains).any(axis=1, keepdims=True)
-    return latest | (explains & ~own_explains)
+    awaited: NDArray[np.bool_] = latest | (explains & ~own_explains)
+    return awaited
 
 
 def _event_synchronisations(

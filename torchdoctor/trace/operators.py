@@ -66,7 +66,8 @@ def _broadcast(text: bytes) -> int | None:
         return None
     longest = max(map(len, shapes))
     padded = [[1] * (longest - len(shape)) + shape for shape in shapes]
-    return math.prod(max(sizes) for sizes in zip(*padded, strict=True))
+    elements: int = math.prod(max(sizes) for sizes in zip(*padded, strict=True))
+    return elements
 
 
 LARGE_OPERATOR_NS = 50_000  # under this, dispatch costs as much as the work

@@ -108,7 +108,8 @@ def _step_lengths(graph: Dependencies, done: Times) -> Times:
         begin = max(begin, done[graph.in_the_way].max())
     end = np.maximum.accumulate(np.maximum(end, begin))
     start = np.maximum(start, np.concatenate(([begin], end[:-1])))
-    return end - start
+    lengths: Times = end - start
+    return lengths
 
 
 COSTS = {

@@ -65,7 +65,8 @@ class Envelope:
     def distances(self, run: np.ndarray) -> np.ndarray:
         """Signed distance of each block from the centre in standard deviations, shape (blocks,)."""
         apart = block_means(run, self.length) - self.centre
-        return apart / (self.spread * self.of_centre)
+        distances: np.ndarray = apart / (self.spread * self.of_centre)
+        return distances
 
     def outside(self, run: np.ndarray) -> str | None:
         """A clause that says where the run leaves the band, or None."""

@@ -233,7 +233,8 @@ def _common(ours: np.ndarray, others: list[np.ndarray]) -> tuple[np.ndarray, lis
 def _relative(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     # A loss that crosses zero has no relative difference of its own.
     scale = np.maximum(np.abs(right), np.median(np.abs(right[:EARLY])))
-    return np.abs(left - right) / np.maximum(scale, np.finfo(np.float64).tiny)
+    relative: np.ndarray = np.abs(left - right) / np.maximum(scale, np.finfo(np.float64).tiny)
+    return relative
 
 
 def _run_to_run(baselines: list[np.ndarray]) -> np.ndarray:

@@ -174,7 +174,8 @@ def _smoothed(losses: np.ndarray, width: int) -> np.ndarray:
     padded = np.pad(np.clip(losses, -1e300, 1e300), half, mode="reflect")
     medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, width), axis=1)
     again = np.pad(medians / width, half, mode="reflect")
-    return np.lib.stride_tricks.sliding_window_view(again, width).sum(axis=1)
+    means: np.ndarray = np.lib.stride_tricks.sliding_window_view(again, width).sum(axis=1)
+    return means
 
 
 def _noise(losses: np.ndarray) -> float:

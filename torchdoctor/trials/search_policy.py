@@ -411,7 +411,7 @@ class SearchPolicy:
         values = np.array([self.reach(end, self._left_s) for end in self._ends])
         signals = [self._random.random(SAMPLES) for _ in range(3)]
         after = [self._expected(signal, self._ends, values) for signal in signals]
-        before = max([self._claimed, *(values @ self.beliefs.weight)])
+        before: float = max([self._claimed, *(values @ self.beliefs.weight)])
         return max(0.0, sum(after) / len(after) - before)
 
     def _expected(

@@ -29,8 +29,7 @@ class Intervals:
         """Return how much of the time before each of `times` the intervals cover."""
         if not len(self.start):
             return np.zeros(len(times), dtype=np.int64)
-        lengths = self.end - self.start
-        before = np.concatenate(([0], np.cumsum(lengths)))
+        before = np.concatenate(([0], np.cumsum(self.end - self.start)))
         count = np.searchsorted(self.start, times, side="right")
         beyond = np.maximum(self.end[np.maximum(count, 1) - 1] - times, 0)
         return before[count] - np.where(count > 0, beyond, 0)
@@ -103,6 +102,6 @@ def exposed_in_order(start: Ints, end: Ints) -> Ints:
     reach = np.maximum.accumulate(ordered_end) if len(order) else ordered_end
     before = np.concatenate((ordered_start[:1], reach[:-1]))
     added = np.maximum(ordered_end - np.maximum(ordered_start, before), 0)
-    result = np.empty_like(added)
+    result: Ints = np.empty_like(added)
     result[order] = added
     return result

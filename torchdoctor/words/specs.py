@@ -11,8 +11,9 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from torchdoctor.words.program import Location
-from torchdoctor.words.recording import Recording, TraceStatistics
+from torchdoctor.words.recording import Recording
 from torchdoctor.words.report import Finding
+from torchdoctor.words.traced import TraceStatistics
 
 Branch = Literal["data_loader", "memcpy", "communication", "gpu", "cpu", "other"]
 Severity = Literal["high", "moderate", "advice"]

@@ -11,7 +11,7 @@ _LOWEST_BIT = bytes(number & 1 for number in range(256))  # the others mean noth
 _LOOKS = 16  # offsets looked at where the pages cannot be listed
 
 
-def share_of(path, most_bytes=None):
+def share_of(path: str, most_bytes: int | None = None) -> tuple[float, int] | None:
     """Return the share of a file that is cached, 0 to 1, and its size; None where nobody says.
 
     Args:
