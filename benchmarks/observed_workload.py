@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,6 +32,7 @@ from torchdoctor.trials.numerics import Untouched, compare_training, trains_in_l
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.search import SearchSettings
 from torchdoctor.trials.timed_launch import (
     SwitchedTrials,
     TimedLaunch,
@@ -112,11 +113,12 @@ class Workload:
             tried,
             {ident: self._null_facts(module) for ident, module in self.modules.items()},
             budget=budget,
-            steps=self.seen.steps,
-            warmup_steps=self.window.warmup_steps,
-            seed=seed,
-            both_at_once=launch.both_at_once,
-            switching=SwitchedTrials(launches, specs, budget.left) if launches.blocks else None,
+            settings=SearchSettings(
+                steps=replace(self.seen.steps, warmup_steps=self.window.warmup_steps),
+                seed=seed,
+                both_at_once=launch.both_at_once,
+                switching=SwitchedTrials(launches, specs, budget.left) if launches.blocks else None,
+            ),
         )
 
     def _null_facts(self, fix: FixSpec) -> FixFacts:

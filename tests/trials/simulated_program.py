@@ -13,6 +13,7 @@ from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.ceilings import CeilingTrial
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.search import SearchSettings
 from torchdoctor.words import (
     AppliedFix,
     Block,
@@ -314,15 +315,19 @@ def observed(**fields: Any) -> StepStatistics:
 def try_all(
     program: Simulated, names: list[str], budget_s: float | None = None, **more: Any
 ) -> Any:
-    """`run_trials` on a simulated program; `could_gain`: by fix, a speed-up at most."""
+    """`run_trials` on a simulated program; `could_gain`: by fix, a speed-up at most.
+
+    `more`: `facts` by fix, `progress`, and fields of `SearchSettings`.
+    """
     facts, could_gain = more.pop("facts", {}), more.pop("could_gain", None)
     known = {part.split()[0]: FixFacts() for name in names for part in name.split(" & ")}
+    progress = more.pop("progress", None)
+    settings = {"steps": observed(), "expected_launch_s": program.launch_s, **more}
     return run_trials(
         program,
         candidates(*names, ceilings=could_gain),
         {**known, **facts},
         budget=Budget(budget_s, program.clock),
-        steps=more.pop("steps", observed()),
-        expected_launch_s=more.pop("expected_launch_s", program.launch_s),
-        **more,
+        settings=SearchSettings(**settings),
+        progress=progress,
     )

@@ -13,6 +13,7 @@ from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.rounds import BASELINE, Slot
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.search import SearchSettings
 from torchdoctor.words import Candidate, LaunchTiming
 from torchdoctor.words.errors import Interrupted, ProgramFailed, TorchdoctorError
 
@@ -388,7 +389,7 @@ def test_the_recommended_interval_covers_the_truth():
 def test_where_nothing_is_recommended_no_patch_is_missed() -> None:
     for number in range(1, 6):
         program = Simulated(interrupt_at=number)
-        results = try_all(program, ["null-a", "null-b"], patch=lambda fixes: None)
+        results = try_all(program, ["null-a", "null-b"], make_patch=lambda fixes: None)
         assert results.interrupted and results.patch is None
 
 
@@ -479,7 +480,7 @@ def test_the_patch_is_written_also_where_the_trials_end_before_it_is_measured():
     for number in range(4, 16):
         made.clear()
         program = Simulated(gains={"a": 3.0}, interrupt_at=number)
-        results = try_all(program, ["a"], patch=made.append, facts=LIKELY, could_gain=LARGE)
+        results = try_all(program, ["a"], make_patch=made.append, facts=LIKELY, could_gain=LARGE)
         if not results.interrupted or not results.recommendation.fixes:
             continue
         recommending += 1
@@ -499,8 +500,7 @@ def test_a_gain_beyond_what_the_fixes_work_on_is_said() -> None:
         candidates,
         LIKELY,
         budget=Budget(None, program.clock),
-        steps=observed(),
-        expected_launch_s=program.launch_s,
+        settings=SearchSettings(steps=observed(), expected_launch_s=program.launch_s),
     )
     assert {fix for fix, _ in recommended(results)} == {"a", "b"}
     assert results.recommendation.at_most == pytest.approx(1 / 0.6)

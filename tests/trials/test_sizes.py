@@ -21,6 +21,7 @@ from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arms import FixFacts
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.search import SearchSettings
 from torchdoctor.words import AppliedFix, Candidate, LaunchTiming
 
 FIX = catalogue.fixes()["larger-batch"]
@@ -64,10 +65,12 @@ def searched(program: Limited, what: Any, budget_s: float = 1000.0) -> Any:
         [Candidate(fix="larger-batch", settings=first)],
         {"larger-batch": FixFacts(keeps_results="changes training")},
         budget=Budget(budget_s, program.clock),
-        steps=observed(),
-        expected_launch_s=program.launch_s,
-        allow_training_changes=True,
-        growing={"larger-batch": functools.partial(FIX.next_settings, recording=what)},
+        settings=SearchSettings(
+            steps=observed(),
+            expected_launch_s=program.launch_s,
+            allow_training_changes=True,
+            growing={"larger-batch": functools.partial(FIX.next_settings, recording=what)},
+        ),
     )
 
 

@@ -38,6 +38,7 @@ from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
+from torchdoctor.trials.search import SearchSettings
 from torchdoctor.trials.switched_trials import ceiling_trials
 from torchdoctor.trials.timed_launch import (
     SwitchedTrials,
@@ -287,21 +288,22 @@ class _Checkup:
             {ident: fix_facts(fix, self._recording) for ident, fix in modules.items()},
             budget=Budget(self._left()),
             progress=self._relay,
-            steps=observation.steps,
-            allow_training_changes=self._settings.allow_training_changes,
-            low_precision=trains_in_low_precision(self._recording),
-            expected_launch_s=launches.expected_s,
-            warmup_steps=window.warmup_steps,
-            seed=self._settings.seed,
-            patch=launch.make_patch,
-            switching=SwitchedTrials(launches, arms, self._left) if launches.blocks else None,
-            ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
-            both_at_once=launch.both_at_once or why_in_turns,
-            growing={
-                ident: functools.partial(fix.next_settings, recording=self._recording)
-                for ident, fix in modules.items()
-                if fix.next_settings is not None
-            },
+            settings=SearchSettings(
+                steps=replace(observation.steps, warmup_steps=window.warmup_steps),
+                expected_launch_s=launches.expected_s,
+                seed=self._settings.seed,
+                allow_training_changes=self._settings.allow_training_changes,
+                low_precision=trains_in_low_precision(self._recording),
+                make_patch=launch.make_patch,
+                both_at_once=launch.both_at_once or why_in_turns,
+                switching=SwitchedTrials(launches, arms, self._left) if launches.blocks else None,
+                ceilings=ceiling_trials(self._recording, self._diagnosis.bottleneck),
+                growing={
+                    ident: functools.partial(fix.next_settings, recording=self._recording)
+                    for ident, fix in modules.items()
+                    if fix.next_settings is not None
+                },
+            ),
         )
         self._patch = launch.patch
         self._interrupted = self._trials.interrupted

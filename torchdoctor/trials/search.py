@@ -15,7 +15,7 @@ from torchdoctor.trials.arms import Arm, Fixes, label
 from torchdoctor.trials.beliefs import Beliefs, Members, Results
 from torchdoctor.trials.ceilings import CeilingTrial, conditions, tried
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.launches import Launcher, Stopped
+from torchdoctor.trials.launches import BothAtOnce, Launcher, Stopped
 from torchdoctor.trials.outcome import Judgement, TrialResults, results, training_is_the_same
 from torchdoctor.trials.patch_trial import patch_arm, patch_result
 from torchdoctor.trials.priors import believed_arm, believed_step, together
@@ -45,24 +45,33 @@ class SearchSettings:
     """What the search may do, and what it knows of the program.
 
     Attributes:
+        steps: of the observed launch, with the warmup of each launch of the search.
+        expected_launch_s: seconds of a launch of the untouched program, for the first one.
+        seed: of the order of launches, and of the policy's samples.
         allow_training_changes: fixes of risk 3 may be recommended.
-        make_patch: as `patch` of `run_trials`.
-        switching: starts the program once with arms that take turns; None: it cannot.
-        ceilings: costs to be taken away within one launch, the most telling first.
-        growing: fixes whose setting is searched, and how.
-        steps: of the observed launch.
-        seed: of the policy's samples.
-        why_in_turns: half a sentence on why launches follow each other; None: that is wanted.
+        low_precision: the untouched program computes in bfloat16, float16 or TF32
+            (`numerics.trains_in_low_precision`).
+        make_patch: makes these fixes permanent in a patch, so that a launch of `[(PATCH, {})]`
+            runs the patched program; a sentence if that cannot be done. None: no patch is
+            measured.
+        both_at_once: starts two launches that take turns, for pairs side by side; half a sentence
+            if the launches of a pair follow each other and why; None: that is wanted.
+        switching: starts the program once with arms that take turns; None: every sample is a
+            launch.
+        ceilings: costs to be taken away within a switching launch, the most telling first.
+        growing: fixes whose setting is searched from its first candidate on (`sizes`), and how.
     """
 
+    steps: StepStatistics | None = None
+    expected_launch_s: float | None = None
+    seed: int = 0
     allow_training_changes: bool = False
+    low_precision: bool = False
     make_patch: Callable[[Fixes], str | None] | None = None
+    both_at_once: BothAtOnce | str | None = None
     switching: Switching | None = None
     ceilings: Sequence[CeilingTrial] = ()
     growing: Mapping[str, NextSettings] = field(default_factory=dict)
-    steps: StepStatistics | None = None
-    seed: int = 0
-    why_in_turns: str | None = None
 
 
 class Search:
@@ -314,10 +323,10 @@ class Search:
 
     def _why_in_turns(self) -> list[str]:
         """Return why launches were not compared side by side, if any were compared."""
-        beside, why = self._launcher.side_by_side, self._settings.why_in_turns
+        beside, why = self._launcher.side_by_side, self._settings.both_at_once
         if beside is not None:
             return beside.doubts
-        if why is None or not self._launcher.rounds:
+        if not isinstance(why, str) or not self._launcher.rounds:
             return []
         return [
             f"Launches followed each other, because {why}: that sees less in the same time than "
