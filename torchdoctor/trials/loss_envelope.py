@@ -1,4 +1,4 @@
-"""Trends of loss curves, and the band that runs with different seeds span. Pure."""
+"""Compares the trends of loss curves, also with the band that other seeds span. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FARTHEST_TREND = 3.5  # of the mean over the last half
 
 
 def block_length(losses: int, backwards_per_step: float = 1.0) -> int:
-    """Losses in a block: about six blocks, whole iterations, at least four."""
+    """Return the losses in a block: about six blocks of whole iterations, at least four losses."""
     step = max(1, round(backwards_per_step))
     return max(4, step * max(1, losses // 6 // step))
 
 
 def block_means(losses: np.ndarray, length: int) -> np.ndarray:
-    """Mean loss of each whole block, shape (blocks,); at least one block."""
+    """Return the mean loss of each whole block, shape (blocks,); at least one block."""
     blocks = max(1, len(losses) // length)
     return np.array([part.mean() for part in np.array_split(losses[: blocks * length], blocks)])
 
 
 def block_error(losses: np.ndarray, length: int) -> np.ndarray:
-    """Standard error of each block's mean from the loss's scatter, shape (blocks,)."""
+    """Return the standard error of each block's mean by the losses' scatter, shape (blocks,)."""
     blocks = max(1, len(losses) // length)
     parts = np.array_split(losses[: blocks * length], blocks)
     # Neighbours' differences leave the trend out.
@@ -33,7 +33,7 @@ def block_error(losses: np.ndarray, length: int) -> np.ndarray:
 
 
 def drift(ours: np.ndarray, theirs: np.ndarray, length: int) -> float:
-    """How far two runs on the same batches drift apart; 1 is the most that rounding may do."""
+    """Return how far two runs on the same batches drift apart; rounding may reach 1."""
     apart = np.abs(block_means(ours - theirs, length))
     means = block_means(theirs, length)
     allowed = DRIFT_SHARE * np.ptp(means) + DRIFT_NOISE * block_error(theirs, length)
@@ -63,13 +63,13 @@ class Envelope:
         self.spread = np.maximum(own, ratio * error)
 
     def distances(self, run: np.ndarray) -> np.ndarray:
-        """Signed distance of each block from the centre in standard deviations, shape (blocks,)."""
+        """Return each block's signed distance from the centre in standard deviations: (blocks,)."""
         apart = block_means(run, self.length) - self.centre
         distances: np.ndarray = apart / (self.spread * self.of_centre)
         return distances
 
     def outside(self, run: np.ndarray) -> str | None:
-        """A clause that says where the run leaves the band, or None."""
+        """Return a clause that says where a run leaves the band; None: it stays inside."""
         distances = self.distances(run)
         worst = int(np.abs(distances).argmax())
         if abs(distances[worst]) > FARTHEST:
