@@ -1,4 +1,4 @@
-"""Ceilings: costs that are taken away in a switching launch, to see what that gives at most."""
+"""Ceilings: costs that a switching launch takes away, to bound what a fix for them can gain."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.rounds import BASELINE, Round
 from torchdoctor.words import Interval, StepStatistics, SwitchedLaunch, TriedCeiling
 
-_NOTHING = 1.02  # an interval that ends below is no gain
-_SLOWER = 0.98  # one that ends below: answering costs more than what is taken away
-_OTHER_CONDITIONS = 0.6  # untouched blocks / observed step: with less they are not alike
-_HIGH = 0.2  # of the step: a share that would make one look for a gain
+_NOTHING = 1.02  # an interval that ends below this is no gain
+_SLOWER = 0.98  # an interval that ends below this: the replacement costs more than the cost itself
+_OTHER_CONDITIONS = 0.6  # untouched blocks / observed step: below this they cannot be compared
+_HIGH = 0.2  # share of the step from which a reader expects a gain
 _NO_BLOCKS = (
     "Blocks of this program's steps cannot be compared within one launch: several processes train, "
     "a backward alone separates steps, or these come in kinds without a regular cycle."
@@ -33,49 +33,49 @@ class CeilingTrial:
     fixes: Fixes
     removes: str = ""
     share: float | None = None  # of the step
-    whole: bool = True  # it is all of its branch
+    whole: bool = True  # the cost is all of its branch
 
     def arm(self) -> Arm:
-        """It takes turns with the others, and is never a candidate."""
+        """Return the arm that takes turns with the fixes, and is never a candidate."""
         return Arm(key=f"ceiling-{self.ceiling}", fixes=self.fixes)
 
 
 def abandon(
-    found: SwitchedLaunch, arms: Sequence[Arm], ceilings: Sequence[Arm], enough: int
+    launch: SwitchedLaunch, arms: Sequence[Arm], ceilings: Sequence[Arm], enough: int
 ) -> bool:
     """Give up the ceilings that did not come off in this launch, each with its reason.
 
     Args:
-        found: the launch.
+        launch: the launch.
         arms: all that took turns.
-        ceilings: those of them that are ceilings.
-        enough: blocks, to judge one by: what was seen so often before the end stands.
+        ceilings: the arms that are ceilings.
+        enough: blocks that judge an arm, even if the program ended after them.
 
     Returns:
-        Whether one of them, or what one left behind, ended the program: then the launch is worth
-        repeating without it.
+        True if a ceiling, or what it left behind, ended the program: then the launch is worth
+        repeating without that ceiling.
     """
     for number, arm in enumerate(arms):
-        states = found.arms[number] if number < len(found.arms) else []
+        states = launch.arms[number] if number < len(launch.arms) else []
         lacking = next((x for x in states if x.state in ("refused", "failed")), None)
         if arm in ceilings and lacking is not None:
             arm.refused = lacking.reason or "It could not be tried."
-    if found.failed_in is None or not ceilings:
+    if launch.failed_in is None or not ceilings:
         return False
-    why = found.reason or "The program failed."
-    seen = Counter(block.arm for block in found.blocks)
-    if found.failed_in:
-        arm = arms[found.failed_in - 1]
-        if arm not in ceilings or seen[found.failed_in] >= enough:
+    why = launch.reason or "The program failed."
+    blocks = Counter(block.arm for block in launch.blocks)
+    if launch.failed_in:
+        arm = arms[launch.failed_in - 1]
+        if arm not in ceilings or blocks[launch.failed_in] >= enough:
             return False
-        if found.ended == "timed-out" and seen[found.failed_in]:
-            return False  # it went on with it before: the machine is slow, or the launch was long
+        if launch.ended == "timed-out" and blocks[launch.failed_in]:
+            return False  # earlier blocks went through: the machine is slow, or the launch was long
         arm.refused = f"The program did not go on with it: {why}"
         return True
-    if found.ended == "timed-out":
-        return False  # a machine that is slow at the moment; nothing was on that it could wait for
-    # Nothing was on: what a ceiling had left behind may be why. It is never worth another try.
-    guilty = [arm for n, arm in enumerate(arms, 1) if arm in ceilings and 0 < seen[n] < enough]
+    if launch.ended == "timed-out":
+        return False  # no arm was switched on, so the machine was slow
+    # No arm was switched on, so what a ceiling left behind may have ended the program.
+    guilty = [arm for n, arm in enumerate(arms, 1) if arm in ceilings and 0 < blocks[n] < enough]
     for arm in guilty:
         arm.refused = arm.refused or f"The program failed after it: {why}"
     return bool(guilty)
@@ -85,19 +85,19 @@ def tried(
     trials: Sequence[CeilingTrial],
     arms: Sequence[Arm],
     evidence: Evidence,
-    looked: set[str] | None,
+    launched: set[str] | None,
     conditions: float | None = None,
 ) -> list[TriedCeiling]:
-    """What became of each.
+    """Return the outcome of each ceiling.
 
     Args:
         trials: in the order of `arms`.
         arms: their arms.
-        evidence: what the blocks say.
-        looked: keys of the arms that a launch was started with; None: there can be none.
-        conditions: the untouched step in their blocks / the observed one.
+        evidence: reads the blocks.
+        launched: keys of the arms that a launch was started with; None: there can be none.
+        conditions: the untouched step in their blocks / the observed step.
     """
-    found = []
+    outcomes = []
     for trial, arm in zip(trials, arms, strict=True):
         speedup = evidence.ceiling(arm)
         verdict = _verdict(speedup, trial.share)
@@ -105,10 +105,10 @@ def tried(
         if conditions is not None and conditions < _OTHER_CONDITIONS and verdict in _DECIDED:
             verdict = "unclear"
             reason = f"The untouched step took {conditions:.2f} times as long as when observed."
-        if looked is None or arm.key not in looked:
+        if launched is None or arm.key not in launched:
             verdict = "not-tried"
-            reason = _NO_BLOCKS if looked is None else _OUT_OF_TIME
-        found.append(
+            reason = _NO_BLOCKS if launched is None else _OUT_OF_TIME
+        outcomes.append(
             TriedCeiling(
                 ceiling=trial.ceiling,
                 branch=trial.branch,
@@ -121,17 +121,17 @@ def tried(
                 pairs=len(evidence.paired(arm, "switch")) if speedup is not None else 0,
             )
         )
-    return found
+    return outcomes
 
 
 def conditions(rounds: Sequence[Round], steps: StepStatistics | None) -> float | None:
-    """The untouched step in blocks of one launch / the observed one; None: not known.
+    """Return the untouched step in blocks of one launch / the observed step; None: not known.
 
-    Of the blocks' mean steps the median, or where steps come in two kinds the mean: within a block
-    a program that does not wait for its GPU is ahead of it, and the last step takes the arrear.
+    The median step within a block would mislead: a program that does not wait for its GPU is ahead
+    of it, and the last step of the block makes up for that. So blocks count by their mean steps.
     """
     typical = fmean if steps is not None and steps.two_modes else median
-    blocks = [x.timing.step_s for one in rounds for x in one.slots if x.arm == BASELINE]
+    blocks = [x.timing.step_s for each in rounds for x in each.slots if x.arm == BASELINE]
     times = [fmean(block) for block in blocks if block]
     if steps is None or not times:
         return None

@@ -1,4 +1,4 @@
-"""Did training change? The candidate's losses against those of the untouched program. Pure.
+"""Compares a candidate's losses with the untouched program's: did training change? Pure.
 
 The thresholds were set on small training loops whose answer is known (tests/trials/
 training_runs.py): another order of summation gives relative differences of 1e-7 that grow slowly,
@@ -20,8 +20,8 @@ CLASSES = ("identical", "within-rounding", "within-seed-noise", "not-comparable"
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
 
 FEWEST_LOSSES = 8
-EARLY = 8  # losses in which a difference must look like rounding
-ROUNDING = 1e-5  # relative, of the first loss, in float32
+EARLY = 8  # first losses, in which a difference must look like rounding
+ROUNDING = 1e-5  # relative difference of the first loss in float32
 LOW_PRECISION = 1e-2  # the same for bfloat16, float16 and TF32
 PARTED = 1e-4  # relative: the losses after the first update differ by more than rounding does
 BACKWARDS = 0.25  # relative difference of backwards per step
@@ -29,7 +29,7 @@ BACKWARDS = 0.25  # relative difference of backwards per step
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """What became of training.
+    """The verdict on training.
 
     Attributes:
         classification: one of CLASSES.
@@ -46,13 +46,13 @@ class Numerics:
 
 @dataclass(frozen=True, kw_only=True)
 class Untouched:
-    """The untouched program: what a candidate is held to.
+    """The launches of the untouched program, which a candidate is compared with.
 
     Attributes:
         baselines: launches with the same seed as the candidate's.
         seeds: launches with other seeds.
         warmup_steps: iterations before the measured window.
-        backwards_per_step: of one iteration; block means cover whole iterations.
+        backwards_per_step: backwards of an iteration; block means cover whole iterations.
         low_precision: the program itself computes in bfloat16, float16 or TF32.
     """
 
@@ -64,7 +64,7 @@ class Untouched:
 
 
 def trains_in_low_precision(recording: Recording) -> bool:
-    """Whether the untouched program computes in bfloat16, float16 or TF32."""
+    """Return True if the untouched program computes in bfloat16, float16 or TF32."""
     main = recording.main
     low = any(d in ("bfloat16", "float16", "half") for m in main.models for d in m.dtypes)
     autocast = any(m.autocast_forwards for m in main.models)
@@ -83,15 +83,15 @@ def compare_training(
     """Classify a candidate by its worst launch.
 
     Args:
-        trials: its launches, with the baselines' seed.
+        trials: launches of the candidate, with the baselines' seed.
         untouched: the reference.
-        keeps: what the fix promises (`keeps_results`); decides how large rounding may be.
-        how: where its samples come from.
+        keeps: the promise of the fix (`keeps_results`); decides how large rounding may be.
+        how: how the candidate prepares its samples.
     """
-    found = [_compare_launch(trial, untouched, keeps, how) for trial in trials]
-    if not found:
+    verdicts = [_compare_launch(trial, untouched, keeps, how) for trial in trials]
+    if not verdicts:
         return Numerics(classification="not-comparable", reason="no launch of it was measured.")
-    return max(found, key=lambda one: (CLASSES.index(one.classification), one.harmful))
+    return max(verdicts, key=lambda each: (CLASSES.index(each.classification), each.harmful))
 
 
 def _compare_launch(
@@ -140,8 +140,8 @@ def _beyond_identical(
     apart = _relative(ours, nearest)
     own = _run_to_run(baselines)
     in_place = samples.state in ("same", "unknown")
-    # Rounding differences of float32 are carried on by every update; those of low precision
-    # are made anew in every step and stay as large as they are.
+    # Every update carries the rounding differences of float32 on; those of low precision are made
+    # anew in every step and do not grow.
     growth = (1.0 + np.arange(EARLY)) ** (0.5 if low else 1.0)
     allowed = np.maximum(first_allowed * growth, 3.0 * own[:EARLY])
     early = apart[:EARLY]
@@ -163,10 +163,10 @@ def _like_two_runs(early: np.ndarray, rounding: np.ndarray, low: bool, data: str
     if bool((early <= rounding).all()):
         makes = "lower precision" if low else "rounding"
         differ = f"differ by at most {early.max():.0e} (relative), as {makes} makes them"
-        said = differ if early.max() else "are the same"
+        agree = differ if early.max() else "are the same"
         return Numerics(
             classification="within-rounding",
-            reason=f"The first {EARLY} losses {said}, and later ones do not drift apart{data}.",
+            reason=f"The first {EARLY} losses {agree}, and later ones do not drift apart{data}.",
         )
     close = early.max() <= LOW_PRECISION
     return Numerics(
@@ -214,31 +214,31 @@ def _data(samples: SampleComparison) -> str:
 
 
 def _column(losses: Sequence[float | None]) -> np.ndarray:
-    """Losses as float64; NaN where a backward had none. Cut at the first that is not finite."""
+    """Return losses as float64 up to the first that is not finite; NaN for a backward without."""
     column = np.array([np.nan if loss is None else loss for loss in losses], dtype=np.float64)
     bad = [i for i, x in enumerate(losses) if x is not None and not np.isfinite(x)]
     return column[: bad[0]] if bad else column
 
 
-def _common(ours: np.ndarray, others: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The backwards that all of them have a loss for."""
-    if not others:
-        return ours, others
-    length = min(len(ours), *(len(o) for o in others))
-    table = np.stack([ours[:length], *(o[:length] for o in others)])
+def _common(ours: np.ndarray, runs: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the losses of the backwards for which every run has a loss."""
+    if not runs:
+        return ours, runs
+    length = min(len(ours), *(len(run) for run in runs))
+    table = np.stack([ours[:length], *(run[:length] for run in runs)])
     table = table[:, ~np.isnan(table).any(axis=0)]
     return table[0], list(table[1:])
 
 
 def _relative(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    # A loss that crosses zero has no relative difference of its own.
+    # A loss that crosses zero has no relative difference, so the early losses give the scale.
     scale = np.maximum(np.abs(right), np.median(np.abs(right[:EARLY])))
     relative: np.ndarray = np.abs(left - right) / np.maximum(scale, np.finfo(np.float64).tiny)
     return relative
 
 
 def _run_to_run(baselines: list[np.ndarray]) -> np.ndarray:
-    """Largest relative difference so far between two runs with the same seed."""
+    """Return the largest relative difference so far between two runs with the same seed."""
     largest = np.zeros(len(baselines[0]))
     for other in baselines[1:]:
         largest = np.maximum(largest, _relative(other, baselines[0]))

@@ -1,4 +1,4 @@
-"""A learning-rate range test: losses at rising rates -> where they fall, stop and diverge. Pure.
+"""Reads a learning-rate range test: the rates at which losses fall, stop and diverge. Pure.
 
 Smith, "Cyclical Learning Rates for Training Neural Networks", 2015.
 """
@@ -17,11 +17,11 @@ from torchdoctor.words import LaunchTiming, RangeTest
 FEWEST_RATES = 40
 CAUTION = 10.0  # the loss stopped falling at this many times the rate for a schedule
 AGREE = 5.0  # rates of two seeds that lie further apart show nothing
-_SMOOTHED = 0.05  # of all rates, in one point of the curve
-# Standard errors of a point: the lowest of all is picked and compared with another, medians err by
-# a quarter more than means, and at both ends half the losses count.
+_SMOOTHED = 0.05  # part of all rates that a point of the curve averages
+# In standard errors of a point. Seven, because the lowest of all points is picked, medians err by a
+# quarter more than means, and at both ends only half the losses count.
 _FALLS = 7.0
-_RISES = 0.1  # of what the loss fell
+_RISES = 0.1  # part of the fall
 _MOST_POINTS = 100  # of the curve in a report
 
 
@@ -54,119 +54,117 @@ class RateLosses:
         spread = settings["highest_factor"] / settings["lowest_factor"]
         own = float(details["own_rate"])
         rates = own * settings["lowest_factor"] * spread ** (numbers / last)
-        found = np.array(means, dtype=np.float64)
-        found[~np.isfinite(found)] = np.nan
-        return cls(own_rate=own, rates=rates, losses=found)
+        mean_losses = np.array(means, dtype=np.float64)
+        mean_losses[~np.isfinite(mean_losses)] = np.nan
+        return cls(own_rate=own, rates=rates, losses=mean_losses)
 
 
-def range_test(seen: RateLosses) -> RangeTest | str:
-    """What one launch shows, or why it shows nothing."""
-    finite = np.flatnonzero(np.isfinite(seen.losses))
-    if len(seen.rates) < FEWEST_RATES:
-        return f"{len(seen.rates)} rates were tried, at least {FEWEST_RATES} are needed"
+def range_test(launch: RateLosses) -> RangeTest | str:
+    """Return the result of one launch, or the reason why it shows nothing."""
+    finite = np.flatnonzero(np.isfinite(launch.losses))
+    if len(launch.rates) < FEWEST_RATES:
+        return f"{len(launch.rates)} rates were tried, at least {FEWEST_RATES} are needed"
     if len(finite) < FEWEST_RATES // 4:
         return "the program gave no finite losses"
-    # Up to the last finite one; what is missing in between (no scalar loss) is left out.
-    rates, losses = seen.rates[finite], seen.losses[finite]
+    # A missing loss in between is a backward without a scalar loss: it is left out.
+    rates, losses = launch.rates[finite], launch.losses[finite]
     broken = int(finite[-1]) + 1
-    width = max(3, 2 * round(_SMOOTHED * len(seen.rates) / 2) + 1)
+    width = max(3, 2 * round(_SMOOTHED * len(launch.rates) / 2) + 1)
     curve = _smoothed(losses, width)
     lowest = int(curve.argmin())
     error = _noise(losses[: max(lowest + 1, width + 1)]) / math.sqrt(width)
     begin = float(np.median(curve[:width]))
     fall = begin - float(curve[lowest])
     falls = fall > _FALLS * error and fall > 1e-9 * abs(begin)
-    # Without a fall to measure a rise by, only one far beyond the noise counts.
+    # If the loss never fell, only a rise far beyond the noise counts.
     high = (
         curve[lowest] + max(_FALLS * error, _RISES * fall) if falls else begin + 2 * _FALLS * error
     )
     above = curve > high
-    # It stays above from there on.
     stays = [i for i in range(lowest + 1, len(curve)) if above[i:].all()]
     diverged = None
     if stays:
         diverged = float(rates[stays[0]])
-    elif broken < len(seen.rates):
-        diverged = float(seen.rates[broken])
+    elif broken < len(launch.rates):
+        diverged = float(launch.rates[broken])
     slope = np.gradient(curve, np.log(rates))[: lowest + 1]
     thinned = np.unique(np.linspace(0, len(rates) - 1, _MOST_POINTS).astype(int))
     stops = float(rates[lowest]) if falls else None
     return RangeTest(
-        own_rate=seen.own_rate,
-        lowest_rate=float(seen.rates[0]),
-        highest_rate=float(seen.rates[-1]),
-        steps=len(seen.rates),
+        own_rate=launch.own_rate,
+        lowest_rate=float(launch.rates[0]),
+        highest_rate=float(launch.rates[-1]),
+        steps=len(launch.rates),
         steepest_rate=float(rates[int(slope.argmin())]) if falls else None,
         lowest_loss_rate=stops,
         diverged_rate=diverged,
-        # Where nothing diverges, nobody knows whether it would have gone on falling.
+        # If no rate diverges, the loss might have gone on falling at higher ones.
         max_rate=stops / CAUTION if stops is not None and diverged is not None else None,
         rates=[float(x) for x in rates[thinned]],
         losses=[float(x) for x in curve[thinned]],
     )
 
 
-def agreed(one: RangeTest, other: RangeTest) -> RangeTest | str:
-    """Both launches as one test, the lower rates of each; or that they do not agree."""
-    if one.max_rate is not None and other.max_rate is not None:
-        low, high = sorted([one.max_rate, other.max_rate])
+def agreed(first: RangeTest, second: RangeTest) -> RangeTest | str:
+    """Return two tests as one with the lower rate of each, or that they do not agree."""
+    if first.max_rate is not None and second.max_rate is not None:
+        low, high = sorted([first.max_rate, second.max_rate])
         if high > AGREE * low:
             return (
                 f"two seeds do not agree: the loss stops falling at {CAUTION * low:.2g} and at "
                 f"{CAUTION * high:.2g}"
             )
-    neither = one.max_rate is None or other.max_rate is None
+    neither = first.max_rate is None or second.max_rate is None
     return replace(
-        one,
-        launches=one.launches + other.launches,
-        steepest_rate=_lower(one.steepest_rate, other.steepest_rate),
-        lowest_loss_rate=_lower(one.lowest_loss_rate, other.lowest_loss_rate),
-        diverged_rate=_lower(one.diverged_rate, other.diverged_rate),
-        max_rate=None if neither else _lower(one.max_rate, other.max_rate),
+        first,
+        launches=first.launches + second.launches,
+        steepest_rate=_lower(first.steepest_rate, second.steepest_rate),
+        lowest_loss_rate=_lower(first.lowest_loss_rate, second.lowest_loss_rate),
+        diverged_rate=_lower(first.diverged_rate, second.diverged_rate),
+        max_rate=None if neither else _lower(first.max_rate, second.max_rate),
     )
 
 
-def words(found: RangeTest) -> str:
-    """What a test shows, as a sentence."""
+def words(test: RangeTest) -> str:
+    """Return the result of a test as sentences."""
     tried = (
-        f"Range test: {found.steps} steps with rates from {found.lowest_rate:.1g} to "
-        f"{found.highest_rate:.1g}"
+        f"Range test: {test.steps} steps with rates from {test.lowest_rate:.1g} to "
+        f"{test.highest_rate:.1g}"
     )
-    tried += f", {found.launches} seeds" if found.launches > 1 else ", one seed"
+    tried += f", {test.launches} seeds" if test.launches > 1 else ", one seed"
     parts = ["the loss fell at none beyond its noise"]
-    if found.steepest_rate is not None:
+    if test.steepest_rate is not None:
         parts = [
-            f"the loss falls fastest at {found.steepest_rate:.2g}",
-            f"stops falling at {found.lowest_loss_rate:.2g}",
+            f"the loss falls fastest at {test.steepest_rate:.2g}",
+            f"stops falling at {test.lowest_loss_rate:.2g}",
         ]
-    if found.diverged_rate is None:
+    if test.diverged_rate is None:
         parts.append("diverges at none of them")
     else:
-        parts.append(f"has begun to diverge at {found.diverged_rate:.2g}")
-    said = f"{tried}: {', '.join(parts[:-1])} and {parts[-1]}."
-    return f"{said} {_own(found)}"
+        parts.append(f"has begun to diverge at {test.diverged_rate:.2g}")
+    return f"{tried}: {', '.join(parts[:-1])} and {parts[-1]}. {_own_rate(test)}"
 
 
-def _own(found: RangeTest) -> str:
-    own = f"The program's own rate is {found.own_rate:.2g}"
-    if found.diverged_rate is not None and found.own_rate >= found.diverged_rate:
+def _own_rate(test: RangeTest) -> str:
+    own = f"The program's own rate is {test.own_rate:.2g}"
+    if test.diverged_rate is not None and test.own_rate >= test.diverged_rate:
         return f"{own}: at that the loss diverges here."
-    if found.max_rate is None:
+    if test.max_rate is None:
         return f"{own}."
     return (
-        f"Highest rate for the schedule: {found.max_rate:.2g} (a tenth of "
-        f"{CAUTION * found.max_rate:.2g}, where the loss stops falling); the program's own is "
-        f"{found.own_rate:.2g}. An order of magnitude, no more: each rate acted for one step."
+        f"Highest rate for the schedule: {test.max_rate:.2g} (a tenth of "
+        f"{CAUTION * test.max_rate:.2g}, where the loss stops falling); the program's own is "
+        f"{test.own_rate:.2g}. An order of magnitude, no more: each rate acted for one step."
     )
 
 
-def _lower(one: float | None, other: float | None) -> float | None:
-    known = [x for x in (one, other) if x is not None]
+def _lower(first: float | None, second: float | None) -> float | None:
+    known = [x for x in (first, second) if x is not None]
     return min(known, default=None)
 
 
 def _smoothed(losses: np.ndarray, width: int) -> np.ndarray:
-    """Running median, then running mean: neither lags, and one bad batch moves neither.
+    """Return the running mean of the running median: one bad batch moves neither, neither lags.
 
     Shape (losses,); a loss that explodes is cut to what float64 can add up.
     """
@@ -179,6 +177,6 @@ def _smoothed(losses: np.ndarray, width: int) -> np.ndarray:
 
 
 def _noise(losses: np.ndarray) -> float:
-    """Standard deviation of one loss around its trend, by its neighbours' differences."""
+    """Return the standard deviation of a loss around its trend, by neighbours' differences."""
     apart = np.diff(losses)
     return float(1.4826 * np.median(np.abs(apart - np.median(apart))) / math.sqrt(2.0))

@@ -1,4 +1,4 @@
-"""A setting that is searched by trying: how large a batch may be before memory ends."""
+"""Searches a setting by trying values: how large a batch may be before memory ends."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.launches import Launcher, Plan
 from torchdoctor.trials.rounds import Round
 
-PHASE = "screen"  # each size is looked at once, between two baselines
-_SHARE = 0.4  # of the budget left, for the whole search
+PHASE = "screen"  # each size is launched once, between two baselines
+_SHARE = 0.4  # part of the budget left that the whole search may take
 _MOST_LAUNCHES = 10
 _KEPT = 2  # sizes that go on
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """One launch with one setting. seconds: per sample; None: it has none, or did not fit."""
+    """A launch with a setting; `seconds`: per sample, None if it is not known or did not fit."""
 
     settings: dict[str, Any]
     fits: bool
@@ -28,12 +28,12 @@ class Tried:
     peak_memory_bytes: float | None = None
 
 
-# Of what was tried, the untouched program first, the next setting to try; None: enough is known.
+# Takes the launches so far, the untouched program first; returns the next setting, None at the end.
 NextSettings = Callable[[Sequence[Tried]], dict[str, Any] | None]
 
 
 def search_sizes(launcher: Launcher, arms: list[Arm], first: Arm, following: NextSettings) -> None:
-    """Launch `first`, then whatever `following` names, each once.
+    """Launch `first`, then each setting that `following` names, once each.
 
     A launch that runs out of memory is a failed trial of its size, and the search goes on below.
     Afterwards `arms` holds an arm for each size tried.
@@ -42,7 +42,7 @@ def search_sizes(launcher: Launcher, arms: list[Arm], first: Arm, following: Nex
         Stopped, Interrupted, KeyboardInterrupt: as `Launcher.run`.
     """
     least_s = (1.0 - _SHARE) * launcher.budget.left()
-    one = Round(phase=PHASE, shape="block")
+    sizes = Round(phase=PHASE, shape="block")
 
     def affords(arm: Arm) -> bool:
         expected_s = launcher.expected_s(arm) + launcher.expected_s(launcher.baseline)
@@ -50,17 +50,17 @@ def search_sizes(launcher: Launcher, arms: list[Arm], first: Arm, following: Nex
 
     if not affords(first) or first.candidate is None:
         return
-    launcher.rounds.append(one)
+    launcher.rounds.append(sizes)
     sides = [launcher.baseline, first]
     launcher.plan = Plan(phase=PHASE, unit="launch", most=_MOST_LAUNCHES + 2, arms=sides)
-    one.slots.append(launcher.run(launcher.baseline, PHASE))
+    sizes.slots.append(launcher.run(launcher.baseline, PHASE))
     tried = [_tried({}, launcher.baseline)]
     arm: Arm | None = first
     while arm is not None and len(tried) <= _MOST_LAUNCHES and affords(arm):
-        one.slots.append(launcher.run(arm, PHASE))
+        sizes.slots.append(launcher.run(arm, PHASE))
         tried.append(_tried(dict(arm.fixes[0][1]), arm))
-        ended = one.slots[-1].timing.ended
-        # What else it fails of, a size in between would fail of too.
+        ended = sizes.slots[-1].timing.ended
+        # After any other failure than memory, a smaller size would fail as well.
         goes_on = arm.alive or (arm.failed is not None and ended == "out-of-memory")
         settings = following(tried) if goes_on else None
         arm = None
@@ -69,12 +69,12 @@ def search_sizes(launcher: Launcher, arms: list[Arm], first: Arm, following: Nex
         if arm is not None:
             arms.insert(arms.index(first) + len(tried) - 1, arm)
     if arm is not None and not arm.slots and arm is not first:
-        arms.remove(arm)  # there was no time for it
-    one.slots.append(launcher.run(launcher.baseline, PHASE))
+        arms.remove(arm)  # no time was left for it
+    sizes.slots.append(launcher.run(launcher.baseline, PHASE))
 
 
 def best_sizes(arms: Sequence[Arm], per_step: bool) -> list[Arm]:
-    """Those that took least time per sample."""
+    """Return the sizes that took least time per sample."""
     timed = [(_seconds(arm, per_step), number) for number, arm in enumerate(arms) if arm.alive]
     known = sorted((s, n) for s, n in timed if s is not None)
     return [arms[number] for _, number in known[:_KEPT]]
@@ -92,9 +92,9 @@ def _tried(settings: dict[str, Any], arm: Arm) -> Tried:
 
 def _seconds(arm: Arm, per_step: bool) -> float | None:
     times = [
-        found
+        seconds
         for slot in arm.slots
         if usable(slot.timing) and (slot.timing.samples or per_step)
-        if (found := seconds_per_sample(slot.timing, "mean", per_step)) is not None
+        if (seconds := seconds_per_sample(slot.timing, "mean", per_step)) is not None
     ]
     return median(times) if times else None

@@ -1,7 +1,7 @@
 """Screening within one launch: fixes that can be switched on and off in a running program.
 
-Blocks of such a launch are compared as launches are (`rounds`), but what they say holds for that
-one launch: it chooses whom to confirm by fresh launches, and never confirms anybody itself.
+Blocks of such a launch are compared as launches are (`rounds`), but their result holds for that
+launch alone: it chooses which fixes fresh launches confirm, and confirms none itself.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from torchdoctor.words import AppliedFix, SwitchedLaunch
 
 PHASE = "switch"
 FEWEST_ROUNDS = 3
-_FEWEST_PAIRS = 3  # of blocks, to judge an arm by
+_FEWEST_PAIRS = 3  # pairs of blocks that judge an arm
 _FAR_SLOWER = 2.0  # times the untouched step
-_MOST_ATTEMPTS = 3  # launches, where ceilings bring the program to its end
-_LONGEST_S = 600.0  # of a launch
-_CEILINGS_SHARE = 0.1  # of the budget left: what ceilings may cost
+_MOST_ATTEMPTS = 3  # launches, if ceilings end the program
+_LONGEST_S = 600.0  # a launch
+_CEILINGS_SHARE = 0.1  # part of the budget that ceilings may cost
 
 
 class Switching(Protocol):
     """Starts the program once with several arms that take turns."""
 
     def rounds_within(self, arms: Sequence[Fixes], seconds: float) -> int:
-        """How many rounds of these arms a launch of so many seconds has room for."""
+        """Return how many rounds of these arms a launch of so many seconds has room for."""
 
     def __call__(self, arms: Sequence[Fixes], *, rounds: int, seed: int) -> SwitchedLaunch:
-        """One launch; a failure of the program is a value, not an exception."""
+        """Launch once; a failure of the program is a value, not an exception."""
 
 
 def switch_arms(
@@ -50,16 +50,16 @@ def switch_arms(
     Args:
         launcher: keeps what ran, and the budget.
         switching: starts the program.
-        arms: that may be switched.
+        arms: fixes that may be switched.
         ceilings: costs that are taken away, the most telling first; as many as cost a tenth of
             the budget.
-        rounds: of all arms.
+        rounds: how often every arm has its turn.
     """
     for _ in range(_MOST_ATTEMPTS):
-        rest = [arm for arm in arms if not _is_decided(launcher, arm)]
+        undecided = [arm for arm in arms if not _is_decided(launcher, arm)]
         alive = [arm for arm in ceilings if not _is_decided(launcher, arm)]
-        chosen = affordable_ceilings(launcher, switching, rest, alive, rounds)
-        turns = [*rest, *chosen]
+        chosen = affordable_ceilings(launcher, switching, undecided, alive, rounds)
+        turns = [*undecided, *chosen]
         if not turns or not _repeat(launcher, switching, turns, chosen, rounds):
             return
 
@@ -102,30 +102,30 @@ def _repeat(
     ceilings: Sequence[Arm],
     rounds: int,
 ) -> bool:
-    """One launch; whether another one without some ceiling makes sense."""
-    found = launcher.switch(
+    """Launch once; return True if another launch without some ceiling makes sense."""
+    launch = launcher.switch(
         turns,
         PHASE,
         lambda seed: switching([arm.fixes for arm in turns], rounds=rounds, seed=seed),
     )
     for number, arm in enumerate(turns):
-        states = found.arms[number] if number < len(found.arms) else []
+        states = launch.arms[number] if number < len(launch.arms) else []
         arm.refused = next((x.reason for x in states if x.state == "refused"), None)
-    broken = abandon(found, turns, ceilings, _FEWEST_PAIRS)
-    usable = {n for n, states in enumerate(found.arms, 1) if _took_effect(states)}
+    broken = abandon(launch, turns, ceilings, _FEWEST_PAIRS)
+    usable = {n for n, states in enumerate(launch.arms, 1) if _took_effect(states)}
     keys = [arm.key for arm in turns]
     launcher.switched += [
-        _without(one, {BASELINE, *(keys[n - 1] for n in usable)}) for one in rounds_of(found, keys)
+        _only(each, {BASELINE, *(keys[n - 1] for n in usable)}) for each in rounds_of(launch, keys)
     ]
     return broken
 
 
 def _is_decided(launcher: Launcher, arm: Arm) -> bool:
-    slots = [slot for one in launcher.switched for slot in one.slots]
+    slots = [slot for each in launcher.switched for slot in each.slots]
     own = [slot.timing for slot in slots if slot.arm == arm.key]
     if arm.refused or len(own) >= _FEWEST_PAIRS:
         return True
-    # One block is enough of what takes twice as long: its launches would as well.
+    # A block that takes twice as long decides alone: a launch would take twice as long as well.
     plain = [slot.timing.step_s for slot in slots if slot.arm == BASELINE]
     if not own or not plain:
         return False
@@ -134,14 +134,14 @@ def _is_decided(launcher: Launcher, arm: Arm) -> bool:
 
 
 def _took_effect(states: Sequence[AppliedFix]) -> bool:
-    return bool(states) and all(one.state == "applied" for one in states)
+    return bool(states) and all(state.state == "applied" for state in states)
 
 
-def rounds_of(found: SwitchedLaunch, keys: Sequence[str]) -> list[Round]:
-    """Its blocks as rounds that can be compared; `keys` of the arms, in their order."""
+def rounds_of(launch: SwitchedLaunch, keys: Sequence[str]) -> list[Round]:
+    """Return the blocks of a launch as rounds; `keys` of the arms, in their order."""
     rounds: dict[int, Round] = {}
-    for block in found.blocks:
-        one = rounds.setdefault(
+    for block in launch.blocks:
+        its_round = rounds.setdefault(
             block.round, Round(phase=PHASE, shape="block", flip=block.round % 2 == 1)
         )
         key = BASELINE if block.arm == 0 else keys[block.arm - 1]
@@ -152,13 +152,13 @@ def rounds_of(found: SwitchedLaunch, keys: Sequence[str]) -> list[Round]:
             ended_s=block.ended_s,
             phase=PHASE,
         )
-        one.slots.append(slot)
+        its_round.slots.append(slot)
     return list(rounds.values())
 
 
-def _without(one: Round, kept: set[str]) -> Round:
-    """Without the blocks of arms that did not take effect; ABBA where one arm was alone."""
-    slots = [slot for slot in one.slots if slot.arm in kept]
+def _only(whole: Round, kept: set[str]) -> Round:
+    """Return a round with the blocks of these arms; it is ABBA if one arm is left alone."""
+    slots = [slot for slot in whole.slots if slot.arm in kept]
     order = [slot.arm == BASELINE for slot in slots]
     abba = order in ([True, False, False, True], [False, True, True, False])
-    return Round(phase=one.phase, shape="abba" if abba else "block", flip=one.flip, slots=slots)
+    return Round(phase=whole.phase, shape="abba" if abba else "block", flip=whole.flip, slots=slots)

@@ -1,4 +1,4 @@
-"""Advice on training, tried in short launches: after all else, and apart from speed.
+"""Tries the advice on training in short launches: after the fixes, and apart from speed.
 
 docs/decisions/training.md says what is compared and when it shows something.
 """
@@ -19,7 +19,14 @@ from torchdoctor.trials.launches import Launch, Launcher, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
 from torchdoctor.trials.schedule import NO_TIME, Budget, BudgetEnded
-from torchdoctor.words import LaunchTiming, ProgressEvent, Recording, StepStatistics, TrainingTrial
+from torchdoctor.words import (
+    LaunchTiming,
+    ProgressEvent,
+    RangeTest,
+    Recording,
+    StepStatistics,
+    TrainingTrial,
+)
 from torchdoctor.words.errors import Interrupted
 from torchdoctor.words.specs import FixSpec
 
@@ -27,15 +34,15 @@ PHASE = "training"
 RANGE_LAUNCHES = 2
 STEPS = 200  # of a launch, as far as program and budget allow
 FEWEST_STEPS = 60
-MOST_LAUNCH_S = 30.0  # of steps
+MOST_LAUNCH_S = 30.0  # for the steps of a launch
 _WARMUP_SHARE = 0.25
-_STEPS_SHARE = 0.2  # of a launch's start
+_STEPS_SHARE = 0.2  # least time for steps, as a part of the launch's start
 _ORDINALS = {1: "first", 2: "second", 3: "third"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """One piece of advice to be tried; `untried`: why it is not, one sentence."""
+    """A piece of advice to be tried; `untried`: the reason why it is not, as a sentence."""
 
     fix: str
     kind: str  # "range test" | "loss"
@@ -45,16 +52,16 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResults:
-    """What was tried, in the order of `Advice`; valid at whatever moment it ended."""
+    """The trials in the order of `Advice`; valid at whatever moment they ended."""
 
     trials: list[TrainingTrial]
     interrupted: bool = False
 
 
 def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Advice]:
-    """The advice on training that was not refused; range tests first, they cost least."""
+    """Return the advice on training that applies; range tests first, they cost least."""
     scaled = "The loss is multiplied by a factor that changes (GradScaler)."
-    found = []
+    advice = []
     for ident, module in modules.items():
         if module.training is None or module.refuses(recording):
             continue
@@ -62,34 +69,37 @@ def advised(recording: Recording, modules: Mapping[str, FixSpec]) -> list[Advice
         if reason is None and recording.main.flags.grad_scaler:
             reason = scaled
         values: dict[str, Any] = {} if reason else next(iter(module.settings(recording)), {})
-        found.append(Advice(fix=ident, kind=module.training.trial, settings=values, untried=reason))
-    return sorted(found, key=lambda one: one.kind != "range test")
+        kind = module.training.trial
+        advice.append(Advice(fix=ident, kind=kind, settings=values, untried=reason))
+    return sorted(advice, key=lambda piece: piece.kind != "range test")
 
 
 def most_launches(advice: Sequence[Advice]) -> int:
-    """How many launches these take at most."""
-    tried = [one for one in advice if one.untried is None]
-    compared = sum(one.kind == "loss" for one in tried)
+    """Return how many launches these pieces of advice take at most."""
+    tried = [piece for piece in advice if piece.untried is None]
+    compared = sum(piece.kind == "loss" for piece in tried)
     tests = len(tried) - compared
     return RANGE_LAUNCHES * tests + (ENOUGH_PAIRS * (1 + compared) if compared else 0)
 
 
-def training_window(seen: StepStatistics, start_s: float, launches: int, left_s: float) -> Window:
-    """How long each of so many launches is: up to 200 steps, fewer where time or data are short.
+def training_window(
+    observed: StepStatistics, start_s: float, launches: int, left_s: float
+) -> Window:
+    """Return the steps of each launch: up to 200, fewer if time or data are short.
 
     Args:
-        seen: of the observed launch.
-        start_s: until its first step.
-        launches: that the time left is for.
-        left_s: of the budget, in seconds.
+        observed: steps of the observed launch.
+        start_s: seconds until its first step.
+        launches: how many share the time left.
+        left_s: seconds of the budget.
     """
-    step_s = max(seen.mean_s, 1e-6)
-    # Where starting takes long, more steps cost little of a launch.
+    step_s = max(observed.mean_s, 1e-6)
+    # If starting takes long, more steps cost little of a launch.
     free_s = max(left_s / max(launches, 1) - start_s, _STEPS_SHARE * start_s)
     each_s = min(free_s, MOST_LAUNCH_S)
     steps = min(STEPS, max(FEWEST_STEPS, int(each_s / step_s)))
-    if seen.program_ended:
-        steps = min(steps, seen.total_steps_seen)
+    if observed.program_ended:
+        steps = min(steps, observed.total_steps_seen)
     warmup = max(1, min(10, int(steps * _WARMUP_SHARE)))
     return Window(
         warmup_steps=warmup, measure_steps=max(steps - warmup, 1), max_window_s=2 * MOST_LAUNCH_S
@@ -130,11 +140,11 @@ def run_training_trials(
     )
     run = _Run(launcher, advice, steps, backwards_per_step, updates_per_step)
     interrupted = run.all()
-    return TrainingResults(trials=[run.result(one) for one in advice], interrupted=interrupted)
+    return TrainingResults(trials=[run.result(piece) for piece in advice], interrupted=interrupted)
 
 
 class _Run:
-    """The launches of all advice, and what they gave so far."""
+    """The launches of all advice, and their timings so far."""
 
     def __init__(
         self,
@@ -148,20 +158,20 @@ class _Run:
         self._per_step = backwards_per_step
         rates = max(2, round(steps * updates_per_step))
         self._arms = {
-            one.fix: Arm(key=one.fix, fixes=[(one.fix, _with_steps(one, rates))])
-            for one in advice
-            if one.untried is None
+            piece.fix: Arm(key=piece.fix, fixes=[(piece.fix, _with_steps(piece, rates))])
+            for piece in advice
+            if piece.untried is None
         }
-        self._advice = {one.fix: one for one in advice}
+        self._advice = {piece.fix: piece for piece in advice}
         self._timings: dict[str, list[LaunchTiming]] = {fix: [] for fix in self._arms}
         self._pairs: dict[str, list[tuple[LaunchTiming, LaunchTiming]]] = {
             fix: [] for fix in self._arms
         }
-        self._cut_short: dict[str, int] = {}  # by the budget's end: number of the launch
+        self._cut_short: dict[str, int] = {}  # number of the launch that the budget's end stopped
         self._ended = NO_TIME
 
     def all(self) -> bool:
-        """Range tests, then rounds of losses; whether Ctrl-C ended it."""
+        """Run the range tests, then rounds of losses; return True if Ctrl-C ended them."""
         try:
             for fix, arm in self._arms.items():
                 if self._advice[fix].kind == "range test":
@@ -180,7 +190,7 @@ class _Run:
         return False
 
     def _affordable(self, compared: int) -> int:
-        """How many fixes get all their pairs; one is begun in any case."""
+        """Return how many fixes get all their pairs; the first is begun in any case."""
         launches = self._launcher.budget.left() / ENOUGH_PAIRS
         launches /= max(self._launcher.expected_s(self._launcher.baseline), 1e-3)
         return compared if math.isinf(launches) else min(compared, max(int(launches) - 1, 1))
@@ -193,7 +203,7 @@ class _Run:
         for offset in range(RANGE_LAUNCHES):
             timing = self._launcher.run(arm, PHASE, offset).timing
             arm.refused = refusal(arm.ids, timing)
-            # A program that gives up at the NaN that the test leads to has shown where it is.
+            # The test leads to a NaN: a program that fails there has shown its rate.
             tested = RateLosses.of(timing, arm.fixes[0][1])
             shows = tested is not None and not isinstance(range_test(tested), str)
             arm.failed = None if shows else failure(timing, arm.usable_before)
@@ -203,27 +213,27 @@ class _Run:
             self._timings[fix].append(timing)
 
     def _round(self, compared: Sequence[str], offset: int) -> None:
-        """The untouched program and each fix once, with one seed, in random order."""
+        """Launch the untouched program and each fix once, with one seed, in random order."""
         launcher = self._launcher
         alive = [self._arms[fix] for fix in compared if self._arms[fix].alive]
         if not alive:
             return
         order = launcher.order.sample([launcher.baseline, *alive], len(alive) + 1)
-        found: dict[str, LaunchTiming] = {}
+        timings: dict[str, LaunchTiming] = {}
         try:
             for arm in order:
-                found[arm.key] = timing = launcher.run(arm, PHASE, offset).timing
+                timings[arm.key] = timing = launcher.run(arm, PHASE, offset).timing
                 if arm is not launcher.baseline:
                     self._judge(arm, timing)
                 elif not usable(timing):
                     why = timing.reason or timing.ended
                     raise Stopped(f"The untouched program could not be measured ({why})")
         finally:
-            without = found.get(launcher.baseline.key)
+            without = timings.get(launcher.baseline.key)
             for arm in alive:
-                both = without is not None and usable(without) and arm.key in found
+                both = without is not None and usable(without) and arm.key in timings
                 if without is not None and both and arm.alive:
-                    self._pairs[arm.key].append((without, found[arm.key]))
+                    self._pairs[arm.key].append((without, timings[arm.key]))
 
     def _judge(self, arm: Arm, timing: LaunchTiming) -> None:
         arm.refused = refusal(arm.ids, timing)
@@ -234,12 +244,12 @@ class _Run:
             self._note_cut(arm, timing)
 
     def _note_cut(self, arm: Arm, timing: LaunchTiming) -> None:
-        """A launch that the end of the budget stopped says nothing against the fix."""
+        """Note that the budget's end stopped a launch, which says nothing against the fix."""
         if timing.ended == "timed-out" and self._launcher.budget.left() <= 0:
             self._cut_short[arm.key] = len(self._timings[arm.key]) + 1
 
     def result(self, advice: Advice) -> TrainingTrial:
-        """What became of one."""
+        """Return the trial of a piece of advice as the report shows it."""
         blank = TrainingTrial(fix=advice.fix, kind=advice.kind, verdict="not-tried", sentence="")
         if advice.untried is not None:
             return replace(blank, sentence=advice.untried)
@@ -252,8 +262,8 @@ class _Run:
             cost_s=arm.cost_s,
             details=_details(advice.fix, timings),
         )
-        gave = self._pairs[advice.fix] if advice.kind == "loss" else timings
-        if not gave or not arm.alive:
+        measured = self._pairs[advice.fix] if advice.kind == "loss" else timings
+        if not measured or not arm.alive:
             return self._without(blank, arm)
         if advice.kind == "range test":
             return self._tested(blank, timings)
@@ -277,21 +287,21 @@ class _Run:
 
     def _tested(self, blank: TrainingTrial, timings: Sequence[LaunchTiming]) -> TrainingTrial:
         nothing = replace(blank, verdict="shows-nothing")
-        found = None
+        agreed_test: RangeTest | None = None
         for timing in timings:
-            seen = RateLosses.of(timing, blank.settings)
-            one = range_test(seen) if seen is not None else "no optimizer stepped"
-            if isinstance(one, str):
-                return replace(nothing, sentence=_whole(f"The range test shows nothing: {one}"))
-            both = one if found is None else agreed(found, one)
+            losses = RateLosses.of(timing, blank.settings)
+            test = range_test(losses) if losses is not None else "no optimizer stepped"
+            both = test
+            if agreed_test is not None and not isinstance(test, str):
+                both = agreed(agreed_test, test)
             if isinstance(both, str):
-                said = _whole(f"The range test shows nothing: {both}")
-                return replace(nothing, sentence=said, range_test=found)
-            found = both
-        assert found is not None
-        sentence = words(found)
-        verdict = "found" if found.max_rate is not None else "shows-nothing"
-        return replace(blank, verdict=verdict, sentence=sentence, range_test=found)
+                sentence = _whole(f"The range test shows nothing: {both}")
+                before = None if isinstance(test, str) else agreed_test
+                return replace(nothing, sentence=sentence, range_test=before)
+            agreed_test = both
+        assert agreed_test is not None
+        verdict = "found" if agreed_test.max_rate is not None else "shows-nothing"
+        return replace(blank, verdict=verdict, sentence=words(agreed_test), range_test=agreed_test)
 
 
 def _with_steps(advice: Advice, rates: int) -> dict[str, Any]:
@@ -301,7 +311,7 @@ def _with_steps(advice: Advice, rates: int) -> dict[str, Any]:
 
 
 def _details(fix: str, timings: Sequence[LaunchTiming]) -> dict[str, Any]:
-    """What it noted last, without its columns."""
+    """Return the details that a fix noted last, without its columns."""
     noted = [x.details for timing in timings for x in timing.fixes if x.fix == fix]
     last = noted[-1] if noted else {}
     return {
