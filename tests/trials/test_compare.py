@@ -57,33 +57,12 @@ def test_interval_and_p_are_those_of_the_paired_t_test():
 
 def test_one_pair_has_no_interval():
     assert compare.interval([0.3]) is None
-    assert compare.verdict([0.3]) == "unclear"
     assert compare.p_value([0.3]) == 1.0
 
 
 def test_wild_pairs_give_a_finite_interval():
     found = compare.interval([5.0, -5.0])
     assert math.isfinite(found.low) and math.isfinite(found.high)
-
-
-@pytest.mark.parametrize(
-    ("differences", "expected"),
-    [
-        ([0.10, 0.11, 0.09, 0.10], "faster"),
-        ([-0.10, -0.11, -0.09, -0.10], "slower"),
-        ([0.004, -0.003, 0.002, -0.004], "same"),
-        ([0.2, -0.2, 0.1, -0.05], "unclear"),
-        ([0.0, 0.0, 0.0], "same"),
-    ],
-)
-def test_verdicts(differences, expected):
-    assert compare.verdict(differences) == expected
-
-
-def test_a_wider_delta_makes_the_same_of_an_unclear_pair_of_numbers():
-    differences = [0.03, -0.03, 0.03, -0.03, 0.02, -0.02]
-    assert compare.verdict(differences, 0.02) == "unclear"
-    assert compare.verdict(differences, 0.05) == "same"
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,3 @@ def test_a_set_takes_no_less_than_its_slowest_member() -> None:
     compiled = arm("compile", 46.0, 8.0, setup_s=60.0)
     assert costs.once_together_s([compiled, precise]) == pytest.approx(40.0), "it compiles anew"
     assert costs.once_together_s([compiled, arm("same", 6.0)]) == pytest.approx(2.0)
-
-
-def test_pairs_of_what_compiles_cost_the_compilation_once() -> None:
-    costs = LaunchCosts(arm("baseline", 6.0), None)
-    assert costs.pairs_s(arm("plain"), 4) == pytest.approx(4 * 12.0)
-    compiles = arm("compile", setup_s=60.0)
-    assert costs.pairs_s(compiles, 4) == pytest.approx(4 * 12.0 + 60.0 + 3 * 0.15 * 60.0)

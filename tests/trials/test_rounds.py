@@ -85,13 +85,3 @@ def test_the_simulation_can_tell_a_bad_design():
     made, _ = simulation.designs(6)["sequential"]
     coverage, _ = simulation.coverage(made, "noisy", runs=150)
     assert coverage < 0.75
-
-
-def test_a_baseline_that_was_hit_by_somebody_elses_load_ranks_nobody_first():
-    """The best stands far from the slow baseline, and is still the best."""
-    one = round_of("block", (BASELINE, 3.5), ("poor", 0.95), ("best", 0.8), (BASELINE, 1.0))
-    poor, best = (differences([one], arm, seconds)[0] for arm in ("poor", "best"))
-    assert poor > best  # interpolated: wrong
-    poor, best = (differences([one], arm, seconds, ranking=True)[0] for arm in ("poor", "best"))
-    assert best == pytest.approx(math.log(1 / 0.8))
-    assert poor < 0.1

@@ -266,7 +266,7 @@ class Beliefs:
                 continue
             total = total + np.minimum(gain, 0.0)
             part = 1.0 - np.exp(-np.maximum(gain, 0.0))
-            phase = max(sorted(phases), key=lambda one: self.step.shares.get(one, 0.0))
+            phase = max(sorted(phases), key=lambda each: self.step.shares.get(each, 0.0))
             if phase not in removed:
                 removed[phase] = part
             elif phase in self.step.competing:
@@ -317,14 +317,14 @@ class Beliefs:
             self.gain_of[name][order][min(int(np.searchsorted(total, 0.025)), SAMPLES - 1)]
         )
 
-    def compete(self, one: str, other: str) -> bool:
+    def compete(self, name: str, rival: str) -> bool:
         """Return whether the better of two arms does what the other does."""
-        both = self.arms[one].phases & self.arms[other].phases & self.step.competing
-        return self.exclude(one, other) or bool(both)
+        both = self.arms[name].phases & self.arms[rival].phases & self.step.competing
+        return self.exclude(name, rival) or bool(both)
 
-    def exclude(self, one: str, other: str) -> bool:
+    def exclude(self, name: str, rival: str) -> bool:
         """Return whether two arms share a fix, so that no set can hold both."""
-        return bool(self.arms[one].fixes & self.arms[other].fixes)
+        return bool(self.arms[name].fixes & self.arms[rival].fixes)
 
     def claim(self, members: Members) -> LogInterval | None:
         """Return the interval of a set by pairs of its own; None: it had none."""

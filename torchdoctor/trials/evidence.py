@@ -1,4 +1,4 @@
-"""What the log of launches says of one arm: paired differences, and whether training changed."""
+"""Reads an arm's paired differences, and whether training changed, from the log of launches."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
 from torchdoctor.trials.rounds import BASELINE, Round, a_a_differences, differences
 from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 
-_SIZE_ERROR = 0.1  # of one launch between two untouched ones, which followed each other
-_ONE_BLOCK = 0.1  # spread of blocks where each arm had one alone
+_SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other
+_ONE_BLOCK = 0.1  # spread of blocks if each arm had a single block
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One arm's paired differences, and what became of training."""
+    """The paired differences of an arm, and the verdict on its training."""
 
     arm: Arm
     differences: list[float]
-    other: list[float]  # by the figure that does not decide
-    phase: str  # "switch", "screen" (sizes), "confirm", "patch" or "" where nothing was paired
+    other: list[float]  # by the mean if the median decides, and the reverse
+    phase: str  # "switch", "screen" (sizes), "confirm", "patch" or "" if nothing was paired
     numerics: Numerics
-    by: str
 
     @property
     def gain(self) -> float:
-        """Return the mean log speed-up; minus infinity where nothing was paired."""
+        """Return the mean log speed-up; minus infinity if nothing was paired."""
         return fmean(self.differences) if self.differences else -math.inf
 
 
 class Evidence:
-    """Reads the launcher's log; nothing is kept that the log does not say.
+    """Reads the launcher's log, and keeps nothing that the log does not hold.
 
     Args:
-        launcher: what ran.
-        steps: of the observed launch.
+        launcher: holds the log.
+        steps: steps of the observed launch.
         low_precision: the untouched program computes in bfloat16, float16 or TF32.
     """
 
@@ -54,39 +53,39 @@ class Evidence:
 
     @property
     def baselines(self) -> list[LaunchTiming]:
-        """Launches of the untouched program that can be used."""
+        """Return the launches of the untouched program that can be used."""
         return self._launcher.baseline.timings
 
     @property
     def per_step(self) -> bool:
-        """Whether batches have no size, so that time per step has to do."""
+        """Return True if batches have no size, so that time per step has to do."""
         return any(not timing.samples for timing in self.baselines)
 
     def decided_by(self) -> str:
-        """ "mean" or "median", from the baseline, once for all."""
+        """Return "mean" or "median": the figure that decides for all arms, by the baseline."""
         return compare.decided_by(self.baselines, self._steps)
 
     def estimator(self, by: str, arm: Arm | None = None) -> Estimator:
-        """Return what makes one time of blocks, the same way for both sides of a pair."""
+        """Return the estimator of a time by its blocks, which both sides of a pair share."""
         per_step = self.per_step or (arm is not None and not _has_samples(arm))
-        # Where means decide all blocks count: the long steps may lie in a few of them.
+        # If means decide, all blocks count: the long steps may lie in a few of them.
         return Estimator(by=by, trimmed=TRIMMED if by == "median" else 0.0, per_step=per_step)
 
     def noise(self, by: str | None = None) -> list[float]:
-        """Differences of the A/A candidate over all rounds of launches; of blocks where none."""
+        """Return the differences of the A/A candidate by launches, or else by blocks."""
         by, launched = by or self.decided_by(), self._launcher.rounds
         # Pairs side by side see far less noise than launches one after the other.
-        beside = [one for one in launched if one.shape == "turns"]
+        beside = [each for each in launched if each.shape == "turns"]
         for rounds in (beside, launched, self._launcher.switched):
-            found = a_a_differences(rounds, self.estimator(by))
-            if len(found) > 1:
-                return found
-        return found
+            noise = a_a_differences(rounds, self.estimator(by))
+            if len(noise) > 1:
+                return noise
+        return noise
 
     def numerics(self, arm: Arm) -> Numerics:
-        """Did training change in this arm?"""
+        """Return the verdict on whether training changed in this arm."""
         baselines, seeds = self.baselines, self._launcher.seeds
-        # The log only grows: its lengths say whether anything was launched since.
+        # The log only grows, so equal lengths mean that nothing was launched since.
         state = (arm.key, len(arm.timings), len(baselines), len(seeds))
         if state not in self._known:
             self._known[state] = self._compare_training(arm)
@@ -105,7 +104,7 @@ class Evidence:
         return compare_training(arm.timings, untouched, facts.keeps_results, facts.how)
 
     def paired(self, arm: Arm, phase: str) -> list[float]:
-        """Deciding differences of one phase."""
+        """Return the deciding differences of a phase."""
         return self._differences(arm, phase, self._by(arm))
 
     def _differences(self, arm: Arm, phase: str, by: str) -> list[float]:
@@ -114,25 +113,24 @@ class Evidence:
         return differences(self._rounds(phase), arm.key, self.estimator(by, arm))
 
     def paired_by_the_other_figure(self, arm: Arm, phase: str) -> list[float]:
-        """The same by the median where the mean decides, or the other way."""
+        """Return the differences by the median if the mean decides, and the reverse."""
         return self._differences(arm, phase, _other(self._by(arm)))
 
     def ceiling(self, arm: Arm) -> Interval | None:
-        """What an arm that takes a branch's cost away gave within one launch."""
+        """Return the speed-up within one launch of an arm that takes a cost away."""
         return None if arm.refused else compare.interval(self.paired(arm, "switch"))
 
     def measured_how(self) -> str | None:
-        """ "side by side" or "in turns": how launches were compared; None: none were."""
-        shapes = {one.shape for one in self._launcher.rounds if one.slots}
+        """Return how launches were compared: "side by side" or "in turns"; None: none were."""
+        shapes = {each.shape for each in self._launcher.rounds if each.slots}
         return None if not shapes else "side by side" if "turns" in shapes else "in turns"
 
     def can_judge(self, arm: Arm) -> bool:
-        """False for a fix that may change the batch where batches have no known size."""
+        """Return False if a fix may change the batch and batches have no known size."""
         return arm.facts.risk < 3 or not (self.per_step or not _has_samples(arm))
 
     def measured(self, arm: Arm) -> Measured:
         """Return the differences that the report shows: fresh ones where there are any."""
-        by = self._by(arm)
         for phase in ("patch", "confirm", "screen", "switch"):
             paired = self.paired(arm, phase)
             if paired:
@@ -143,7 +141,6 @@ class Evidence:
             other=self.paired_by_the_other_figure(arm, phase) if paired else [],
             phase=phase if paired else "",
             numerics=self.numerics(arm),
-            by=by,
         )
 
     def block_gains(self, arms: Sequence[Arm]) -> dict[str, BlockGain]:
@@ -163,22 +160,22 @@ class Evidence:
         # median step is a fiction, on both sides of the comparison.
         if arm.timings:
             return "mean" if compare.has_two_modes(arm.timings) else self.decided_by()
-        # In blocks the untouched steps too: one that is ahead of its GPU waits in the last of them.
+        # Blocks make untouched steps uneven too: a program ahead of its GPU waits in the last step.
         sides = [self._in_blocks(key) for key in (arm.key, BASELINE)]
         two_modes = any(compare.has_two_modes(timings) for timings in sides)
         return "mean" if two_modes else self.decided_by()
 
     def _in_blocks(self, key: str) -> list[LaunchTiming]:
-        slots = [slot for one in self._launcher.switched for slot in one.slots]
+        slots = [slot for each in self._launcher.switched for slot in each.slots]
         return [slot.timing for slot in slots if slot.arm == key]
 
     def _rounds(self, phase: str) -> list[Round]:
         log = [*self._launcher.rounds, *self._launcher.switched]
-        return [one for one in log if one.phase == phase]
+        return [each for each in log if each.phase == phase]
 
 
 def _spread(groups: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation of one block, which a far one does not widen."""
+    """Return the standard deviation of a block, which an outlier does not widen."""
     rest = [abs(log - median(group)) for group in groups for log in group if len(group) > 1]
     if not rest:
         return _ONE_BLOCK

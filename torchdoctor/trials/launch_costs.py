@@ -1,4 +1,4 @@
-"""What the next launch of an arm costs, by the launches before; what is paid only once."""
+"""Expects the seconds of an arm's next launch by its earlier launches, and its one-time cost."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from statistics import median
 
 from torchdoctor.trials.arms import Arm
 
-# Of a one-time cost, paid again with a warm cache, until measured (compiling on a CPU: 0.06).
+# Part of a one-time cost that a warm cache leaves, until measured (compiling on a CPU: 0.06).
 _CACHED = 0.15
-_MANY = 4  # launches
+_MANY = 4  # launches of which the slowest is taken for disturbed
 
 
 def _at_most(seconds: Sequence[float]) -> float:
-    """Return what one more takes at most; of many, the slowest met somebody else's load."""
+    """Return what another launch takes at most; of many, the slowest met another load."""
     longest = sorted(seconds)
     return longest[-2] if len(longest) >= _MANY else longest[-1]
 
 
 class LaunchCosts:
-    """Seconds of launches.
+    """The seconds that launches of arms are expected to take.
 
     Args:
         baseline: the untouched program.
-        first_s: of a launch of it, before it was launched here; None: unknown.
+        first_s: seconds of its first launch; None: not known.
     """
 
     def __init__(self, baseline: Arm, first_s: float | None) -> None:
@@ -42,24 +42,14 @@ class LaunchCosts:
         return max(own[1:], default=self._plain_s() + _CACHED * self.once_s(arm))
 
     def once_s(self, arm: Arm) -> float:
-        """Return seconds that its first launch takes beyond the untouched program's: compiling."""
+        """Return the seconds of compiling: an arm's first launch beyond the untouched program's."""
         if not arm.facts.setup_s or not arm.slots:
             return arm.facts.setup_s
         first = arm.slots[0]
         return max(0.0, first.ended_s - first.began_s - self._plain_s())
 
-    def again_s(self, arm: Arm) -> float:
-        """Return seconds of a launch after the next one: what is compiled then is compiled."""
-        saved_s = 0.0 if arm.slots else (1.0 - _CACHED) * arm.facts.setup_s
-        return self.expected_s(arm) - saved_s
-
-    def pairs_s(self, arm: Arm, pairs: int) -> float:
-        """Return seconds of the next pairs of the untouched program and one arm."""
-        first_s = self.expected_s(arm) - self.again_s(arm)
-        return first_s + pairs * (self.expected_s(self._baseline) + self.again_s(arm))
-
     def once_together_s(self, members: Sequence[Arm]) -> float:
-        """One-time seconds of a set: other operators than each member alone has compile anew."""
+        """Return the one-time seconds of a set: members that change operators compile anew."""
         dearest = max(members, key=self.once_s)
         rest = [arm.facts for arm in members if arm is not dearest]
         longer_s = max(map(self.expected_s, members)) - self.expected_s(self._baseline)

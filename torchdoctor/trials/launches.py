@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Protocol
 
 from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
@@ -47,7 +48,7 @@ class BothAtOnce(Protocol):
 
 
 class SideBySide:
-    """That pairs are two launches at once, and what starts them."""
+    """Starts both launches of a pair at once."""
 
     def __init__(self, start: BothAtOnce) -> None:
         self.start = start
@@ -59,7 +60,7 @@ class SideBySide:
 
 
 class _Starts:
-    """What the engine starts launches by."""
+    """Starts the launches of the engine."""
 
     blocks = None
 
@@ -103,12 +104,11 @@ class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
 
 @dataclass(kw_only=True)
 class Plan:
-    """How much of a phase is done: at most `most` pairs, rounds or launches of `arms`."""
+    """How much of a phase is done: at most `most` launches of `arms`."""
 
     phase: str
-    unit: str  # "pair" | "round" | "launch"
     most: int
-    arms: Sequence[Arm]  # that one pair or round consists of, or that the launches are of
+    arms: Sequence[Arm]
     done: int = 0
 
 
@@ -182,7 +182,8 @@ class Launcher:
         finally:
             arm.cost_s += self.budget.now() - began
         self.done = self.engine.launches + self.switches
-        self.did("launch", phase)
+        if self.plan is not None and self.plan.phase == phase:
+            self.plan.done += 1
         slot = Slot(
             arm=arm.key, timing=timing, began_s=began, ended_s=self.budget.now(), phase=phase
         )
@@ -227,56 +228,10 @@ class Launcher:
         self.tell(phase, name)
         return switched
 
-    def block(self, arms: Sequence[Arm], phase: str) -> None:
-        """Baseline, the arms alive in random order, baseline.
-
-        Raises:
-            BudgetEnded: a whole round did not fit; what did is kept.
-        """
-        alive = [arm for arm in arms if arm.alive]
-        cheapest = min(alive, key=self.expected_s, default=None)
-        if cheapest is None:
-            return
-        if not self.affords(self.baseline, cheapest, self.baseline):
-            raise BudgetEnded
-        each = self.begin(phase, "block")
-        each.slots.append(self.run(self.baseline, phase))
-        skipped = False
-        for arm in self.order.sample(alive, len(alive)):
-            # The closing baseline comes first: without it the round says less of everybody.
-            if self.affords(arm, self.baseline):
-                each.slots.append(self.run(arm, phase))
-            else:
-                skipped = True
-        each.slots.append(self.run(self.baseline, phase))
-        self.did("round", phase)
-        if skipped:
-            raise BudgetEnded
-
     @property
     def pairs_up(self) -> bool:
         """Return True if a pair is two launches side by side."""
         return self.engine.side_by_side
-
-    def round(self, arms: Sequence[Arm], phase: str) -> None:
-        """Measure each of these once beside the untouched program, in random order.
-
-        Raises:
-            BudgetEnded: not all of it fits; what did is kept.
-        """
-        if not self.pairs_up:
-            self.block(arms, phase)
-            return
-        skipped = False
-        for arm in self.order.sample(list(arms), len(arms)):
-            if not arm.alive:
-                continue
-            if self.affords(self.baseline, arm):
-                self.abba(arm, phase, 1)
-            else:
-                skipped = True
-        if skipped:
-            raise BudgetEnded
 
     def abba(self, arm: Arm, phase: str, pairs: int, against: Arm | None = None) -> None:
         """Measure pairs of the baseline (or `against`) and one arm; it ends when the arm fails.
@@ -352,14 +307,6 @@ class Launcher:
                 replace(slot, timing=as_launch(block))
                 for slot, block in zip(slots, blocks, strict=True)
             ]
-        self.did("pair", phase)
-        self.did("launch", phase)
-        self.did("launch", phase)
-
-    def did(self, unit: str, phase: str) -> None:
-        """Count one more of what is planned."""
-        if self.plan is not None and (self.plan.unit, self.plan.phase) == (unit, phase):
-            self.plan.done += 1
 
     def begin(self, phase: str, shape: str, against: str = BASELINE) -> Round:
         """Begin a new round in the log."""
@@ -385,14 +332,13 @@ class Launcher:
             return
         plan = self.plan if self.plan is not None and self.plan.phase == phase else None
         if plan is not None and plan.done >= plan.most:
-            plan = None  # what follows was not planned
+            plan = None  # further launches were not planned
         event = ProgressEvent(
             phase=phase,
             message=message,
             launches_done=self.done,
             number=plan.done + 1 if plan else None,
             most=plan.most if plan else None,
-            unit=plan.unit if plan else "launch",
             left_s=self._left_s(plan) if plan else None,
             elapsed_s=self.budget.elapsed(),
             budget_s=self.budget.seconds,
@@ -404,7 +350,5 @@ class Launcher:
         """Return seconds of the rest of a plan; None before anything was launched."""
         if not self.baseline.slots:
             return None
-        each_s = sum(self.expected_s(arm) for arm in plan.arms)
-        if plan.unit == "launch":
-            each_s /= len(plan.arms)
+        each_s = fmean(self.expected_s(arm) for arm in plan.arms)
         return max(min((plan.most - plan.done) * each_s, self.budget.left()), 0.0)

@@ -1,4 +1,4 @@
-"""Launches that ran become rows of the report: speed-up, verdict, training, memory, cost."""
+"""Turns launches into rows of the report: speed-up, verdict, training, memory, cost."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from torchdoctor.words import (
 from torchdoctor.words.figures import counted
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
-_NARROW = 0.1  # log: an interval that reaches further does not show that there is no difference
+_NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
 _SAME = 0.9  # probability that a difference is smaller than what counts as none
-_BOUND_KNOWN_TO = 0.05  # logarithm: phases are of another launch than the trials'
-_REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute that much slower after it
+_BOUND_KNOWN_TO = 0.05  # log: phases were timed in another launch than the trials
+_REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute so much slower after it
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialResults:
-    """All that the trials found; valid at whatever moment they ended.
+    """The results of all trials; valid at whatever moment they ended.
 
     Attributes:
-        trials: one for each candidate, in the order given, then one for each set measured.
+        trials: a row for each candidate, in the order given, then for each set measured.
         noise_floor: the A/A candidate's interval; None below two rounds.
         recommendation: its fixes without edits.
         launches_s: deciding time of each baseline launch, per sample (per step if `per_step`).
         measured: "side by side" or "in turns", None where no pairs were launched.
         decided_by: "mean" or "median" of the steps.
         launches: how many were started and ended.
-        ceilings: what taking costs away gave at most; no candidates.
+        ceilings: speed-ups without single costs; no candidates.
     """
 
     trials: list[Trial]
@@ -64,16 +64,16 @@ class TrialResults:
     ceilings: list[TriedCeiling] = field(default_factory=list)
 
 
-def training_is_the_same(one: Measured, allow_training_changes: bool) -> bool:
-    """Whether what it does to training allows to recommend it."""
-    numerics, risk = one.numerics, one.arm.facts.risk
+def training_is_the_same(measured: Measured, allow_training_changes: bool) -> bool:
+    """Return True if training stays the same enough to recommend an arm."""
+    numerics, risk = measured.numerics, measured.arm.facts.risk
     if numerics.harmful:
         return False
     if risk == 3:
         return allow_training_changes
     if numerics.classification == "not-comparable":
-        # Nothing speaks against it, and its own promise is a strong one.
-        return risk < 2 and not numerics.needs_seeds and not one.arm.facts.doubted
+        # Nothing speaks against the fix, and its own promise is strong.
+        return risk < 2 and not numerics.needs_seeds and not measured.arm.facts.doubted
     return numerics.classification in SAME_TRAINING
 
 
@@ -83,7 +83,7 @@ class Judgement:
     Args:
         evidence: the log.
         arms: candidates and sets, each with the names of its members.
-        policy: what is believed and may be claimed.
+        policy: its beliefs and claims.
         allow_training_changes: fixes of risk 3 may be recommended.
     """
 
@@ -123,13 +123,13 @@ class Judgement:
         if interval.high < 1:
             return "slower"
         if interval.low > 1:
-            # One of many looks is far off by chance: the prior has to agree.
+            # Of many intervals some are far off by chance, so the prior has to agree.
             likely = all(self.policy.beliefs.p_helps(name) > SINGLE_GAINS for name in members)
             return "faster" if likely or len(members) > 1 else "unclear"
         delta = math.log1p(compare.delta(self.noise_floor))
         most = max(-math.log(interval.low), math.log(interval.high))
-        [name, *others] = members
-        alone = not others and self.policy.beliefs.p_within(name, delta) >= _SAME
+        [name, *further] = members
+        alone = not further and self.policy.beliefs.p_within(name, delta) >= _SAME
         return "same" if most <= delta or (alone and most <= _NARROW) else "unclear"
 
     def recommended(self) -> Measured | None:
@@ -311,15 +311,15 @@ def results(
 
 
 def _details(arm: Arm) -> dict[str, Any]:
-    """Of a fix alone, in its first launch: those after it find what it compiled in the cache."""
+    """Return the details of a single fix by its first launch: later ones find a warm cache."""
     noted = [applied for timing in arm.timings[:1] for applied in timing.fixes]
     return dict(noted[0].details) if len(arm.fixes) == 1 and len(noted) == 1 else {}
 
 
 def _setup(timings: Sequence[LaunchTiming], untouched: Sequence[LaunchTiming]) -> float | None:
-    """One-time cost beyond the untouched program's, in seconds: of the first launch.
+    """Return the one-time seconds beyond the untouched program's, by the first launch.
 
-    Those after it find what it compiled in the cache.
+    Later launches find the compiled code in the cache.
     """
     ours = next((t.setup_s for t in timings), None)
     theirs = _median(t.setup_s for t in untouched)
@@ -329,7 +329,7 @@ def _setup(timings: Sequence[LaunchTiming], untouched: Sequence[LaunchTiming]) -
 def _break_even(
     measured: Measured, setup_s: float | None, untouched: Sequence[LaunchTiming]
 ) -> int | None:
-    """Steps of the untouched program's size after which the one-time cost is won back."""
+    """Return the steps, of the untouched program's size, that win the one-time cost back."""
     step_s = _median(seconds_per_sample(t, "mean", per_step=True) for t in untouched)
     if setup_s is None or step_s is None or measured.gain <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Candidates -> what the search policy knows of them before anything was measured."""
+"""Tells the search policy of candidates before anything was measured."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def with_further_settings(arms: Sequence[Arm]) -> list[Arm]:
 def facts_together(facts: Iterable[FixFacts]) -> FixFacts:
     """Return the facts of fixes that are switched on together: the riskiest's promise."""
     known = list(facts)
-    riskiest = max(known, key=lambda one: one.risk)
+    riskiest = max(known, key=lambda each: each.risk)
     return replace(
         riskiest,
-        setup_s=sum(one.setup_s for one in known),
-        includes=frozenset().union(*(one.includes for one in known)),
+        setup_s=sum(each.setup_s for each in known),
+        includes=frozenset().union(*(each.includes for each in known)),
         phases=known[0].phases,
-        switches=all(one.switches for one in known),
-        how=Preparation.together(one.how for one in known),
-        doubted=any(one.doubted for one in known),
+        switches=all(each.switches for each in known),
+        how=Preparation.together(each.how for each in known),
+        doubted=any(each.doubted for each in known),
         p_helps=known[0].p_helps,
     )
 

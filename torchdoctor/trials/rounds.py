@@ -1,4 +1,4 @@
-"""Rounds of launches, and how a candidate is paired with the baselines of its round. Pure.
+"""Pairs each candidate with the baselines of its round of launches. Pure.
 
 Three shapes, chosen by simulation (docs/decisions/side-by-side.md):
 
@@ -23,12 +23,10 @@ from torchdoctor.words import Block, LaunchTiming
 # Variance of candidate minus interpolated baseline (1.5) over baseline minus baseline (2).
 _A_A_SCALE = math.sqrt(1.5 / 2.0)
 
-__all__ = ["BASELINE", "Round", "Slot", "a_a_differences", "differences"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:
-    """One launch in its place. Times are of the budget's clock, in seconds."""
+    """A launch in its place. Times are of the budget's clock, in seconds."""
 
     arm: str  # BASELINE, or the key of a candidate
     timing: LaunchTiming
@@ -55,8 +53,8 @@ class Round:
 
     phase: str  # "screen" | "confirm" | "stack" | "add" | "drop" | "patch"
     shape: str  # "block" | "abba" | "turns": slots are blocks, neighbours side by side
-    against: str = BASELINE  # but in "block": key of the other side, which may be a set of fixes
-    flip: bool = False  # random: which way round the A/A candidate is taken
+    against: str = BASELINE  # key of the other side, which may be a set of fixes; not in "block"
+    flip: bool = False  # random sign of the A/A candidate
     slots: list[Slot] = field(default_factory=list)
 
     def has(self, arm: str) -> bool:
@@ -64,22 +62,13 @@ class Round:
         return any(slot.arm == arm for slot in self.slots)
 
 
-def differences(
-    rounds: Sequence[Round],
-    arm: str,
-    how: Estimator,
-    *,
-    ranking: bool = False,
-) -> list[float]:
+def differences(rounds: Sequence[Round], arm: str, how: Estimator) -> list[float]:
     """Return log baseline (or `Round.against`) minus log candidate for every pair of `arm`.
 
     Args:
         rounds: complete or cut short; a pair that lacks a side is left out.
         arm: key of the candidate.
-        how: makes one time of a launch, or of the blocks of a pair.
-        ranking: compare all candidates of a block with the faster of its baselines. A load from
-            outside only ever slows a launch down: where it hit one baseline, interpolating would
-            rank whoever ran beside that one first. Not for intervals: it is biased.
+        how: estimates the time of a launch, or of the blocks of a pair.
     """
     logs: list[float] = []
     for each in rounds:
@@ -88,12 +77,12 @@ def differences(
         elif each.shape == "turns":
             logs += _turns(each, arm, how)
         else:
-            logs += _in_block(each, arm, how, ranking)
+            logs += _in_block(each, arm, how)
     return logs
 
 
 def a_a_differences(rounds: Sequence[Round], how: Estimator) -> list[float]:
-    """Return the same for the A/A candidate: baseline against baseline, of each whole round."""
+    """Return the differences of the A/A candidate: baseline against baseline in whole rounds."""
     noise: list[float] = []
     for each in rounds:
         if each.shape == "turns":
@@ -115,7 +104,7 @@ def _log(slot: Slot, how: Estimator) -> float | None:
     return log_s(slot.timing, how)
 
 
-def _in_block(in_round: Round, arm: str, how: Estimator, ranking: bool) -> list[float]:
+def _in_block(in_round: Round, arm: str, how: Estimator) -> list[float]:
     baselines = [
         (slot.middle_s, log)
         for slot in in_round.slots
@@ -124,12 +113,8 @@ def _in_block(in_round: Round, arm: str, how: Estimator, ranking: bool) -> list[
     logs: list[float] = []
     for slot in in_round.slots:
         log = _log(slot, how) if slot.arm == arm else None
-        if log is None or not baselines:
-            continue
-        if ranking:
-            logs.append(min(baselines[0][1], baselines[-1][1]) - log)
-            continue
-        logs.append(interpolated(baselines, slot.middle_s) - log)
+        if log is not None and baselines:
+            logs.append(interpolated(baselines, slot.middle_s) - log)
     return logs
 
 

@@ -1,4 +1,4 @@
-"""Did the candidate train on the same samples? Pure; from the fingerprints of the first batches.
+"""Compares a candidate's samples by the fingerprints of the first batches. Pure.
 
 A fingerprint is "x:y", hashes of a sample's input and label; "-" where there is no label.
 """
@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _CHANCE = 1e-6  # labels that agree with a smaller chance than this agree for a reason
-_FEWEST = 8  # samples; with fewer nothing is said
+_FEWEST = 8  # samples; fewer decide nothing
 
-
-# Of inputs that differ under the same labels, where workers prepare them.
+# Reasons for inputs that differ under the same labels if workers prepare them.
 _AUGMENTED = "random augmentation in workers is seeded differently"
 _UNKNOWN = "random augmentation, or state that the dataset keeps, differs in workers"
 _STATEFUL = (
@@ -26,7 +25,7 @@ _STATEFUL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """How a candidate comes by its samples.
+    """How a candidate prepares its samples.
 
     Attributes:
         draws_random: preparing samples draws random numbers in the untouched program; None: not
@@ -54,7 +53,7 @@ class Preparation:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleComparison:
-    """What the fingerprints say.
+    """The verdict on samples.
 
     state: "same" (sequence), "labels-same", "stateful" (labels alone are the same, and nothing was
     drawn at random), "reordered", "corrupt" (samples repeated, dropped or foreign), "varies" (the
@@ -76,8 +75,8 @@ def compare_samples(
     Args:
         trial: fingerprints of one launch of the candidate.
         baselines: of launches of the untouched program with the same seed.
-        seeds: of launches with other seeds; they know more of the program's samples.
-        how: where the candidate's samples come from.
+        seeds: of launches with other seeds, which show more of the program's samples.
+        how: how the candidate prepares its samples.
     """
     known = [list(b) for b in baselines if len(b) >= _FEWEST]
     if len(trial) < _FEWEST or not known:
@@ -134,7 +133,7 @@ def _another_order(ours: list[str], theirs: list[str]) -> SampleComparison:
 
 
 def _where_order_varies(ours: list[str], theirs: list[list[str]]) -> SampleComparison:
-    """No order to hold the candidate to; but it must not repeat samples."""
+    """Compare samples if no order is the program's own: they must not repeat."""
     usual, repeated = max(_repeats(b) for b in theirs), _repeats(ours)
     if repeated > 2 * usual + 0.05 * len(ours):
         return SampleComparison(
@@ -172,7 +171,7 @@ def _repeats(fingerprints: Sequence[str]) -> int:
 
 
 def _says_something(labels: Sequence[str]) -> bool:
-    """Return False where equal labels may be chance (one class only, or no labels)."""
+    """Return False if equal labels may be chance (one class only, or no labels)."""
     if "-" in labels:
         return False
     shares = [count / len(labels) for count in Counter(labels).values()]

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-SEED_LAUNCHES = 2  # with other seeds, where only they tell whether training changed
+SEED_LAUNCHES = 2  # with other seeds, if only they tell whether training changed
 NO_TIME = "the budget left no time for more"  # why a search ended, as reports say it
 
 
@@ -28,13 +28,13 @@ class Budget:
         self._began = clock()
 
     def now(self) -> float:
-        """Seconds on the budget's clock; only differences mean something."""
+        """Return the seconds on the budget's clock; only differences mean something."""
         return self._clock()
 
     def elapsed(self) -> float:
-        """Seconds since the budget began."""
+        """Return the seconds since the budget began."""
         return self._clock() - self._began
 
     def left(self) -> float:
-        """Seconds left, infinite without a limit; may be negative."""
+        """Return the seconds left, infinite without a limit; may be negative."""
         return math.inf if self.seconds is None else self.seconds - self.elapsed()

@@ -98,7 +98,6 @@ class Search:
         self._patch: Arm | None = None
         self._no_patch: str | None = None
         self._ended: str | None = None
-        self._stopped_because = ""
         self._beliefs: Beliefs | None = None  # of the last results
         self._interrupted = False
         self._doubts: list[str] = []
@@ -132,7 +131,6 @@ class Search:
             if action.kind == "stop":
                 self._try_ceilings_alone()
                 self._ended = NO_TIME if action.reason == "time" else None
-                self._stopped_because = action.reason
                 return
             self._measure(action)
 

@@ -52,7 +52,7 @@ def search_sizes(launcher: Launcher, arms: list[Arm], first: Arm, following: Nex
         return
     launcher.rounds.append(sizes)
     sides = [launcher.baseline, first]
-    launcher.plan = Plan(phase=PHASE, unit="launch", most=_MOST_LAUNCHES + 2, arms=sides)
+    launcher.plan = Plan(phase=PHASE, most=_MOST_LAUNCHES + 2, arms=sides)
     sizes.slots.append(launcher.run(launcher.baseline, PHASE))
     tried = [_tried({}, launcher.baseline)]
     arm: Arm | None = first
