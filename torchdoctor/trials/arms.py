@@ -18,21 +18,21 @@ Fixes = list[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class FixFacts:
-    """What the trials must know of a fix."""
+    """The facts of a fix that its trials need."""
 
     keeps_results: str = "within rounding"  # as in its `FixSpec`
-    setup_s: float = 0.0  # one-time cost to expect before it was ever launched
+    setup_s: float = 0.0  # one-time cost that is expected before its first launch
     includes: frozenset[str] = frozenset()  # fixes that it applies as well
-    phases: frozenset[str] = frozenset()  # of the step: all that it works on; empty: not known
+    phases: frozenset[str] = frozenset()  # of the step, that it works on; empty: not known
     switches: bool = False  # on and off in a running program (`FixSpec.when`)
     ladder: Ladder | None = None  # a setting of which more values may be tried
-    how: Preparation = field(default_factory=Preparation)  # where its samples come from
-    doubted: bool = False  # `doubt`: recommended only where it was seen to train the same
+    how: Preparation = field(default_factory=Preparation)  # how it prepares samples
+    doubted: bool = False  # `doubt`: recommended only if it was measured to train the same
     p_helps: float = 0.35  # probability that it helps a program that it is made for
 
     @property
     def risk(self) -> int:
-        """0 same result, 1 rounding or order, 2 precision, 3 changes training."""
+        """Return 0 for the same result, 1 rounding or order, 2 precision, 3 changed training."""
         return RISKS[self.keeps_results]
 
 
@@ -48,17 +48,17 @@ class Arm:
     cost_s: float = 0.0
     failed: str | None = None
     refused: str | None = None
-    remarks: list[str] = field(default_factory=list)  # of its row: what it does to other sets
+    remarks: list[str] = field(default_factory=list)  # for its row of the report
     further: bool = False  # a setting that its fix does not name
 
     @property
     def alive(self) -> bool:
-        """Whether it may be launched again."""
+        """Return True if it may be launched again."""
         return self.failed is None and self.refused is None
 
     @property
     def timings(self) -> list[LaunchTiming]:
-        """Its launches that can be used."""
+        """Return its launches that can be used."""
         return [slot.timing for slot in self.slots if usable(slot.timing)]
 
     @property
@@ -72,7 +72,7 @@ class Arm:
         return len(self.timings)
 
     def with_settings(self, key: str, settings: dict[str, Any]) -> Arm:
-        """A candidate that was never launched: this one, its first fix with other settings."""
+        """Return a new candidate whose first fix has these settings."""
         assert self.candidate is not None
         return Arm(
             key=key,
@@ -83,5 +83,5 @@ class Arm:
 
 
 def label(fixes: Fixes) -> str:
-    """ "loader-workers (num_workers=4) + set-to-none"."""
+    """Return fixes with settings, such as "loader-workers (num_workers=4) + set-to-none"."""
     return " + ".join(fix_with_settings(fix, settings) for fix, settings in fixes)

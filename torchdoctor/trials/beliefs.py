@@ -1,4 +1,4 @@
-"""What is believed of each fix, in numbers: a prior, and what every measurement says of it. Pure.
+"""Holds the beliefs in each fix: a prior, and the evidence of every measurement. Pure.
 
 The log speed-up of an arm is held as a grid of values, once for each standard deviation that a pair
 may have on this machine. All decisions are averages over joint samples of these grids.
@@ -35,19 +35,19 @@ _NO_EFFECT = 0.6  # of the probability not to help: exactly nothing; the rest is
 _LOSS = 0.15  # standard deviation of a loss
 _BEYOND_CEILING = 0.03  # part of a gain that the ceiling does not bound: shares are known roughly
 _LARGEST_CEILING = 3.5  # log speed-up
-# Blocks of one launch: what does not carry over to the next launch, and a part of the pair's sigma.
+# Error of blocks within a launch: the part that the next launch does not repeat, and part of sigma.
 _BLOCK_ERROR, _BLOCK_SIGMA = 0.025, 0.4
 _LEAST_SPREAD = 0.01
 # Another setting of the same fix, for each doubling between them.
 _NEIGHBOUR_ERROR, _NEIGHBOUR_PART = 0.05, 0.25
-# The gain of a set is never quite what its members promise.
+# The gain of a set differs from the promise of its members.
 _SET_ERROR, _SET_PART = 0.02, 0.05
 _FIGHTS, _FIGHT_ERROR = 0.05, 0.4  # how often members hinder each other, and by how much
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """What is known of a candidate before anything was measured.
+    """A candidate as it is known before anything was measured.
 
     Attributes:
         name: unique.
@@ -104,7 +104,7 @@ class BlockGain:
 
 @dataclass(frozen=True, kw_only=True)
 class Results:
-    """All that was measured so far.
+    """The measurements so far.
 
     Attributes:
         pairs: log speed-ups of each set's pairs against the untouched program, in order.
@@ -149,7 +149,7 @@ def prior_mass(arm: Arm) -> Floats:
 
 
 class Belief:
-    """One arm's grid of log probabilities, a row for each of `SIGMAS`; not normalised."""
+    """An arm's grid of log probabilities, a row for each of `SIGMAS`; not normalised."""
 
     def __init__(self, arm: Arm) -> None:
         self.arm = arm
@@ -271,7 +271,7 @@ class Beliefs:
                 removed[phase] = part
             elif phase in self.step.competing:
                 removed[phase] = np.maximum(removed[phase], part)
-            else:  # each takes its part of what the other left
+            else:  # each takes its part of the time that the other left
                 whole = max(self.step.shares.get(phase, 0.3), 0.02)
                 removed[phase] = removed[phase] + part - removed[phase] * part / whole
         if removed:

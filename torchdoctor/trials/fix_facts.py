@@ -1,4 +1,4 @@
-"""A fix file -> what its trials need to know of it."""
+"""Reads the facts of a fix that its trials need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchdoctor.words.specs import FixSpec
 
 
 def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
-    """Return what a fix declares, for this program."""
+    """Return the facts of a fix for this program."""
     loaders = training_loaders(recording)
     return FixFacts(
         keeps_results=fix.keeps_results,
@@ -31,14 +31,14 @@ def fix_facts(fix: FixSpec, recording: Recording) -> FixFacts:
 
 
 def _switches(fix: FixSpec, recording: Recording) -> bool:
-    """Return True if it can be switched on and off in this program as it runs."""
+    """Return True if the fix can be switched on and off in this program as it runs."""
     if fix.when != "between steps":
         return False
     return not fix.by_second_loader or no_second_loader(recording) is None
 
 
 def _ladder(fix: FixSpec, recording: Recording) -> Ladder | None:
-    """Return between which numbers a setting may lie, if the fix can be applied at all."""
+    """Return the setting of which more values may be tried; None: there is none."""
     if fix.refuses(recording) is not None:
         return None
     values = fix.ladder(recording)

@@ -38,7 +38,7 @@ class LaunchCosts:
             return self._plain_s() + arm.facts.setup_s
         if not arm.facts.setup_s:
             return _at_most(own)
-        # The first launch compiles; those after it find the result in the cache.
+        # The first launch compiles; later launches find the result in the cache.
         return max(own[1:], default=self._plain_s() + _CACHED * self.once_s(arm))
 
     def once_s(self, arm: Arm) -> float:

@@ -104,7 +104,7 @@ class Stopped(Exception):  # noqa: N818 - a turn of events, not an error
 
 @dataclass(kw_only=True)
 class Plan:
-    """How much of a phase is done: at most `most` launches of `arms`."""
+    """The progress of a phase: at most `most` launches of `arms`."""
 
     phase: str
     most: int
@@ -138,8 +138,8 @@ class Launcher:
         self.baseline = Arm(key=BASELINE)
         self.seeds: list[LaunchTiming] = []
         self.rounds: list[Round] = []
-        self.switched: list[Round] = []  # of blocks within one launch
-        self.switched_arms: set[str] = set()  # keys of those that a launch was started with
+        self.switched: list[Round] = []  # rounds of blocks within a launch
+        self.switched_arms: set[str] = set()  # keys of arms that a launch was started with
         self.plan: Plan | None = None
         self.best: str | None = None
         self.done = self.switches = 0

@@ -18,7 +18,7 @@ from torchdoctor.words.figures import says_something, speedup_words
 ENOUGH_PAIRS = 3
 _LAST = 1 / 3  # of a launch, whose loss is compared
 
-Pair = tuple[LaunchTiming, LaunchTiming]  # without, with; of one seed
+Pair = tuple[LaunchTiming, LaunchTiming]  # without and with the fix, with the same seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from torchdoctor.words.figures import counted
 
 SAME_TRAINING = ("identical", "within-rounding", "within-seed-noise")
 _NARROW = 0.1  # log: an interval that reaches further does not show "no difference"
-_SAME = 0.9  # probability that a difference is smaller than what counts as none
+_SAME = 0.9  # probability that a difference counts as none
 _BOUND_KNOWN_TO = 0.05  # log: phases were timed in another launch than the trials
 _REST_KNOWN_TO = math.log(3.0)  # cores that slept through a wait compute so much slower after it
 

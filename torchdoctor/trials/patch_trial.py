@@ -53,10 +53,10 @@ def patch_result(
 
 
 def disagreement(fixes: Interval | None, patch: Interval | None) -> str | None:
-    """A sentence where patch and run-time fixes differ by more than both intervals and the machine.
+    """Return a sentence if patch and run-time fixes differ beyond their intervals; else None.
 
     Each was measured beside the untouched program, but minutes apart: the load of the machine may
-    help one of two programs more than the other.
+    have changed, and may slow the two programs differently.
     """
     if fixes is None or patch is None:
         return None

@@ -10,7 +10,7 @@ from torchdoctor.trials.arms import Arm, FixFacts
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.words import StepStatistics
 
-# Times the probability of the fix's file, if it does not treat what the diagnosis named.
+# Times the probability of the fix's file, if it does not treat the named bottleneck.
 _BESIDE_THE_BOTTLENECK, _LOWER_PRECISION = 0.6, 0.4
 _FURTHER_SETTING = 0.8  # times the probability: a value that the fix does not name
 _UNKNOWN_CEILING = 1.5  # speed-up at most, where no share of the step is known

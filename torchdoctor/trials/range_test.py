@@ -27,7 +27,7 @@ _MOST_POINTS = 100  # of the curve in a report
 
 @dataclass(frozen=True, kw_only=True)
 class RateLosses:
-    """One launch: the mean loss after a step with each rate, ascending rates of equal length."""
+    """A launch: the mean loss after a step with each rate, ascending rates of equal length."""
 
     own_rate: float
     rates: np.ndarray
@@ -41,7 +41,7 @@ class RateLosses:
         if details is None:
             return None
         count = min(len(details["updates"]), len(timing.losses))
-        # A loss shows what the step before it did.
+        # A loss shows the effect of the step before it.
         updates = np.maximum(np.array(details["updates"][:count], dtype=np.int64) - 1, 0)
         losses = np.array(
             [np.nan if x is None else x for x in timing.losses[:count]], dtype=np.float64

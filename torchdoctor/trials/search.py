@@ -37,12 +37,12 @@ _NO_SEEDS = (
     "The budget left no time for launches with other seeds, which would tell whether training "
     "changed."
 )
-_ATTEMPTS = 2  # at a pair that gives no figure
+_ATTEMPTS = 2  # at measuring a pair
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchSettings:
-    """What the search may do, and what it knows of the program.
+    """The limits of the search, and its knowledge of the program.
 
     Attributes:
         steps: of the observed launch, with the warmup of each launch of the search.
@@ -162,7 +162,7 @@ class Search:
                 self._too_dear.add(members)
 
     def _blame(self, members: Members, failed: Arm) -> None:
-        """Mark the fix that could not be applied, if one member alone never ran by itself."""
+        """Mark the fix that could not be applied, if a single member never ran by itself."""
         untried = [arm for name in members if not (arm := self._by_key[name]).timings]
         broken = "could not be applied" in (failed.failed or "")
         if len(untried) == 1 and (failed.refused or broken):
@@ -192,10 +192,10 @@ class Search:
             return
         for offset in range(1, SEED_LAUNCHES + 1):
             launcher.run(launcher.baseline, SEEDS, seed_offset=offset)
-        self._no_seeds = len(launcher.seeds) < SEED_LAUNCHES  # they failed: there is no other way
+        self._no_seeds = len(launcher.seeds) < SEED_LAUNCHES  # they failed: nothing else tells
 
     def _compose_patch(self) -> Arm | None:
-        """Make the patch of what is recommended now, which takes no launch; return its fixes."""
+        """Make the patch of the recommended fixes without a launch; return their arm."""
         best = self._judge().recommended()
         if best is None or self._settings.make_patch is None:
             return None
@@ -230,7 +230,7 @@ class Search:
                 best = best_sizes(sizes, self._evidence.per_step)
                 self._left_out |= {arm.key for arm in sizes if arm not in best}
 
-    # -- what the policy is told
+    # -- for the policy
 
     def _policy(self) -> SearchPolicy:
         measured = self._results()
@@ -305,7 +305,7 @@ class Search:
             self._sets[members] = together(ordered, f"set-{len(self._sets)}", setup_s)
         return self._sets[members]
 
-    # -- what the report is told
+    # -- for the report
 
     def _judge(self) -> Judgement:
         arms = {frozenset([arm.key]): arm for arm in self._candidates} | self._sets

@@ -1,4 +1,4 @@
-"""What to measure next, when to stop, and what may be claimed: one rule. Pure.
+"""Decides by one rule what to measure next, when to stop, and what to claim. Pure.
 
 The next measurement is the one after which the best claim still in reach is worth most for each
 second. A claim rests on pairs of that very set of fixes alone. No clock, no process and no text for
@@ -18,21 +18,21 @@ from torchdoctor.trials.beliefs import SAMPLES, Beliefs, Members
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, Floats, LogInterval, error_density
 
 WORTH = 0.01  # log speed-up that one more edit has to gain
-LEAST_OF_RISKY = math.log1p(0.03)  # what a member of lower precision gains at least
+LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
 ALIKE = math.log1p(0.03)  # two sets this close are equally fast: the smaller one is recommended
-ADDS = 0.8  # probability that a member adds, where the set without it was measured
-PROVEN = 0.95  # the same, where only the model says what the set is without it
+ADDS = 0.8  # probability that a member adds, if the set without it was measured
+PROVEN = 0.95  # the same, if only the model predicts the set without it
 SINGLE_GAINS = 0.95  # probability that a single arm gains, under its prior
 MAY_ADD = 0.1  # probability that makes an unproven arm worth a pair with the best set
-MOST_PAIRS = 10  # that a plan looks ahead
+MOST_PAIRS = 10  # pairs that a plan looks ahead
 ENOUGH_PAIRS = 4  # a figure of so many pairs is not refined any further
 _PRICE = 0.01  # log speed-up that all of the budget has to buy, or the rest is given back
 _NO_RATE = 1e-6  # a gain for each second that is rounding
 _FLOOR = 0.3 * WORTH  # less is no reason for another measurement
 _HURRY = 0.2  # part of a claim's worth that is lost if it takes all of the budget
 _PAIR = 2.05  # launches that a pair takes
-_CACHED = 0.15  # of a one-time cost, paid again in every later pair
-# Pairs that one look takes: where one pair can tell nothing, several may.
+_CACHED = 0.15  # part of a one-time cost that every later pair pays again
+# Pairs that a measurement takes: several may decide what a single pair cannot.
 _LOOKS = (1, 3)
 _ENDS = 14  # sets that a plan may end with
 _BINS = 8
@@ -108,11 +108,11 @@ class _Option:
 
 
 class SearchPolicy:
-    """One decision, from all that is known at that time.
+    """Makes a decision by all results so far.
 
     Args:
-        beliefs: in every arm, by all results.
-        prices: of what may be done next.
+        beliefs: gains of every arm, by all results.
+        prices: seconds of the next measurements.
     """
 
     def __init__(self, beliefs: Beliefs, prices: Prices) -> None:
@@ -126,11 +126,11 @@ class SearchPolicy:
         kept_s = reserve_s if prices.budget_s >= _RESERVE_PAIRS * reserve_s else 0.0
         self._left_s = prices.left_s - kept_s
 
-    # -- what may be claimed
+    # -- claims
 
     @cached_property
     def claims(self) -> list[Claim]:
-        """Sets that may be recommended, the best one first."""
+        """Return the sets that may be recommended, the best first."""
         claims = []
         for members, logs in self.results.pairs.items():
             opened = members in self.results.open_training and self.results.seeds_done
@@ -168,7 +168,7 @@ class SearchPolicy:
         without = members - {name}
         return ADDS if without in self.results.pairs or without == measured else PROVEN
 
-    # -- what it costs
+    # -- costs
 
     def pair_s(self, members: Members, pairs: int = 1) -> float:
         """Return the seconds of the next pairs of a set."""
@@ -187,7 +187,7 @@ class SearchPolicy:
         """Return the seconds of launches of the untouched program with other seeds."""
         return _SEED_LAUNCHES * self.prices.launch_s
 
-    # -- what is measured next
+    # -- the next measurement
 
     def next(self) -> Action:
         """Return the next action."""
@@ -246,7 +246,7 @@ class SearchPolicy:
         now = self._worth_now(self._left_s)
         rates = [(option.worth - now) / option.cost_s for option in options]
         best = options[int(np.argmax(rates))]
-        if max(rates) <= _NO_RATE:  # no look is worth its time: take the claim that is in reach
+        if max(rates) <= _NO_RATE:  # no measurement is worth its time: take the claim in reach
             reached = self._reached(self._left_s)
             best = max(
                 options,
@@ -268,7 +268,7 @@ class SearchPolicy:
 
     @cached_property
     def _claimed_gain(self) -> Floats:
-        """Samples of what the best claim is worth already."""
+        """Return samples of the worth of the best claim so far."""
         if not self.claims:
             return np.zeros(SAMPLES)
         best = max(self.claims, key=lambda claim: claim.gain - WORTH * len(claim.members))
@@ -287,7 +287,7 @@ class SearchPolicy:
 
     @cached_property
     def best_set(self) -> Members:
-        """All arms that are believed to add, the one that adds most first."""
+        """Return the set of all arms that are believed to add, chosen by how much each adds."""
         chosen: Members = frozenset()
         usable = [name for name in self._alive if name not in self._suspects]
         while True:
@@ -308,13 +308,13 @@ class SearchPolicy:
 
     @cached_property
     def _suspects(self) -> set[str]:
-        """Arms that a set failed with and that never ran alone: they have to, before they join."""
+        """Return members of failed sets that never ran alone, which they must before they join."""
         suspects = {name for members in self.results.failed_sets for name in members}
         return {name for name in suspects if frozenset([name]) not in self.results.pairs}
 
     @cached_property
     def targets(self) -> list[Members]:
-        """Sets that a pair may be spent on."""
+        """Return the sets that a pair may be spent on."""
         wanted = (members for members in self._targets() if self._may_run(members))
         return [
             members for members in dict.fromkeys(wanted) if members not in self.results.too_dear
@@ -341,7 +341,7 @@ class SearchPolicy:
             if known and all(self.beliefs.p_adds(members, name) > MAY_ADD for name in members):
                 yield members
 
-    # -- what a plan is worth
+    # -- the worth of a plan
 
     def reach(self, members: Members, left_s: float, paid: int = 0) -> Floats:
         """Return for each sample what a set is worth if the time left goes to its pairs.
@@ -380,9 +380,9 @@ class SearchPolicy:
 
     @cached_property
     def _widths(self) -> Floats:
-        """Half widths of intervals for each sample and number of pairs.
+        """Return half the width of the interval for each sample and number of pairs.
 
-        Few pairs say little of sigma, so that their interval is that of all sigmas together.
+        A few pairs hardly show sigma, so their interval is that of all sigmas together.
         """
         together = np.full(MOST_PAIRS + 1, math.inf)
         for pairs in range(1, MOST_PAIRS + 1):
@@ -398,7 +398,7 @@ class SearchPolicy:
 
     @cached_property
     def _ends(self) -> list[Members]:
-        """The sets that a plan may end with, the most promising first."""
+        """Return the sets that a plan may end with, the most promising first."""
 
         def promise(members: Members) -> float:
             return float(self.beliefs.weight @ np.maximum(self.beliefs.gain(members), 0.0))
@@ -407,7 +407,7 @@ class SearchPolicy:
 
     @cached_property
     def _luck(self) -> float:
-        """What a measurement of pure noise seems to add, as the best of averages looks good."""
+        """Return the gain that pure noise seems to add, as the best of averages looks good."""
         values = np.array([self.reach(end, self._left_s) for end in self._ends])
         signals = [self._random.random(SAMPLES) for _ in range(3)]
         after = [self._expected(signal, self._ends, values) for signal in signals]
@@ -442,7 +442,7 @@ class SearchPolicy:
 
     @cached_property
     def _adding(self) -> dict[Members, Floats]:
-        """Samples of whether each member of a set adds to it, by name."""
+        """Return samples of whether each member of a set adds to it, by name."""
         return {
             members: np.array([self.beliefs.adding(members, name) for name in sorted(members)])
             * 1.0

@@ -34,7 +34,7 @@ _MEMORY_TO_SPARE, _GPU_MEMORY_TO_SPARE = 2.0, 1.25
 _TOO_LONG = "steps are so long that blocks of them would cost more than launches"
 _FEWEST_BLOCKS = 4  # of each side, or two of whole cycles
 _DEARER = 1.5  # times two launches that follow each other
-_MANY_PAIRS = 16  # that the time is for; fewer are made shorter
+_MANY_PAIRS = 16  # if the time is for fewer pairs, each is made shorter
 
 Fixes = Sequence[tuple[str, dict[str, Any]]]
 
@@ -48,7 +48,7 @@ def launches_of(
     loaders: Sequence[LoaderFacts] = (),
     cold: bool = False,
 ) -> ProgramLaunches:
-    """Return how the launches of a run's trials are made.
+    """Return the starter of the launches of a run's trials.
 
     Args:
         recorder: starts them.
@@ -105,7 +105,7 @@ def turns_of_trials(
             return why_in_turns(observed.steps)
         if turns.pair_s > _DEARER * most_s:
             return _TOO_LONG
-        # An epoch's end may cost a fix what it costs no other (workers that start again).
+        # The end of an epoch may cost a single fix time (workers that start again).
         whole = turns.block_steps % cycle == 0
         if not whole and window.measure_steps % cycle == 0:
             return "an epoch is too long for a block of steps"
@@ -116,7 +116,7 @@ def turns_of_trials(
 
 
 class TimedLaunch:
-    """What trials call: fixes in, one sample out.
+    """Launches the program with fixes, and times it, for the trials.
 
     Args:
         launches: starts them.
@@ -141,7 +141,7 @@ class TimedLaunch:
 
     @property
     def doubts(self) -> list[str]:
-        """Return what weakens what was measured; to be asked once all launches have ended."""
+        """Return the doubts about all measurements; to be called after the last launch."""
         cpus = self._recording.environment.cpus
         load = load_words(self._beside.cpus(), cpus)
         if load is None or load_of([self._recording.sensors], cpus) is not None:
@@ -154,7 +154,7 @@ class TimedLaunch:
         ]
 
     def make_patch(self, fixes: Fixes) -> str | None:
-        """Make the patch that launches of PATCH run; a sentence where it cannot be run."""
+        """Make the patch that launches of PATCH run; return why it cannot be run, or None."""
         self.patch, why = self._arms.patch(fixes)
         self._patched = [fix for fix in fixes if self.patch and fix[0] in self.patch.fixes]
         return why
@@ -169,7 +169,7 @@ class TimedLaunch:
 
     @property
     def both_at_once(self) -> BothAtOnce | None:
-        """Return what trials call for a pair side by side; None: there is none."""
+        """Return the starter of pairs side by side; None: there is none."""
         return self._both if self._launches.turns is not None else None
 
     def _both(
@@ -194,7 +194,7 @@ class TimedLaunch:
         return replace(timing, fixes=[AppliedFix(fix=PATCH, state="applied")])
 
     def _doubt(self, fixes: Fixes, warmup_steps: int, timing: LaunchTiming) -> None:
-        """Remember what a warm-up that had to be short leaves in the times of these fixes."""
+        """Keep the doubts that a short warm-up casts on the times of these fixes."""
         spelled = [x for fix in fixes for x in (self._patched if fix[0] == PATCH else [fix])]
         for sentence in self._arms.unsettled(spelled, warmup_steps, timing):
             if sentence not in self._doubts:
@@ -202,7 +202,7 @@ class TimedLaunch:
 
 
 class SwitchedTrials:
-    """What trials call for a switching launch; see `trials.switching.Switching`."""
+    """Launches the program with arms that take turns; a `trials.switching.Switching`."""
 
     def __init__(
         self, launches: ProgramLaunches, arms: ArmSpecs, left: Callable[[], float]
