@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.evidence import Evidence
-from torchdoctor.trials.rounds import BASELINE, Round
+from torchdoctor.trials.rounds import Round
 from torchdoctor.words import Interval, StepStatistics, SwitchedLaunch, TriedCeiling
 
 _NOTHING = 1.02  # an interval that ends below this is no gain

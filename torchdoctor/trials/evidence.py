@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.pairs.pair_times import TRIMMED, Estimator
 from torchdoctor.trials import compare
 from torchdoctor.trials.arms import Arm
 from torchdoctor.trials.beliefs import BlockGain
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.numerics import Numerics, Untouched, compare_training
-from torchdoctor.trials.rounds import BASELINE, Round, a_a_differences, differences
+from torchdoctor.trials.rounds import Round, a_a_differences, differences
 from torchdoctor.words import Interval, LaunchTiming, StepStatistics
 
 _SIZE_ERROR = 0.1  # error of a launch between two untouched launches that followed each other

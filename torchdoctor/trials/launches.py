@@ -9,13 +9,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Protocol
 
-from torchdoctor.launch.launch_spec import FixFile, LaunchSpec
+from torchdoctor.launch.launch_spec import BASELINE, FixFile, LaunchSpec
 from torchdoctor.pairs.engine import Engine
 from torchdoctor.pairs.failures import Failed, Lost, Refused
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.arms import Arm, Fixes, label
 from torchdoctor.trials.launch_costs import LaunchCosts
-from torchdoctor.trials.rounds import BASELINE, Round, Slot, as_launch
+from torchdoctor.trials.rounds import Round, Slot, as_launch
 from torchdoctor.trials.schedule import Budget, BudgetEnded
 from torchdoctor.words import Block, LaunchTiming, Pair, ProgressEvent, SwitchedLaunch
 from torchdoctor.words.errors import Interrupted, ProgramFailed, TimedOut, TorchdoctorError

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Protocol
 
+from torchdoctor.launch.launch_spec import BASELINE
 from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.ceilings import abandon
 from torchdoctor.trials.launches import Launcher
-from torchdoctor.trials.rounds import BASELINE, Round, Slot, as_launch
+from torchdoctor.trials.rounds import Round, Slot, as_launch
 from torchdoctor.words import AppliedFix, SwitchedLaunch
 
 PHASE = "switch"
