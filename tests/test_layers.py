@@ -183,6 +183,84 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
         yield from _at_import(child)
 
 
+# Objects of other packages, which take what they need no other way.
+_COMPLETED_FROM_OUTSIDE = {"fixes/cpu_bfloat16_products.py:kind", "reports/gate.py:failure"}
+
+
+def test_no_object_is_completed_where_it_was_made() -> None:
+    """A value that is whole once it is made needs nobody to remember its second half."""
+    completed = {
+        f"{_place(path)}:{name}"
+        for path in FILES
+        if _room(path) != "probe"
+        for function in _nodes(path)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for name in _completed(function)
+    }
+    assert completed == _COMPLETED_FROM_OUTSIDE
+
+
+def _completed(function: ast.AST) -> set[str]:
+    """Return the names to which a function binds what a call gave, and then sets its attributes."""
+    made, completed = set(), set()
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if isinstance(node.value, ast.Call):
+                made |= {target.id for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            completed |= {node.value.id} if isinstance(node.value, ast.Name) else set()
+    return made & completed
+
+
+@pytest.mark.parametrize(
+    ("lines", "completed"),
+    [
+        ("arm = Arm()\narm.further = True", {"arm"}),
+        ("trace = read()\ntrace.doubts, rest = rest, trace", {"trace"}),
+        ("if arm := arms.get(0):\n    arm.cost_s += 1", {"arm"}),
+        ("arm.refused = reason", set()),
+        ("self.arm = Arm()\nself.further = True", set()),
+    ],
+)
+def test_an_object_that_is_completed_is_seen(lines: str, completed: set[str]) -> None:
+    assert _completed(ast.parse(lines)) == completed
+
+
+def test_the_declarations_of_checks_and_fixes_are_typed() -> None:
+    """Nobody asks by name whether a check or a fix declares something: its spec's type says so."""
+    asked = [
+        f"{_place(path)}:{node.lineno}"
+        for path in FILES
+        if _room(path) != "probe"
+        for node in _nodes(path)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr", "setattr")
+        and _root(node.args[0]) in {"check", "fix", "ceiling", "spec", *_specs(path)}
+    ]
+    assert not asked
+
+
+@functools.cache
+def _specs(path: Path) -> set[str]:
+    """Return the names of arguments whose annotation speaks of a spec."""
+    return {
+        node.arg
+        for node in _nodes(path)
+        if isinstance(node, ast.arg)
+        and node.annotation is not None
+        and re.search(r"\b(Check|Fix|Ceiling|Launch)Spec\b", ast.unparse(node.annotation))
+    }
+
+
+def _root(argument: ast.expr) -> str:
+    """Return the name that an expression such as `fix`, `fixes[name]` or `fix.training` is of."""
+    while isinstance(argument, (ast.Attribute, ast.Subscript)):
+        argument = argument.value
+    return argument.id if isinstance(argument, ast.Name) else ""
+
+
 def test_nothing_lies_loose() -> None:
     loose = {p.name for p in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert not loose

@@ -134,9 +134,9 @@ def _time(report: Report, name: str, profiled: bool) -> StepTime:
     """Return the step's time; for a run beside a trace that of its profiled steps."""
     trace = report.trace
     if profiled and not is_trace(report) and trace is not None and trace.step_times_s:
-        time = StepTime.of(trace.step_times_s)
+        time: StepTime | None = StepTime.of(trace.step_times_s)
     else:
-        time = report.baseline.step_time_s  # type: ignore[assignment]
+        time = report.baseline.step_time_s
     if time is None or not (math.isfinite(time.median) and time.median > 0):
         why = (
             "A trace has one where torch.profiler had a `schedule` and profiler.step() was called."

@@ -67,10 +67,9 @@ class Names:
         """Return the value that a plain assignment gives this name."""
         target = self.parents.get(node) if isinstance(node, cst.Name) else None
         statement = self.parents.get(target) if isinstance(target, cst.AssignTarget) else target
-        plain = isinstance(statement, cst.Assign) or (
-            isinstance(statement, cst.AnnAssign) and statement.target is node
-        )
-        return statement.value if plain else None  # type: ignore[union-attr]
+        if isinstance(statement, cst.AnnAssign) and statement.target is not node:
+            return None
+        return statement.value if isinstance(statement, cst.Assign | cst.AnnAssign) else None
 
     def _binds_parsed(self, binding: BaseAssignment, visited: frozenset[int]) -> bool:
         node = getattr(binding, "node", None)

@@ -79,6 +79,7 @@ def _watching(torch: Any, module: Any, program: Any) -> Any:
 
     flow = _Flow(torch, module)
 
+    # Without torch, as mypy sees it, the base is Any; with it, it is not.
     class Watching(TorchFunctionMode):  # type: ignore[misc, unused-ignore]
         def __enter__(self) -> Any:
             # A compiled call would not run the hooks; this one forward runs as written.

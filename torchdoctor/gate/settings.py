@@ -84,6 +84,7 @@ def _toml(path: Path) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
+        # Of Python 3.10 alone, so that it is seldom there for mypy.
         import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ LOOK_AT_MOST = 20_000
 LOOK_AT_MOST_S = 2.0
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """Time of change and size of every file below some folders; `whole`: none was left out."""
 
@@ -31,7 +31,8 @@ class Snapshot:
 
 def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
     """Look at folders and all below, but for those in `skip`, within bounds of number and time."""
-    taken = Snapshot()
+    files: dict[str, tuple[int, int]] = {}
+    whole = True
     left_out = {os.path.realpath(path) for path in skip}
     waiting = sorted({os.path.realpath(path) for path in folders})
     deadline = time.monotonic() + LOOK_AT_MOST_S
@@ -41,26 +42,25 @@ def snapshot(folders: Iterable[str], skip: Iterable[str] = ()) -> Snapshot:
         if folder in looked_at or folder in left_out:
             continue
         looked_at.add(folder)
-        if len(taken.files) >= LOOK_AT_MOST or time.monotonic() > deadline:
-            taken.whole = False
+        if len(files) >= LOOK_AT_MOST or time.monotonic() > deadline:
+            whole = False
             break
-        waiting += _look(folder, taken)
-    return taken
+        try:
+            _look(folder, files, waiting)
+        except OSError:
+            whole = False
+    return Snapshot(files=files, whole=whole)
 
 
-def _look(folder: str, taken: Snapshot) -> list[str]:
-    below = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    below.append(entry.path)
-                else:
-                    facts = entry.stat(follow_symlinks=False)
-                    taken.files[entry.path] = (facts.st_mtime_ns, facts.st_size)
-    except OSError:
-        taken.whole = False
-    return below
+def _look(folder: str, files: dict[str, tuple[int, int]], below: list[str]) -> None:
+    """Add what lies in a folder; what comes before an OSError is in."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                below.append(entry.path)
+            else:
+                facts = entry.stat(follow_symlinks=False)
+                files[entry.path] = (facts.st_mtime_ns, facts.st_size)
 
 
 def named_by_probe(channel: Path) -> tuple[list[str], list[str]]:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -262,8 +262,8 @@ def _first_that_works(
             )
             problem = trial(tried, workload)
             if problem is None:
-                tried.doubts += _little_room(store, on_disk)
-                return tried, None
+                doubts = [*tried.doubts, *_little_room(store, on_disk)]
+                return replace(tried, doubts=doubts), None
             reason = reason or problem
     return None, reason
 
@@ -310,9 +310,9 @@ def _trial_problem(
         return "the trial program did not end."
     if escaped:
         return f"what was written to {escaped[0]} stayed there."
-    if started.exit_code is None and started.popen.returncode == 0:
-        started.exit_code = 0  # without a PID namespace the entry became the program
-    if started.exit_code != 0:
+    # Without a PID namespace the entry became the program, whose exit code nobody else tells.
+    exit_code = started.popen.returncode if started.exit_code is None else started.exit_code
+    if exit_code != 0:
         return (text.splitlines() or ["the trial program failed"])[-1] + "."
     if text.splitlines() != [str(os.getuid()), os.path.realpath(cwd)]:
         return "the trial program saw another user or folder."

@@ -38,6 +38,28 @@ class ProcessCounters:
         """Return the proportional share where it is known, else resident memory."""
         return self.rss_bytes if math.isnan(self.pss_bytes) else self.pss_bytes
 
+    def read(self, process: psutil.Process, with_pss: bool) -> None:
+        """Read the counters of the process again, as far as this machine has them."""
+        with process.oneshot():
+            times = process.cpu_times()
+            self.cpu_s = times.user + times.system
+            # Short-lived children are in here: so none is missed between two looks.
+            self.ended_children_cpu_s = times.children_user + times.children_system
+            self.rss_bytes = process.memory_info().rss
+            self.threads = process.num_threads()
+            switches = process.num_ctx_switches()
+            self.switches = switches.voluntary + switches.involuntary
+            self.forced_switches = switches.involuntary
+        with contextlib.suppress(*_ERRORS, AttributeError):
+            disk = process.io_counters()
+            self.read_bytes, self.write_bytes = disk.read_bytes, disk.write_bytes
+            self.read_ops = disk.read_count
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()
+            self.queued_s = int(schedstat.split()[1]) / 1e9
+        if with_pss:
+            self.pss_bytes = _pss_bytes(process.pid)
+
 
 class ProcessSensors:
     """Reads a process tree again and again.
@@ -94,25 +116,7 @@ class ProcessSensors:
             counters = self._counters[process.pid] = ProcessCounters(pid=inner_pid(process.pid))
             # At once: a forked worker would count with all the memory that it shares.
             with_pss = process.pid != self._root.pid
-        with process.oneshot():
-            times = process.cpu_times()
-            counters.cpu_s = times.user + times.system
-            # Short-lived children are in here: so none is missed between two looks.
-            counters.ended_children_cpu_s = times.children_user + times.children_system
-            counters.rss_bytes = process.memory_info().rss
-            counters.threads = process.num_threads()
-            switches = process.num_ctx_switches()
-            counters.switches = switches.voluntary + switches.involuntary
-            counters.forced_switches = switches.involuntary
-        with contextlib.suppress(*_ERRORS, AttributeError):
-            disk = process.io_counters()
-            counters.read_bytes, counters.write_bytes = disk.read_bytes, disk.write_bytes
-            counters.read_ops = disk.read_count
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            schedstat = Path(f"/proc/{process.pid}/schedstat").read_text()
-            counters.queued_s = int(schedstat.split()[1]) / 1e9
-        if with_pss:
-            counters.pss_bytes = _pss_bytes(process.pid)
+        counters.read(process, with_pss)
 
     def _sum(self) -> dict[str, Any]:
         """Return sums under the names of `SensorColumns`, and `cpu_s` and `queued_s` by pid."""
@@ -120,9 +124,7 @@ class ProcessSensors:
         every = list(self._counters.values())
         return {
             "rss_bytes": sum(c.rss_bytes for c in alive),
-            "pss_bytes": sum(
-                c.rss_bytes if math.isnan(c.pss_bytes) else c.pss_bytes for c in alive
-            ),
+            "pss_bytes": sum(c.memory_bytes() for c in alive),
             "threads": sum(c.threads for c in alive),
             # Of processes that ended the last reading stays in these sums.
             **{name: _sum_measured([getattr(c, name) for c in every]) for name in _OF_EVERY},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -159,13 +160,12 @@ class _Window:
         ours = c.gpu_ours > 0
         chosen = ours if ours.any() else np.ones(len(ours), dtype=bool)
         utilization = _across(c.gpu_utilization[self.inside][:, chosen], np.nanmean)
+        memory = _across(c.gpu_memory_bytes[self.inside][:, chosen], np.nanmax)
         return {
             "gpu_utilization": _mean(utilization),
             "gpu_utilization_p5": _quantile(utilization, 0.05),
             "gpu_utilization_p95": _quantile(utilization, 0.95),
-            "gpu_memory_peak_bytes": _whole(
-                _most(_across(c.gpu_memory_bytes[self.inside][:, chosen], np.nanmax))
-            ),
+            "gpu_memory_peak_bytes": _whole(_most(memory)),
             "gpu_power_w": _mean(_across(c.gpu_power_w[self.inside][:, chosen], np.nanmean)),
             "gpu_sm_clock_mhz": _mean(
                 _across(c.gpu_sm_clock_mhz[self.inside][:, chosen], np.nanmean)
@@ -244,12 +244,12 @@ def _others(cores: list[float], tree: float | None, own: float | None) -> float 
     return max(0.0, sum(cores) - tree - (own or 0.0))
 
 
-def _across(values: Columns, combine: object) -> Columns:
+def _across(values: Columns, combine: Callable[..., Columns]) -> Columns:
     """Return one value a sample out of one for each device; NaN where no device gave any."""
     measured = ~np.isnan(values).all(axis=1) if values.size else np.zeros(len(values), dtype=bool)
     result = np.full(len(values), np.nan)
     if measured.any():
-        result[measured] = combine(values[measured], axis=1)  # type: ignore[operator]
+        result[measured] = combine(values[measured], axis=1)
     return result
 
 

@@ -50,6 +50,10 @@ class _Read:
     size: int = 0
     cached: float | None = None  # share of it, before training first read of it
 
+    def note_cached(self, share: float) -> None:
+        # Each worker looks for itself, the first one before anybody has read of it.
+        self.cached = min(share, 1.0 if self.cached is None else self.cached)
+
 
 def waits_for_input(steps: StepStatistics) -> bool:
     """Return whether the step waits so long for input that storage may have to do with it."""
@@ -130,9 +134,7 @@ def _sort(logged: _Logged, letter: str, text: str) -> None:
         logged.available.add(text)
     elif letter == file_reads.PAGES:
         share, _, path = text.split(" ", 2)
-        read = logged.files.setdefault(path, _Read())
-        # Each worker looks for itself, the first one before anybody has read of it.
-        read.cached = min(float(share), 1.0 if read.cached is None else read.cached)
+        logged.files.setdefault(path, _Read()).note_cached(float(share))
     elif letter in (library_reads.REMOTE, library_reads.TABLE):
         phase, *row = text.split(" ", 2 if letter == library_reads.REMOTE else 3)
         rows = logged.remote if letter == library_reads.REMOTE else logged.tables

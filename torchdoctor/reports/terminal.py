@@ -91,7 +91,7 @@ def render(
         file=stream,
         width=width,
         force_terminal=colours is not None,
-        color_system=colours,  # type: ignore[arg-type]
+        color_system=colours,  # type: ignore[arg-type]  # rich takes the name that it gave
         highlight=False,
         emoji=False,
         legacy_windows=False,

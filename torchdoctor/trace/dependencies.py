@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchdoctor.trace.columns import Table, Trace
-from torchdoctor.trace.device_order import FIXED, DeviceEvents, cross_stream_waits, device_events
+from torchdoctor.trace.device_order import (
+    FIXED,
+    DeviceEvents,
+    cross_stream_waits,
+    device_events,
+    start_later_by,
+)
 from torchdoctor.trace.host_chain import (
     CLASSES,
     LAUNCH,
@@ -76,6 +82,7 @@ def dependencies(trace: Trace, timeline: Timeline, first: int, last: int) -> Dep
     trace = _cut(trace, timeline, first, last)
     events = device_events(trace, timeline, first, last)
     across = cross_stream_waits(trace, events)
+    events = replace(events, delay=start_later_by(events, *across))
     steps = timeline.steps
     runtime = trace.runtime
     calls = np.flatnonzero(

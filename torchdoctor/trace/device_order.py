@@ -8,7 +8,7 @@ later than that is a wait of unknown cause and is kept as such.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ NEVER = np.iinfo(np.int64).min // 4
 _WAIT_EVENT = re.compile(r"(?:cuda|hip|cu)StreamWaitEvent")
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class DeviceEvents:
     """Device events in order of stream, then start; indexes are into these columns, -1: none.
 
@@ -104,7 +104,7 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
         name=table.name,
         call=np.where(earlier, -1, row),
         called=np.where(known, called[rows], NEVER),
-        submitted=np.where(known, called[rows], np.where(earlier, begin, NEVER)),
+        submitted=np.where(known, called[rows], NEVER),
         step=np.where(counted, np.maximum(step - first, 0), -1),
         earlier=earlier,
         latency=np.zeros(len(table), dtype=np.int64),
@@ -112,8 +112,7 @@ def device_events(trace: Trace, timeline: Timeline, first: int, last: int) -> De
         delay=np.zeros(len(table), dtype=np.int64),
         stream_first=np.searchsorted(stream, np.arange(int(stream.max(initial=-1)) + 2)),
     )
-    _measure_usual_delays(events, table["kind"], returned)
-    return events
+    return _with_usual_delays(events, table["kind"], returned)
 
 
 def _dense(values: Ints) -> Ints:
@@ -127,9 +126,10 @@ def _cost(trace: Trace, table: Table) -> Ints:
     return np.where(kernel & collective, COMMUNICATION, cost)
 
 
-def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> None:
-    """Fill in the usual launch latency and queued gap of each kind of event."""
+def _with_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> DeviceEvents:
+    """Return the events with the usual launch latency and queued gap of each kind."""
     previous = events.previous
+    latencies, gaps = np.zeros((2, len(events)), dtype=np.int64)
     freed = np.where(previous >= 0, events.end[previous], NEVER)
     known = events.call >= 0
     idle = known & (freed <= events.called)
@@ -140,20 +140,20 @@ def _measure_usual_delays(events: DeviceEvents, kind: Ints, returned: Ints) -> N
         direct = direct[direct < _LONGEST_LATENCY_NS]
         # The lower quartile: above it are launches that waited for something else as well.
         latency = int(np.percentile(direct, 25, method="lower")) if len(direct) else CLOCK_NS
-        events.latency[of_kind] = latency
+        latencies[of_kind] = latency
         gap = events.start - freed
         queued = of_kind & known & (events.called + latency < freed) & (gap < _QUEUED_GAP_NS)
         queued &= gap > -CLOCK_NS
-        events.gap[of_kind] = round(float(gap[queued].mean())) if queued.any() else 1_000
+        gaps[of_kind] = round(float(gap[queued].mean())) if queued.any() else 1_000
     # Events that overlap on their stream do not wait for the end of the one before.
     overlap = (previous >= 0) & (events.start < freed - CLOCK_NS // 2)
-    events.gap[overlap] = (events.start - freed)[overlap]
+    gaps[overlap] = (events.start - freed)[overlap]
     # A long call submits somewhere inside: on an idle stream the start tells where.
     long = known & (returned - events.called >= LONG_CALL_NS) & (freed <= events.called + CLOCK_NS)
-    at = np.clip(events.start - events.latency, events.called, np.maximum(returned, events.called))
-    first_of_call = _first_of_each_call(events)
-    events.submitted = np.where(long, at, events.called)
-    events.submitted = np.where(known, events.submitted[first_of_call], events.submitted)
+    at = np.clip(events.start - latencies, events.called, np.maximum(returned, events.called))
+    submitted = np.where(long, at, events.called)
+    submitted = np.where(known, submitted[_first_of_each_call(events)], submitted)
+    return replace(events, latency=latencies, gap=gaps, submitted=submitted)
 
 
 def _first_of_each_call(events: DeviceEvents) -> Ints:
@@ -170,19 +170,18 @@ def cross_stream_waits(trace: Trace, events: DeviceEvents) -> tuple[Ints, Ints]:
     """Return the events that wait for an event of another stream: (waiting, waited for).
 
     Taken from cudaStreamWaitEvent calls where the times agree, and inferred where an event starts
-    right when one of another stream ends and nothing else explains the start. Fills in
-    `events.delay`.
+    right when one of another stream ends and nothing else explains the start.
     """
     called = _declared_waits(trace, events)
-    late = _start_later_by(events, *called)
+    late = start_later_by(events, *called)
     inferred = _inferred_waits(events, np.flatnonzero(late > CLOCK_NS))
     waiting = np.concatenate([called[0], inferred[0]])
     awaited = np.concatenate([called[1], inferred[1]])
-    events.delay = _start_later_by(events, waiting, awaited)
     return waiting, awaited
 
 
-def _start_later_by(events: DeviceEvents, waiting: Ints, awaited: Ints) -> Ints:
+def start_later_by(events: DeviceEvents, waiting: Ints, awaited: Ints) -> Ints:
+    """Return how much later each event starts than its launch, stream and waits explain."""
     previous = events.previous
     begin = events.submitted + events.latency
     after = np.where(previous >= 0, events.end[previous] + events.gap, NEVER)

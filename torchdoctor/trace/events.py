@@ -14,7 +14,7 @@ import functools
 import math
 import operator
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -83,6 +83,7 @@ _PHASES: list[Any] = [
     msgspec.defstruct(f"Phase_{ord(phase)}", [], tag_field="ph", tag=phase, gc=False)
     for phase in _PHASES_WITHOUT_FIELDS
 ]
+# mypy cannot know a union that is made when this file is imported.
 _TYPED: Any = msgspec.json.Decoder(list[functools.reduce(operator.or_, _PHASES, Slice)])  # type: ignore[misc]
 # What else stands in the list is no event, and passed over.
 _LOOSE = msgspec.json.Decoder(list[_LooseEvent | list[Any] | str | float | int | bool | None])
@@ -96,14 +97,14 @@ class Run:
     slices: list[Slice]
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Salvage:
     """What a damaged run gave: its parts, how many events were lost, and how far it was read."""
 
-    runs: list[Run] = field(default_factory=list)
-    damaged: int = 0
-    read: int = 0  # bytes of the run that were read or skipped
-    array_ended: bool = False  # the byte at `read` is the array's closing bracket
+    runs: list[Run]
+    damaged: int
+    read: int  # bytes of the run that were read or skipped
+    array_ended: bool  # the byte at `read` is the array's closing bracket
 
 
 def decode_run(run: bytes | bytearray | memoryview) -> list[Slice] | None:
@@ -140,27 +141,30 @@ def salvage(run: bytes, more_follows: bool) -> Salvage:
     A run starts at an event and may end anywhere, also after the array's end. If `more_follows`,
     what looks damaged at the very end is left unread: it may be an event that is not all here.
     """
-    result = Salvage()
+    runs: list[Run] = []
+    damaged = read = 0
+    array_ended = False
     cuts = [match.end() for match in _EVENT_OR_ARRAY_END.finditer(run)]
-    first = 0  # index of the first cut that lies beyond found.read
-    while first < len(cuts) and result.damaged < MOST_DAMAGED:
-        good = _furthest_good_cut(run, result.read, cuts, first)
+    first = 0  # index of the first cut that lies beyond `read`
+    while first < len(cuts) and damaged < MOST_DAMAGED:
+        good = _furthest_good_cut(run, read, cuts, first)
         if good is None:
             if more_follows and first + _CUTS_PER_EVENT > len(cuts):
-                return result
-            result.damaged += 1
-            result.read = cuts[first]
+                break
+            damaged += 1
+            read = cuts[first]
             first += 1
         else:
-            text = run[result.read : cuts[good]]
-            result.runs.append(Run(text, decode_run(text) or []))
-            result.read = cuts[good]
+            text = run[read : cuts[good]]
+            runs.append(Run(text, decode_run(text) or []))
+            read = cuts[good]
             first = good + 1
-            if _ARRAY_END.match(run, result.read):
-                result.array_ended = True
-                return result
-        result.read = _EVENT_START.match(run, result.read).end()  # type: ignore[union-attr]
-    return result
+            array_ended = _ARRAY_END.match(run, read) is not None
+            if array_ended:
+                break
+        between = _EVENT_START.match(run, read)
+        read = between.end() if between else read
+    return Salvage(runs=runs, damaged=damaged, read=read, array_ended=array_ended)
 
 
 def _furthest_good_cut(run: bytes, start: int, cuts: list[int], first: int) -> int | None:

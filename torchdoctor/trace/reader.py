@@ -119,12 +119,10 @@ def _read_stream(stream: BinaryIO, name: str, block_bytes: int) -> Trace:
     if not of_profiler or _is_empty(trace):
         raise _nothing_of_torch(file, columns)
     trace = of_one_process(trace)
-    trace.metadata = file.metadata
-    trace.cut_off = bool(file.doubts)
-    trace.doubts = [*file.doubts, *trace.doubts]
+    doubts = [*file.doubts, *trace.doubts]
     if file.damaged:
-        trace.doubts.append(f"{file.damaged} events of {name} are damaged and were skipped.")
-    return trace
+        doubts.append(f"{file.damaged} events of {name} are damaged and were skipped.")
+    return replace(trace, metadata=file.metadata, cut_off=bool(file.doubts), doubts=doubts)
 
 
 def _is_empty(trace: Trace) -> bool:

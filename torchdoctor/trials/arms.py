@@ -71,7 +71,7 @@ class Arm:
         """Return how many of its launches could be used."""
         return len(self.timings)
 
-    def with_settings(self, key: str, settings: dict[str, Any]) -> Arm:
+    def with_settings(self, key: str, settings: dict[str, Any], further: bool = False) -> Arm:
         """Return a new candidate whose first fix has these settings."""
         assert self.candidate is not None
         return Arm(
@@ -79,6 +79,7 @@ class Arm:
             fixes=[(self.fixes[0][0], settings), *self.fixes[1:]],
             facts=self.facts,
             candidate=replace(self.candidate, settings=settings),
+            further=further,
         )
 
 

@@ -303,10 +303,10 @@ class Launcher:
         if pair.side_by_side or last is None or not alike or not all(map(last.has, keys)):
             last = self.begin(phase, shape, arms[0].key)
         for blocks in pair.blocks:
-            last.slots += [
+            last.slots.extend(
                 replace(slot, timing=as_launch(block))
                 for slot, block in zip(slots, blocks, strict=True)
-            ]
+            )
 
     def begin(self, phase: str, shape: str, against: str = BASELINE) -> Round:
         """Begin a new round in the log."""

@@ -68,8 +68,8 @@ def with_further_settings(arms: Sequence[Arm]) -> list[Arm]:
         named = [int(arm.fixes[0][1][ladder.setting]) for arm in alike]
         for value in ladder.further(named):
             key = f"{last.key}-{value}"
-            more = last.with_settings(key, {**settings, ladder.setting: value})
-            more.further = True
+            values = {**settings, ladder.setting: value}
+            more = last.with_settings(key, values, further=True)
             extended.insert(extended.index(last) + 1, more)
     return extended
 
