@@ -8,7 +8,7 @@ import pytest
 from catalogue_faults import faults
 from partial_recordings import recording
 
-from torchdoctor.trials.switched_trials import ceiling_trials
+from torchdoctor.trials.ceilings import ceiling_trials
 
 GPU = {"ident": 0, "cls": "Net", "device": "cuda:0", "forwards": 90}
 CPU = {**GPU, "device": "cpu"}

@@ -12,7 +12,7 @@ STEPS = StepStatistics(
     mean_s=0.1, p10_s=0.1, p90_s=0.1, samples_per_step=4.0,
 )  # fmt: skip
 SEEN = Observation(
-    found=SimpleNamespace(boundary=STEPS.boundary),  # type: ignore[arg-type]
+    steps_found=SimpleNamespace(boundary=STEPS.boundary),  # type: ignore[arg-type]
     steps=STEPS, processes=[ProcessFacts(pid=1)], sensors=SensorStatistics(), wall_s=9.0,
     start_s=2.0,
 )  # fmt: skip

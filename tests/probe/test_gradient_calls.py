@@ -180,8 +180,8 @@ def test_structure(name: str, tmp_path: Path) -> None:
     loop, (kind, learned_by, iterations, backwards) = PROGRAMS[name]
     recorder = recorder_of(SETUP + loop, tmp_path)
     seen = observe(recorder)
-    assert seen.found.boundary.kind == kind
-    assert seen.found.boundary.learned_by == learned_by
+    assert seen.steps_found.boundary.kind == kind
+    assert seen.steps_found.boundary.learned_by == learned_by
     assert seen.steps.total_steps_seen == iterations - 1
     assert seen.steps.backwards_per_step == pytest.approx(backwards)
     # Without it the report would look for the cost of a backward in the program's own lines.
@@ -330,7 +330,7 @@ def test_who_says_that_batches_are_steps_is_believed(tmp_path: Path) -> None:
     """A rule of its own, or a whole step that is compiled, shows no hook that it learns."""
     recorder = recorder_of(HIDDEN, tmp_path)
     seen = observe(recorder, "loader")
-    assert seen.found.boundary.learned_by == "batch"
+    assert seen.steps_found.boundary.learned_by == "batch"
     assert seen.steps.total_steps_seen == 31
     assert seen.steps.samples_per_step == pytest.approx(4)
     assert seen.steps.evaluation_s == 0
@@ -349,7 +349,7 @@ def test_who_trains_over_a_loader_is_not_told_by_batches(tmp_path: Path) -> None
     """With --step-on loader, batches of a validation between are evaluation as before."""
     loop, _ = PROGRAMS["updates by hand with a loader"]
     seen = observe(recorder_of(SETUP + loop, tmp_path), "loader")
-    assert seen.found.boundary.learned_by == "autograd.grad"
+    assert seen.steps_found.boundary.learned_by == "autograd.grad"
     assert seen.steps.total_steps_seen == 31
     assert seen.steps.evaluation_s > 0
 

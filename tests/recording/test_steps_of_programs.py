@@ -147,7 +147,7 @@ def test_structure(name: str, tmp_path: Path) -> None:
     recorder = recorder_of(SETUP + loop, tmp_path)
     seen = observe(recorder)
 
-    assert seen.found.boundary.kind == kind
+    assert seen.steps_found.boundary.kind == kind
     assert seen.steps.program_ended
     if iterations is not None:
         # The first iteration begins before anything was learned, so no boundary is seen there.

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from simulated_program import TYPICAL, Simulated, observed, seeds, try_all
 
-from torchdoctor.trials.arms import FixFacts
-from torchdoctor.trials.ladder import Ladder
+from torchdoctor.launch.launch_spec import BASELINE
+from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.outcome import TrialResults
-from torchdoctor.trials.rounds import BASELINE, Slot
+from torchdoctor.trials.rounds import Slot
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.search import SearchSettings

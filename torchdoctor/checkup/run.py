@@ -33,13 +33,13 @@ from torchdoctor.pairs.block_plan import TurnBlocks
 from torchdoctor.pairs.measurement import ProgramLaunches
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.ceilings import ceiling_trials
 from torchdoctor.trials.fix_facts import fix_facts
 from torchdoctor.trials.numerics import trains_in_low_precision
 from torchdoctor.trials.outcome import TrialResults
 from torchdoctor.trials.run_trials import run_trials
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.search import SearchSettings
-from torchdoctor.trials.switched_trials import ceiling_trials
 from torchdoctor.trials.timed_launch import (
     SwitchedTrials,
     TimedLaunch,
@@ -231,7 +231,9 @@ class _Checkup:
         self._say("profile", "a profiler window of a few steps, in a launch of its own")
         try:
             cold = stays_cold(self._recording)
-            profiled = self._recorder.profile(observation.found.boundary, warmup, longest, cold)
+            profiled = self._recorder.profile(
+                observation.steps_found.boundary, warmup, longest, cold
+            )
         except ProgramFailed as error:
             self._doubts.append(str(error))
             return None

@@ -60,7 +60,7 @@ def observe_both(session: GateSession, arms: tuple[LaunchSpec, LaunchSpec], ref:
         again, further = _in_the_other_order(session, arms)
         waits, doubts = waits + again, doubts + further
     reference_arm, new_arm = (
-        replace(arm, boundary=x.found.boundary)
+        replace(arm, boundary=x.steps_found.boundary)
         for arm, x in zip(arms, (reference, new), strict=True)
     )
     return Observed(

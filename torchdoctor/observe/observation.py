@@ -159,9 +159,9 @@ def trainers_first(
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What the first launch showed."""
+    """The results of the first launch."""
 
-    found: StepsFound
+    steps_found: StepsFound
     steps: StepStatistics
     processes: list[ProcessFacts]  # trainers first, the main one at 0
     sensors: SensorStatistics

@@ -249,7 +249,7 @@ def _observation(
         ) from None
     begin, end = window_ns(trainers[0], boundaries, steps)
     return Observation(
-        found=boundaries,
+        steps_found=boundaries,
         steps=steps,
         processes=trainers_first(facts, boundaries.trainers),
         sensors=columns.statistics(begin, end, main_pid=boundaries.trainers[0]),

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import BASELINE
+from torchdoctor.trials.arm_specs import CEILING
 from torchdoctor.trials.arms import Arm, Fixes
 from torchdoctor.trials.evidence import Evidence
 from torchdoctor.trials.rounds import Round
-from torchdoctor.words import Interval, StepStatistics, SwitchedLaunch, TriedCeiling
+from torchdoctor.words import Interval, Recording, StepStatistics, SwitchedLaunch, TriedCeiling
 
 _NOTHING = 1.02  # an interval that ends below this is no gain
 _SLOWER = 0.98  # an interval that ends below this: the replacement costs more than the cost itself
@@ -39,6 +41,30 @@ class CeilingTrial:
     def arm(self) -> Arm:
         """Return the arm that takes turns with the fixes, and is never a candidate."""
         return Arm(key=f"ceiling-{self.ceiling}", fixes=self.fixes)
+
+
+def ceiling_trials(recording: Recording, bottleneck: str) -> list[CeilingTrial]:
+    """Return the ceilings that apply to a program, the most telling first.
+
+    Args:
+        recording: the observed program.
+        bottleneck: the branch that the diagnosis names; its ceilings come first.
+    """
+    trials = []
+    for ident, ceiling in catalogue.ceilings().items():
+        values = ceiling.settings(recording)
+        if values is None:
+            continue
+        trial = CeilingTrial(
+            ceiling=ident,
+            branch=ceiling.branch_in(recording),
+            fixes=[(CEILING + ident, values)],
+            removes=ceiling.removes,
+            share=ceiling.share(recording),
+            whole=ceiling.takes_all(recording),
+        )
+        trials.append(trial)
+    return sorted(trials, key=lambda trial: (trial.branch != bottleneck, -(trial.share or 0.0)))
 
 
 def abandon(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from torchdoctor.facts.lookup import no_second_loader, training_loaders
-from torchdoctor.trials.arms import FixFacts
-from torchdoctor.trials.ladder import Ladder
+from torchdoctor.trials.arms import FixFacts, Ladder
 from torchdoctor.trials.samples import Preparation
 from torchdoctor.words import Recording
 from torchdoctor.words.specs import FixSpec

@@ -8,7 +8,7 @@ from statistics import median
 from torchdoctor.trials.arms import Arm
 
 # Part of a one-time cost that a warm cache leaves, until measured (compiling on a CPU: 0.06).
-_CACHED = 0.15
+CACHED = 0.15
 _MANY = 4  # launches of which the slowest is taken for disturbed
 
 
@@ -39,7 +39,7 @@ class LaunchCosts:
         if not arm.facts.setup_s:
             return _at_most(own)
         # The first launch compiles; later launches find the result in the cache.
-        return max(own[1:], default=self._plain_s() + _CACHED * self.once_s(arm))
+        return max(own[1:], default=self._plain_s() + CACHED * self.once_s(arm))
 
     def once_s(self, arm: Arm) -> float:
         """Return the seconds of compiling: an arm's first launch beyond the untouched program's."""

@@ -16,6 +16,8 @@ import numpy as np
 
 from torchdoctor.trials.beliefs import SAMPLES, Beliefs, Members
 from torchdoctor.trials.claims import TAIL_SHARE, TAIL_WIDTH, Floats, LogInterval, error_density
+from torchdoctor.trials.launch_costs import CACHED
+from torchdoctor.trials.schedule import SEED_LAUNCHES
 
 WORTH = 0.01  # log speed-up that one more edit has to gain
 LEAST_OF_RISKY = math.log1p(0.03)  # least gain of a member of lower precision
@@ -31,14 +33,12 @@ _NO_RATE = 1e-6  # a gain for each second that is rounding
 _FLOOR = 0.3 * WORTH  # less is no reason for another measurement
 _HURRY = 0.2  # part of a claim's worth that is lost if it takes all of the budget
 _PAIR = 2.05  # launches that a pair takes
-_CACHED = 0.15  # part of a one-time cost that every later pair pays again
 # Pairs that a measurement takes: several may decide what a single pair cannot.
 _LOOKS = (1, 3)
 _ENDS = 14  # sets that a plan may end with
 _BINS = 8
 _SWITCH_ROUNDS = (3, 5)
 _SWITCH_LAUNCHES = 2
-_SEED_LAUNCHES = 2
 PATCH_PAIRS = 2
 _RESERVE_PAIRS = 8  # a budget of fewer pairs keeps no time for the patch
 
@@ -174,7 +174,7 @@ class SearchPolicy:
         """Return the seconds of the next pairs of a set."""
         arms = [self.beliefs.arms[name] for name in members]
         once = [self.prices.once_s.get(arm.name, arm.once_s) for arm in arms]
-        again_s = _CACHED * max(once, default=0.0)
+        again_s = CACHED * max(once, default=0.0)
         first_s = again_s if members in self.results.pairs else max(once, default=0.0)
         seeds_s = 0.0
         if not self.results.seeds_done and any(arm.may_reseed for arm in arms):
@@ -185,7 +185,7 @@ class SearchPolicy:
     @property
     def seeds_s(self) -> float:
         """Return the seconds of launches of the untouched program with other seeds."""
-        return _SEED_LAUNCHES * self.prices.launch_s
+        return SEED_LAUNCHES * self.prices.launch_s
 
     # -- the next measurement
 

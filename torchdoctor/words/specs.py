@@ -199,7 +199,7 @@ class FixSpec(SwitchSpec):
     phases: tuple[str, ...] = ()  # fields of StepStatistics that hold all that it works on
     includes: Callable[[Recording], tuple[str, ...]] = _empty  # ids of fixes that it applies too
     together: Callable[[Settings, Recording], dict[str, Settings]] = _no_company  # by fix id
-    ladder: Callable[[Recording], dict[str, Any] | None] = _nothing  # fields of `trials.ladder`
+    ladder: Callable[[Recording], dict[str, Any] | None] = _nothing  # of `trials.arms.Ladder`
     next_settings: Callable[..., Settings | None] | None = None  # a search; see `trials.sizes`
     needs_finding: bool = False  # tried only where a finding calls for it, or where it is named
     offered_untried: bool = True  # shown as code where no run has tried it
