@@ -26,8 +26,8 @@ INLINES = tuple(int(x) for x in torch.__version__.split(".")[:2]) >= (2, 5)
 # backend="eager" captures and guards as the real one does, and generates no code.
 PROGRAM = """
 import json, sys, torch, torch._dynamo
-sys.path.insert(0, PROBE)
-import compile_log
+sys.path.insert(0, ROOT)
+from torchdoctor.probe.hooks import compile_log
 log = compile_log.CompileLog(torch)
 
 class Net(torch.nn.Module):
@@ -54,7 +54,7 @@ def compiled(
     folder: Path, change: str = "pass", sizes: str = "[4] * 6", dynamic: str = "False"
 ) -> tuple[dict[str, Any], dict[str, int], str]:
     """Details, the line of each text that is marked `# name`, and the script's name."""
-    text = PROGRAM.replace("PROBE", repr(str(Path(compile_log.__file__).parent)))
+    text = PROGRAM.replace("ROOT", repr(str(Path(compile_log.__file__).parents[3])))
     text = text.replace("CHANGE", change).replace("SIZES", sizes).replace("DYNAMIC", dynamic)
     script = folder / "train.py"
     script.write_text(text)
