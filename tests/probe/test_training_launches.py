@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from probed import run_probed
 from torchdoctor.advice import catalogue
 from torchdoctor.launch.launch_spec import FixFile, plan_entries
 from torchdoctor.pairs.launch_timing import launch_timing
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.training_trials import Advice, run_training_trials
 from torchdoctor.words import Boundary, LaunchTiming, TrainingTrial
@@ -85,8 +87,12 @@ def tried(
 ) -> TrainingTrial:
     program = LEAST_SQUARES.replace("DEVIATION", str(deviation)).replace("OPTIMIZER", optimizer)
     programs = Programs(program.replace("CHECK", check), folder)
-    results = run_training_trials(programs, [advice], budget=Budget(None), steps=STEPS)
-    return results.trials[0]
+    return _tried(programs, advice)
+
+
+def _tried(programs: Programs, advice: Advice) -> TrainingTrial:
+    launcher = Launcher(programs, Budget(None), order=random.Random(0))
+    return run_training_trials(launcher, [advice], steps=STEPS).trials[0]
 
 
 @pytest.mark.parametrize(("deviation", "rate"), [(1.0, 0.01), (4.0, 0.001), (0.25, 0.3)])
@@ -130,7 +136,7 @@ def test_a_program_without_an_optimizer_is_not_tried_and_says_why(tmp_path: Path
     programs.program = programs.program.replace(
         "import math", "import itertools, math\nstep = itertools.count().__next__"
     ).replace("while True", "for _ in range(15)")
-    found = run_training_trials(programs, [RANGE], budget=Budget(None), steps=STEPS).trials[0]
+    found = _tried(programs, RANGE)
     assert found.range_test is None
     assert found.verdict in ("not-tried", "failed")
     assert programs.started == ["lr-schedule"], "not a second time"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from made_specs import made_fix
 from partial_recordings import recording
 
 from torchdoctor.advice import catalogue
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.schedule import NO_TIME, Budget
 from torchdoctor.trials.training_trials import (
     Advice,
@@ -95,13 +97,9 @@ class Program:
 
 
 def tried(program: Program, advice: list[Advice], seconds: float | None = None) -> TrainingResults:
-    found = run_training_trials(
-        program,
-        advice,
-        budget=Budget(seconds, program.clock),
-        steps=STEPS,
-        expected_launch_s=5.0,
-    )
+    budget = Budget(seconds, program.clock)
+    launcher = Launcher(program, budget, order=random.Random(0), expected_launch_s=5.0)
+    found = run_training_trials(launcher, advice, steps=STEPS)
     assert [one.fix for one in found.trials] == [one.fix for one in advice]
     assert all(one.sentence.endswith(".") for one in found.trials)
     return found
@@ -168,9 +166,8 @@ def test_a_program_that_gives_up_at_the_divergence_has_shown_it() -> None:
 
 def test_a_program_with_few_steps_is_not_launched_for_a_range_test() -> None:
     program = Program()
-    few = run_training_trials(
-        program, [RANGE], budget=Budget(None), steps=100, updates_per_step=0.3
-    )
+    launcher = Launcher(program, Budget(None), order=random.Random(0))
+    few = run_training_trials(launcher, [RANGE], steps=100, updates_per_step=0.3)
     assert few.trials[0].verdict == "not-tried"
     assert "30 optimizer steps are too few" in few.trials[0].sentence
     assert program.launched == []

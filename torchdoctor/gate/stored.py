@@ -140,12 +140,7 @@ def stored_report(
     """
     by = stored_by(stored)
     per_step = is_per_step(timings)
-    then = stored.baseline.launches_per  # None: an older report that does not say
-    if then is not None and (then == "step") != per_step:
-        raise Inconclusive(
-            f"{name} is not comparable: its times are per {then}, those of now are not, because "
-            "the size of a batch is known in one of them only."
-        )
+    _refuse_other_unit(stored, name, per_step)
     now = [x for timing in timings if (x := seconds_per_sample(timing, by, per_step))]
     before = stored.baseline.launches_s
     tolerance = settings.tolerances["step_time"]
@@ -181,6 +176,15 @@ def stored_report(
         per=per,
         doubts=_doubts(by, observed, timings),
     )
+
+
+def _refuse_other_unit(stored: Report, name: str, per_step: bool) -> None:
+    then = stored.baseline.launches_per  # None: an older report that does not say
+    if then is not None and (then == "step") != per_step:
+        raise Inconclusive(
+            f"{name} is not comparable: its times are per {then}, those of now are not, because "
+            "the size of a batch is known in one of them only."
+        )
 
 
 def _lie_far_apart(stored_s: Sequence[float], per: str) -> Inconclusive:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 
 from torchdoctor.observe.observation import Observation
 from torchdoctor.pairs.record import Recorder
 from torchdoctor.trials.arm_specs import ArmSpecs
+from torchdoctor.trials.launches import Launcher
 from torchdoctor.trials.schedule import Budget
 from torchdoctor.trials.timed_launch import TimedLaunch, launches_of
 from torchdoctor.trials.training_trials import (
@@ -42,19 +44,23 @@ def try_advice(
     window = training_window(observed.steps, observed.start_s, most_launches(advice), left())
     iterations = window.warmup_steps + window.measure_steps
     stepping = sum(x.steps > 0 for x in recording.main.optimizers)
+    launch = TimedLaunch(
+        launches_of(recorder, observed, window),
+        ArmSpecs(modules, recording, kind="training-"),
+        left,
+        recording,
+    )
+    launcher = Launcher(
+        launch,
+        Budget(left()),
+        progress=progress,
+        order=random.Random(recorder.seed),
+        expected_launch_s=observed.start_s + iterations * observed.steps.mean_s,
+    )
     return run_training_trials(
-        TimedLaunch(
-            launches_of(recorder, observed, window),
-            ArmSpecs(modules, recording, kind="training-"),
-            left,
-            recording,
-        ),
+        launcher,
         advice,
-        budget=Budget(left()),
         steps=iterations,
         backwards_per_step=observed.steps.backwards_per_step,
         updates_per_step=observed.steps.optimizer_steps_per_step / max(stepping, 1),
-        progress=progress,
-        expected_launch_s=observed.start_s + iterations * observed.steps.mean_s,
-        seed=recorder.seed,
     )

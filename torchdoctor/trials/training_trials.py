@@ -6,8 +6,7 @@ docs/decisions/training.md says what is compared and when it shows something.
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,13 +14,12 @@ from torchdoctor.observe.window import Window
 from torchdoctor.pairs.failures import failure, refusal
 from torchdoctor.pairs.pair_times import usable
 from torchdoctor.trials.arms import Arm
-from torchdoctor.trials.launches import Launch, Launcher, Stopped
+from torchdoctor.trials.launches import Launcher, Stopped
 from torchdoctor.trials.loss_pairs import ENOUGH_PAIRS, compare_losses
 from torchdoctor.trials.range_test import FEWEST_RATES, RateLosses, agreed, range_test, words
-from torchdoctor.trials.schedule import NO_TIME, Budget, BudgetEnded
+from torchdoctor.trials.schedule import NO_TIME, BudgetEnded
 from torchdoctor.words import (
     LaunchTiming,
-    ProgressEvent,
     RangeTest,
     Recording,
     StepStatistics,
@@ -107,37 +105,22 @@ def training_window(
 
 
 def run_training_trials(
-    launch: Launch,
+    launcher: Launcher,
     advice: Sequence[Advice],
     *,
-    budget: Budget,
     steps: int,
     backwards_per_step: float = 1.0,
     updates_per_step: float = 1.0,
-    progress: Callable[[ProgressEvent], None] | None = None,
-    expected_launch_s: float | None = None,
-    seed: int = 0,
 ) -> TrainingResults:
     """Try each piece of advice, within the budget.
 
     Args:
-        launch: starts the program once, for `steps` iterations.
+        launcher: starts the program, for `steps` iterations each time.
         advice: those with `untried` come back as they are.
-        budget: wall time for all launches.
         steps: iterations of a launch.
         backwards_per_step: of one iteration.
         updates_per_step: steps of one optimizer in an iteration.
-        progress: told before and after each launch.
-        expected_launch_s: seconds of a launch, before the first.
-        seed: of the order within rounds.
     """
-    launcher = Launcher(
-        launch,
-        budget,
-        progress=progress,
-        order=random.Random(seed),
-        expected_launch_s=expected_launch_s,
-    )
     run = _Run(launcher, advice, steps, backwards_per_step, updates_per_step)
     interrupted = run.all()
     return TrainingResults(trials=[run.result(piece) for piece in advice], interrupted=interrupted)
@@ -154,8 +137,7 @@ class _Run:
         backwards_per_step: float,
         updates_per_step: float,
     ) -> None:
-        self._launcher, self._steps = launcher, steps
-        self._per_step = backwards_per_step
+        self._launcher, self._per_step = launcher, backwards_per_step
         rates = max(2, round(steps * updates_per_step))
         self._arms = {
             piece.fix: Arm(key=piece.fix, fixes=[(piece.fix, _with_steps(piece, rates))])
