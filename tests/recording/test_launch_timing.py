@@ -62,6 +62,7 @@ def test_a_whole_window(tmp_path):
     assert timing.fingerprints == ["a", "b"]
     assert (timing.peak_memory_bytes, timing.gpu_memory) == (1000, False)
     assert [one.fix for one in timing.fixes] == ["pin-memory"]
+    assert timing.iterations == 10
     # Start-up, and four iterations of warm-up.
     assert timing.setup_s == pytest.approx(2.5 + 4 * 0.009, abs=1e-6)
     assert timing.seeded_by_program

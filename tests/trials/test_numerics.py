@@ -1,5 +1,6 @@
 import functools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -200,6 +201,12 @@ def test_a_program_whose_own_loss_breaks_is_compared_until_then():
 def test_skipped_backwards_are_a_change():
     found = compare_training([launch(losses("mlp")[::2])], untouched("mlp"))
     assert found.classification == "changed" and "backward passes in a step" in found.reason
+
+
+def test_a_longer_warm_up_is_no_change():
+    """More workers have more batches ready, which are used up before their window begins."""
+    trial = replace(launch(losses("mlp"), steps=20), iterations=60)
+    assert compare_training([trial], untouched("mlp")).classification == "identical"
 
 
 def test_a_shorter_window_is_no_change():

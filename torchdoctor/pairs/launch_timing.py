@@ -76,6 +76,7 @@ def launch_timing(channel: Path, boundary: Boundary, warmup_steps: int = 0) -> L
         step_s=steps,
         samples=_total([None if rate is None else rate * window_s for rate in rates]),
         window_s=window_s,
+        iterations=len(log.at(step_log.BOUNDARY)) - 1,
         **_beside_its_times(channel, facts.get(main, ProcessFacts(pid=main)), boundary, begun),
     )
 
