@@ -535,7 +535,6 @@ def test_threads_are_tried_from_the_cores_down() -> None:
     assert "GPU" in refused("cpu-threads", recording(model={}, gpu=AMPERE))
 
 
-@pytest.mark.xfail(strict=True, reason="the search tries no value between two that a fix names")
 def test_threads_between_the_ones_named_are_searched_on_many_cores() -> None:
     """Small operators are fastest on 8 of 64 cores, which is neither all, half nor one of them."""
     seen = recording(cpus=64, flags={"num_threads": 64})

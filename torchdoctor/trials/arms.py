@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +17,7 @@ from torchdoctor.words.figures import fix_with_settings
 
 Fixes = list[tuple[str, dict[str, Any]]]
 
-_FURTHER = (2.0, 4.0, 0.5)  # times the largest and the smallest value that the fix names
+_WIDE_GAP = 8  # times: two named values so far apart have one between them tried
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +33,15 @@ class Ladder:
     today: int | None = None
 
     def further(self, named: Collection[int]) -> list[int]:
-        """Return values beyond those that the fix names, within the bounds."""
-        ends = [max(named), max(named), min(named)]
-        values = [
-            min(max(round(factor * end), self.least), self.most)
-            for factor, end in zip(_FURTHER, ends, strict=True)
+        """Return values beside those that the fix names: within wide gaps, and beyond the ends."""
+        rising = sorted(named)
+        between = [
+            math.sqrt(low * high)
+            for low, high in itertools.pairwise(rising)
+            if high >= _WIDE_GAP * low > 0
         ]
+        ends = [2 * rising[-1], 4 * rising[-1], rising[0] / 2]
+        values = [min(max(round(value), self.least), self.most) for value in [*between, *ends]]
         return [value for value in dict.fromkeys(values) if value not in {*named, self.today}]
 
 
