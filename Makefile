@@ -19,7 +19,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/torchdoctor run --budget 165s sample_workloads/slow_decode.py
+	$(BIN)/torchdoctor run --budget 2m sample_workloads/slow_decode.py
 
 # What failed runs again, alone, and is listed as FLAKY where it passes then: at most two may.
 test: $(VENV)/.dev
