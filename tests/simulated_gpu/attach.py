@@ -7,11 +7,9 @@ finds a torch that has a GPU.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -62,12 +60,6 @@ def counts(index: int = 0) -> dict[str, int]:
     numbers = (ctypes.c_int64 * len(COUNTS))()
     LIBRARY.simulated_counts(index, numbers)
     return dict(zip(COUNTS, numbers, strict=True))
-
-
-def write_truth(file: str | Path) -> None:
-    """Write the counts of each device to a file, for a test to compare with."""
-    truth = [counts(index) for index in range(LIBRARY.simulated_devices())]
-    Path(file).write_text(json.dumps(truth), encoding="utf-8")
 
 
 assert "torch" not in sys.modules, "simulated_gpu.attach has to be imported before torch"

@@ -81,7 +81,7 @@ inline Settings& settings() {
   return *it;
 }
 
-enum class Kind { kRuntime, kKernel, kMemcpy, kMemset, kSync };
+enum class Kind { kRuntime, kKernel, kMemcpy };
 
 // One line of the profile and of the truth.
 struct Activity {

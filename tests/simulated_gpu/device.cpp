@@ -408,8 +408,7 @@ double operations(const std::string& name, const std::vector<at::Tensor>& in) {
     const auto& weight = in[backward ? 2 : 1];
     const auto& positions = in[0];
     if (!weight.defined() || weight.dim() < 3 || positions.dim() < 3) return 0;
-    double spatial = backward ? double(positions.numel()) / std::max<int64_t>(positions.size(1), 1)
-                              : double(positions.numel()) / std::max<int64_t>(positions.size(1), 1);
+    double spatial = double(positions.numel()) / double(std::max<int64_t>(positions.size(1), 1));
     return (backward ? 4.0 : 2.0) * spatial * double(weight.numel());
   }
   if (!(has("::mm") || has("addmm") || has("bmm") || has("::linear") || has("matmul"))) return 0;
@@ -696,8 +695,7 @@ at::Tensor reshape_alias(const at::Tensor& self, c10::SymIntArrayRef sizes,
 }
 // Views that the CPU kernel makes of the alias: its sizes and strides over our memory.
 at::Tensor viewed(const at::Tensor& self, const at::Tensor& alias) {
-  auto made = with_storage(self.storage(), alias, c10::DispatchKey::CUDA);
-  return made;
+  return with_storage(self.storage(), alias, c10::DispatchKey::CUDA);
 }
 at::Tensor unfold(const at::Tensor& self, int64_t dim, int64_t size, int64_t step) {
   return viewed(self, on_cpu(self).unfold(dim, size, step));
@@ -834,10 +832,9 @@ class Session final : public libkineto::IActivityProfilerSession {
  private:
   void add(const Activity& it, const libkineto::getLinkedActivityCallback& linked) {
     using libkineto::ActivityType;
-    bool host = it.kind == Kind::kRuntime || it.kind == Kind::kSync;
+    bool host = it.kind == Kind::kRuntime;
     auto type = host ? ActivityType::CUDA_RUNTIME
                      : it.kind == Kind::kMemcpy ? ActivityType::GPU_MEMCPY
-                     : it.kind == Kind::kMemset ? ActivityType::GPU_MEMSET
                                                 : ActivityType::CONCURRENT_KERNEL;
     buffer_->emplace_activity(buffer_->span, type, it.name);
     auto& made = *buffer_->activities.back();
@@ -877,8 +874,8 @@ class Profiler final : public libkineto::IActivityProfiler {
   }
   const std::set<libkineto::ActivityType>& availableActivities() const override {
     static const std::set<libkineto::ActivityType> it = {
-        libkineto::ActivityType::GPU_MEMCPY, libkineto::ActivityType::GPU_MEMSET,
-        libkineto::ActivityType::CONCURRENT_KERNEL, libkineto::ActivityType::CUDA_RUNTIME};
+        libkineto::ActivityType::GPU_MEMCPY, libkineto::ActivityType::CONCURRENT_KERNEL,
+        libkineto::ActivityType::CUDA_RUNTIME};
     return it;
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,6 +157,9 @@ def _dress_memory(torch: Any, library: ctypes.CDLL) -> None:
     def stats(device: Any = None) -> Any:
         return names._accelerator_getDeviceStats(_index(torch, device))
 
+    def reset_peak(device: Any = None) -> None:
+        names._accelerator_resetPeakStats(_index(torch, device))
+
     def flat(device: Any = None) -> dict[str, int]:
         rows: list[tuple[str, int]] = []
 
@@ -181,12 +183,8 @@ def _dress_memory(torch: Any, library: ctypes.CDLL) -> None:
         "max_memory_allocated": of("allocated_bytes.all.peak"),
         "memory_reserved": of("reserved_bytes.all.current"),
         "max_memory_reserved": of("reserved_bytes.all.peak"),
-        "reset_peak_memory_stats": lambda device=None: names._accelerator_resetPeakStats(
-            _index(torch, device)
-        ),
-        "reset_max_memory_allocated": lambda device=None: names._accelerator_resetPeakStats(
-            _index(torch, device)
-        ),
+        "reset_peak_memory_stats": reset_peak,
+        "reset_max_memory_allocated": reset_peak,
         "empty_cache": names._accelerator_emptyCache,
         "mem_get_info": lambda device=None: names._accelerator_getMemoryInfo(_index(torch, device)),
         "memory_snapshot": lambda *_, **__: [],
@@ -194,13 +192,11 @@ def _dress_memory(torch: Any, library: ctypes.CDLL) -> None:
         "_snapshot": lambda *_, **__: {"segments": [], "device_traces": [[]]},
         "_dump_snapshot": _dump_snapshot,
         "get_allocator_backend": lambda: "native",
-        "caching_allocator_alloc": None,
     }
     for name, function in functions.items():
-        if function is not None:
-            setattr(memory, name, function)
-            if hasattr(cuda, name):
-                setattr(cuda, name, function)
+        setattr(memory, name, function)
+        if hasattr(cuda, name):
+            setattr(cuda, name, function)
 
 
 def _dump_snapshot(filename: str = "dump_snapshot.pickle", *_: Any, **__: Any) -> None:
@@ -261,10 +257,3 @@ def _dress_files(torch: Any) -> None:
         return moved.untyped_storage()
 
     torch.serialization.register_package(15, tag, place)
-
-
-def truth_line(torch: Any) -> str:
-    """Return the device's counts as one line of JSON, for a program to print."""
-    from simulated_gpu.attach import counts
-
-    return json.dumps([counts(i) for i in range(torch.cuda.device_count())])

@@ -1,5 +1,5 @@
 """Planted illnesses, through `torchdoctor run` on the simulated device: the cause, the place, and
-what must not be said. All of them are in benchmarks/simulated_gpu.py; these few run always."""
+what must not be said. All of them are in planted.py; these few run always."""
 
 from __future__ import annotations
 
