@@ -43,8 +43,6 @@ class Window:
         self._began_s = None
         self._profiler = None
         self._analysis = None
-        self._device_events = []
-        self.device_step_s = None
         # Before this iteration and this time a boundary is nothing but a mark.
         self._plain_until, self._plain_ns = 0, 0
 
@@ -96,11 +94,11 @@ class Window:
             self._finish("window")
             return
         session.log.add(step_log.BOUNDARY, 0, number)
-        if self._began_s is not None and not self._mark_device():
+        if self._began_s is not None:
             self._go_plainly()
 
     def _go_plainly(self):
-        """Only mark boundaries: a program that has used no device by now will not."""
+        """Only mark boundaries until the window may be over."""
         self._plain_until = self._first + self._steps
         if self._most_s is None:
             self._plain_ns = math.inf
@@ -128,26 +126,13 @@ class Window:
         spent = time.perf_counter() - self._began_s
         return self._most_s is not None and spent >= self._most_s and done >= _FEWEST_STEPS
 
-    def _mark_device(self):
-        cuda = self._session.torch.cuda
-        if not cuda.is_initialized():
-            return False
-        event = cuda.Event(enable_timing=True)
-        event.record()
-        self._device_events.append(event)
-        return True
-
     def _finish(self, reason):
         session = self._session
-        events = self._device_events
-        if len(events) > 1:
-            pairs = zip(events, events[1:])  # noqa: B905 (Python 3.9 has no strict)
-            self.device_step_s = [a.elapsed_time(b) / 1e3 for a, b in pairs]
         session.device_rests()
         session.flush()
         path = os.path.join(session.channel, "done-%d.json" % session.pid)
         with open(path + ".part", "w", encoding="utf-8") as file:
-            json.dump({"reason": reason, "device_step_s": self.device_step_s}, file)
+            json.dump({"reason": reason}, file)
         os.replace(path + ".part", path)
         if session.plan.get("after") == "continue":
             session.on = False
