@@ -61,5 +61,7 @@ def run_with(factor: float = 1.0, **more) -> Report:
         launches_s=[s * factor for s in report.baseline.launches_s],
         step_time_s=replace(time, median=time.median * factor, mean=time.mean * factor),
         samples_per_s=report.baseline.samples_per_s / factor,
+        launches_by="median",
+        launches_per="step",
     )
     return replace(report, baseline=baseline, **more)

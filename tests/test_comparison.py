@@ -124,7 +124,9 @@ def test_launches_per_sample_are_scaled_to_steps() -> None:
     def per_sample(factor: float) -> Report:
         report = run_with(factor)
         launches = [s / 32.0 for s in report.baseline.launches_s]
-        return replace(report, baseline=replace(report.baseline, launches_s=launches))
+        return replace(
+            report, baseline=replace(report.baseline, launches_s=launches, launches_per="sample")
+        )
 
     found = compare(per_sample(1.0), per_sample(1.18))
     assert found.speedup is not None
@@ -325,7 +327,8 @@ def two_kinds(report: Report) -> Report:
     """Some of its steps take far longer, so that its launches are told by their mean step."""
     time = report.baseline.step_time_s
     time = replace(time, median=time.mean / 1.5)
-    return replace(report, baseline=replace(report.baseline, step_time_s=time))
+    baseline = replace(report.baseline, step_time_s=time, launches_by="mean")
+    return replace(report, baseline=baseline)
 
 
 def test_means_of_launches_are_not_compared_with_medians() -> None:

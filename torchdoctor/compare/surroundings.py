@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from torchdoctor.compare.step_times import is_trace, launches_are, parts_s, same_batch
-from torchdoctor.words import Environment, Interval, Report
-from torchdoctor.words.comparison import ComparedSide, Difference
-from torchdoctor.words.figures import seconds
+from torchdoctor.compare.step_times import Side, same_batch
+from torchdoctor.words import Interval, Report
+from torchdoctor.words.comparison import Difference
+from torchdoctor.words.figures import counted, seconds
 
 _LAUNCHERS = (  # modules that start the program which the command names further on
     "torch.distributed.run",
@@ -23,20 +23,18 @@ _MACHINE = ("GPU", "CPU", "usable CPUs")  # another of these is another machine
 
 
 def environment(a: Report, b: Report) -> list[Difference]:
-    """Versions and devices that both name and that differ."""
-    differences = []
-    for name, old, new in (
+    """Return versions and devices that both name and that differ."""
+    old, new = a.environment, b.environment
+    named: list[tuple[str, str | None, str | None]] = [
         ("GPU", _gpus(a), _gpus(b)),
-        ("CPU", a.environment.cpu, b.environment.cpu),
-        ("usable CPUs", _cpus(a.environment), _cpus(b.environment)),
-        ("torch", a.environment.torch, b.environment.torch),
-        ("CUDA", a.environment.cuda, b.environment.cuda),
-        ("driver", a.environment.driver, b.environment.driver),
-        ("Python", a.environment.python, b.environment.python),
-    ):
-        if old and new and old != new:
-            differences.append(Difference(name=name, a=old, b=new))
-    return differences
+        ("CPU", old.cpu, new.cpu),
+        ("usable CPUs", _cpus(a), _cpus(b)),
+        ("torch", old.torch, new.torch),
+        ("CUDA", old.cuda, new.cuda),
+        ("driver", old.driver, new.driver),
+        ("Python", old.python, new.python),
+    ]
+    return [Difference(name=name, a=x, b=y) for name, x, y in named if x and y and x != y]
 
 
 def _gpus(report: Report) -> str:
@@ -48,65 +46,48 @@ def _gpus(report: Report) -> str:
     return "" if used else "none"
 
 
-def _cpus(machine: Environment) -> str:
-    return f"{machine.usable_cpus:g}" if machine.usable_cpus else ""
+def _cpus(report: Report) -> str:
+    usable = report.environment.usable_cpus
+    return f"{usable:g}" if usable else ""
 
 
-def workload(a: Report, b: Report) -> list[Difference]:
-    """Another command, script or setting; nothing where a trace is one of them."""
-    if is_trace(a) or is_trace(b):
+def workload(a: Side, b: Side) -> list[Difference]:
+    """Return another command, script or setting; nothing where a trace is one of them."""
+    if a.is_trace or b.is_trace:
         return []
     differences = []
-    if a.workload.command != b.workload.command:
-        commands = shlex.join(a.workload.command), shlex.join(b.workload.command)
+    commands = [shlex.join(side.report.workload.command) for side in (a, b)]
+    if commands[0] != commands[1]:
         differences.append(Difference(name="command", a=commands[0], b=commands[1]))
-    old, new = a.workload.script_sha256, b.workload.script_sha256
+    old, new = (side.report.workload.script_sha256 for side in (a, b))
     if old and new and old != new:
         differences.append(Difference(name="script, SHA-256", a=old[:12], b=new[:12]))
-    return differences + _settings(a, b)
+    settings = [{x.name: x.value for x in side.report.settings} for side in (a, b)]
+    names = {**settings[0], **settings[1]} if all(settings) else {}
+    values = [(name, *(x.get(name, "none") for x in settings)) for name in names]
+    return differences + [Difference(name=name, a=x, b=y) for name, x, y in values if x != y]
 
 
-def _settings(a: Report, b: Report) -> list[Difference]:
-    """Nothing where one of them is older than the list; what only one has was not set there."""
-    if not a.settings or not b.settings:
-        return []
-    old, new = ({setting.name: setting.value for setting in report.settings} for report in (a, b))
-    return [
-        Difference(name=name, a=old.get(name, "none"), b=new.get(name, "none"))
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
-    ]
-
-
-def another_workload(
-    a: Report,
-    b: Report,
-    sides: tuple[ComparedSide, ComparedSide],
-    differences: Sequence[Difference],
-) -> list[str]:
+def another_workload(a: Side, b: Side, differences: Sequence[Difference]) -> list[str]:
     """Return what makes the two no versions of one workload; empty where nothing is known.
 
     Args:
-        a: the earlier report.
-        b: the other.
-        sides: for their batches.
-        found: of `environment`.
+        a: what is compared with.
+        b: what is compared.
+        differences: from `environment`.
     """
-    reasons = []
-    if not is_trace(a) and not is_trace(b):
-        old, new = script_name(a.workload.command), script_name(b.workload.command)
-        digests = a.workload.script_sha256, b.workload.script_sha256
-        if old != new and not (digests[0] and digests[0] == digests[1]):
-            reasons.append(f"another script ({old} -> {new})")
-    reasons += [
-        f"another {difference.name} ({difference.a} -> {difference.b})"
-        for difference in differences
-    ]
-    trainers = [report.steps.trainers if report.steps is not None else 1 for report in (a, b)]
-    if trainers[0] != trainers[1] and not is_trace(a) and not is_trace(b):
+    reasons, runs = [], not (a.is_trace or b.is_trace)
+    old, new = (side.report.workload for side in (a, b))
+    names = script_name(old.command), script_name(new.command)
+    same_file = old.script_sha256 and old.script_sha256 == new.script_sha256
+    if runs and names[0] != names[1] and not same_file:
+        reasons.append(f"another script ({names[0]} -> {names[1]})")
+    reasons += [f"another {x.name} ({x.a} -> {x.b})" for x in differences]
+    trainers = [x.report.steps.trainers if x.report.steps is not None else 1 for x in (a, b)]
+    if trainers[0] != trainers[1] and runs:
         reasons.append(f"another number of training processes ({trainers[0]} -> {trainers[1]})")
-    elif not same_batch(*sides):
-        before, after = (side.samples_per_step for side in sides)
+    elif not same_batch(a, b):
+        before, after = (side.time.samples_per_step for side in (a, b))
         reasons.append(f"{OTHER_BATCH} ({before:.3g} -> {after:.3g} samples a step)")
     return reasons
 
@@ -122,102 +103,79 @@ def script_name(command: Sequence[str]) -> str:
 
 
 def doubts(
-    a: Report,
-    b: Report,
-    sides: tuple[ComparedSide, ComparedSide],
-    interval: Interval | None,
-    differences: Sequence[Difference],
+    a: Side, b: Side, interval: Interval | None, differences: Sequence[Difference]
 ) -> list[str]:
     """Return everything that weakens the comparison."""
-    sentences = _of_the_reports(a, b)
-    machine = [difference.name for difference in differences if difference.name in _MACHINE]
-    if machine:
-        sentences.append(
-            f"Not comparable as versions of a program: another {', '.join(machine)}. What "
-            "changed may be the machine's."
-        )
-    sentences += _about_batches(*sides)
-    traces = [side.kind == "trace" for side in sides]
-    if any(traces) and not all(traces):
-        sentences.append(_mixed(a, b))
-    if not any(traces):
-        sentences.append(
-            "The two ran at different times, on a machine that others may have used: weaker "
-            "evidence than `torchdoctor gate`, which measures both in turns."
-        )
-    if interval is None and not any(traces):
-        sentences.append(_no_interval(a, b))
-    sentences += _one_profiled(a, b)
-    sentences += _observed_otherwise(sides)
-    if any(traces):
-        sentences.append("A trace is one recording: no interval can be given.")
-    if len(a.ranks) != len(b.ranks):
-        sentences.append(
-            f"{_ranks(a)} against {_ranks(b)}: collectives and steps differ by that alone."
-        )
-    return sentences
-
-
-def _of_the_reports(a: Report, b: Report) -> list[str]:
     sentences = [
         f"{label} was interrupted: what it had not measured by then is missing."
-        for label, report in (("A", a), ("B", b))
-        if report.interrupted
+        for label, side in (("A", a), ("B", b))
+        if side.report.interrupted
     ]
-    versions = a.torchdoctor_version, b.torchdoctor_version
+    versions = a.report.torchdoctor_version, b.report.torchdoctor_version
     if all(versions) and versions[0] != versions[1]:
         sentences.append(
             f"They are of different versions of torchdoctor ({versions[0]} and {versions[1]}), "
             "which may measure and find differently."
         )
+    if machine := [x.name for x in differences if x.name in _MACHINE]:
+        sentences.append(
+            f"Not comparable as versions of a program: another {', '.join(machine)}. What "
+            "changed may be the machine's."
+        )
+    if not same_batch(a, b):
+        sentences.append(
+            "Their steps hold different numbers of samples: compare the times per sample."
+        )
+    sentences += _recorded_otherwise(a, b, interval)
+    ranks = [len(side.report.ranks) or 1 for side in (a, b)]
+    if ranks[0] != ranks[1]:
+        sentences.append(
+            f"{counted(ranks[0], 'rank')} against {counted(ranks[1], 'rank')}: collectives and "
+            "steps differ by that alone."
+        )
     return sentences
 
 
-def _one_profiled(a: Report, b: Report) -> list[str]:
-    if (a.trace is None) == (b.trace is None):
-        return []
-    with_one, without = ("B", "A") if a.trace is None else ("A", "B")
-    by = "" if is_trace(a) or is_trace(b) else ", and time is compared by phases"
-    return [
-        f"{with_one} was profiled and {without} was not: what only a profile shows is no "
-        f"change{by}."
-    ]
-
-
-def _observed_otherwise(sides: tuple[ComparedSide, ComparedSide]) -> list[str]:
-    """Return a doubt where the observed launch is not like those that are compared."""
-    return [
-        f"{label}'s parts and findings are of the launch that was observed, whose steps took "
-        f"{seconds(parts_s(side))} on average; what is compared took {seconds(side.step_s)}."
-        for label, side in zip("AB", sides, strict=True)
-        if not 1 / _OTHERWISE < parts_s(side) / side.step_s < _OTHERWISE
-    ]
-
-
-def _no_interval(a: Report, b: Report) -> str:
-    ways = launches_are(a), launches_are(b)
-    if ways[0] != ways[1] and a.baseline.launches_s and b.baseline.launches_s:
-        return (
+def _recorded_otherwise(a: Side, b: Side, interval: Interval | None) -> list[str]:
+    """Return what traces, profiler windows and launches of the two do not have in common."""
+    sentences = []
+    runs = not (a.is_trace or b.is_trace)
+    if runs:
+        sentences.append(
+            "The two ran at different times, on a machine that others may have used: weaker "
+            "evidence than `torchdoctor gate`, which measures both in turns."
+        )
+    if a.is_trace != b.is_trace:
+        sentences.append(_mixed(*((b, "B") if a.is_trace else (a, "A"))))
+    ways = [side.report.baseline.launches_by for side in (a, b)]
+    if runs and all(ways) and ways[0] != ways[1]:
+        sentences.append(
             f"A's launches are told by their {ways[0]} step and B's by their {ways[1]} step, so "
             "the mean steps are compared, and no interval can be given."
         )
-    return "Not both hold launches that can be compared: no interval can be given."
+    elif runs and interval is None:
+        sentences.append("Not both hold launches that can be compared: no interval can be given.")
+    if (a.report.trace is None) != (b.report.trace is None):
+        profiled, other = ("B", "A") if a.report.trace is None else ("A", "B")
+        by = ", and time is compared by phases" if runs else ""
+        sentences.append(
+            f"{profiled} was profiled and {other} was not: what only a profile shows is no "
+            f"change{by}."
+        )
+    sentences += [
+        f"{label}'s parts and findings are of the launch that was observed, whose steps took "
+        f"{seconds(side.parts_s)} on average; what is compared took {seconds(side.time.step_s)}."
+        for label, side in (("A", a), ("B", b))
+        if not 1 / _OTHERWISE < side.parts_s / side.time.step_s < _OTHERWISE
+    ]
+    if not runs:
+        sentences.append("A trace is one recording: no interval can be given.")
+    return sentences
 
 
-def _ranks(report: Report) -> str:
-    return f"{len(report.ranks)} ranks" if report.ranks else "one rank"
-
-
-def _about_batches(a: ComparedSide, b: ComparedSide) -> list[str]:
-    if same_batch(a, b) or not (a.samples_per_step and b.samples_per_step):
-        return []
-    return ["Their steps hold different numbers of samples: compare the times per sample."]
-
-
-def _mixed(a: Report, b: Report) -> str:
-    run, label = (b, "B") if is_trace(a) else (a, "A")
+def _mixed(run: Side, label: str) -> str:
     unseen = f"What only {label} could see (settings, loaders, sensors) is left out."
-    if run.trace is not None and run.trace.step_times_s:
+    if run.report.trace is not None and run.report.trace.step_times_s:
         return (
             f"The other is a trace, so {label}'s step time is that of its profiled steps. {unseen}"
         )
