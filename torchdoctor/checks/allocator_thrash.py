@@ -1,20 +1,17 @@
 """Device memory is asked of the driver again and again.
 
-What it means
--------------
+## What it means
 PyTorch keeps the device memory that it once got and hands it out again, which costs nothing. If
 memory is nearly full, if sizes change from step to step, or if `torch.cuda.empty_cache()` is
 called, PyTorch gives memory back to the driver and asks for it anew. Each `cudaFree` waits until
 the GPU is idle, and each `cudaMalloc` takes up to a millisecond.
 
-How it is measured
-------------------
+## How it is measured
 torchdoctor counts the calls of cudaMalloc, cudaFree and their kin inside the steps of the trace,
 with the host's time in them. A warm program makes none. An operator that gives memory back and then
 asks for it is a retry: memory was full. A call outside of any operator is `empty_cache()`.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The first steps, which fill the allocator's cache: record after some steps of warm-up.
 """
 
@@ -62,16 +59,12 @@ def _causes(traced: TraceStatistics) -> list[str]:
 _CALLS = {"has_device": True, "allocations_per_step": 6.0, "allocation_s": 0.01}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.02,
     unit="% of the step in driver calls for memory",
     source="torchdoctor: a warm caching allocator calls the driver in no step",
     examine=_examine,
-    fires=[
-        trace(**_CALLS),
-        trace(**_CALLS, allocator_retries_per_step=2.0, releases_per_step=1.0),
-    ],
+    fires=[trace(**_CALLS), trace(**_CALLS, allocator_retries_per_step=2.0, releases_per_step=1.0)],
     quiet=[
         trace(**{**_CALLS, "allocations_per_step": 0.2}),
         trace(**{**_CALLS, "allocation_s": 0.001}),

@@ -1,21 +1,18 @@
 """GPUs exchange their gradients through host memory (gloo or MPI).
 
-What it means
--------------
+## What it means
 The backend of torch.distributed moves tensors between processes. NCCL sends from one GPU's memory
 to another's, and its kernels run beside the backward pass. gloo copies every tensor to host memory,
 sends it from there and copies it back: each exchange waits for both copies, and the CPU adds up.
 
-How it is measured
-------------------
+## How it is measured
 torchdoctor reads the backend of the process group from torch, or from the trace
 (`distributedInfo`). It asks where a model on a CUDA device is wrapped in DistributedDataParallel or
 FSDP and the job has several processes. A wrapper's own group counts before the default group. In
 "cpu:gloo,cuda:nccl" the part for CUDA counts. In a trace the share is the time of collectives on
 the host in which no kernel runs.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Exchange that is slow with NCCL (communication-share), and gloo between processes that train on
 CPUs, where it is right. A build of MPI that reads GPU memory itself may be as fast: measure it.
 """
@@ -41,10 +38,7 @@ def _examine(recording: Recording) -> Symptoms:
             "which no kernel does."
         )
     yield Symptom(
-        share=share,
-        evidence=evidence,
-        location=recording.main.backend_location,
-        severity="high",
+        share=share, evidence=evidence, location=recording.main.backend_location, severity="high"
     )
 
 
@@ -58,7 +52,6 @@ _ON_GPU = {
 _TRACED = {"has_device": True, "backend": "gloo", "world_size": 2, "host_collective_s": 0.04}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="communication",
     threshold=0,
     unit="such process groups: any is a finding",

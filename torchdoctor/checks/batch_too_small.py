@@ -1,17 +1,14 @@
 """The batch is too small for the GPU.
 
-What it means
--------------
+## What it means
 Kernels that are over in a few microseconds leave the GPU waiting for the next launch: a larger
 batch costs little more time.
 
-How it is measured
-------------------
+## How it is measured
 Most kernels of the trace take less than 10 microseconds, the GPU is busy less than half of the
 step, and at least half of its memory is free.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A host that is slow for other reasons, such as Python work between the operators.
 """
 
@@ -38,7 +35,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.5,
     unit="% of the GPU's kernels shorter than 10 us",

@@ -1,27 +1,23 @@
 """Taking batches over from worker processes takes the time.
 
-What it means
--------------
+## What it means
 Batches lie ready, and the step waits all the same. The training process maps shared memory and
 unpickles Python objects for each batch, and the workers use processor time that the model could
 use. The samples are so cheap that making them costs no more than handing them over.
 
-What to do
-----------
+## What to do
 Try fewer workers, and none: `num_workers=0` makes the batch where it is used. If the data lie in
 memory as tensors, index a whole batch at once (`data[indices]`, or a data set's own
 `__getitems__`), without a DataLoader's calls for each sample. Put few large tensors into a batch
 instead of many small ones.
 
-How it is measured
-------------------
+## How it is measured
 In the observing launch, the training process notes each time that it asks the workers' queue
 whether a batch lay in it from the start. The time of these calls is compared with the time of the
 others. The first batches of an epoch are left out, because they wait for workers that start. The
 share is that of taking over alone.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Workers that are too slow: there the queue is empty where the step waits (loader-cpu-bound,
 loader-io-bound). A sampler that computes in the training process; evaluation's own loader.
 """
@@ -64,7 +60,6 @@ _READY = {**_LOADER, "taken_over_s": 0.9, "awaited_s": 0.1}
 _STEPS = {"data_wait_s": 0.002, "forward_s": 0.008}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.5,
     unit="% of the waits for workers begin with a batch that lies ready",

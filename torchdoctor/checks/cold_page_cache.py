@@ -1,20 +1,17 @@
 """The loader waits for files that are not in the page cache yet.
 
-What it means
--------------
+## What it means
 Linux keeps files that were read once in free memory, the page cache, and reads them from there the
 next time. If the files fit into free memory, only the first epoch is slow, and faster storage gains
 in that epoch alone. If they do not fit, every epoch is like the first.
 
-What to do
-----------
+## What to do
 If the files fit into free memory: nothing, or read them once before training
 (`cat FILES > /dev/null`). If they do not fit: make them smaller (compressed, of lower resolution,
 packed into few large files), take a faster local disk or more memory, and hide the rest behind more
 workers and batches ahead (num_workers, prefetch_factor).
 
-How it is measured
-------------------
+## How it is measured
 In the observing launch, before training first opens a file, torchdoctor asks the kernel (`mincore`)
 which of its pages are cached, for a random quarter of the files. Nothing is read for that. After
 the launch, torchdoctor reads some of the files cold and from the cache. The difference, times the
@@ -25,8 +22,7 @@ The observing launch warms the files that it reads, so the fixes are compared wi
 a second epoch. If the data do not fit into memory, the files are dropped from the cache before each
 launch. A fix that reads further ahead (a larger batch) may still meet cold files.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Storage that is slow at every read, such as a network file system without a cache (slow-storage). A
 loader whose files are cached and that waits all the same computes, or waits for something else.
 """
@@ -107,7 +103,6 @@ def _stored(mount: dict[str, object], memory: int = 2**34) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

@@ -1,12 +1,10 @@
 """Does the step wait for other devices?
 
-What it means
--------------
+## What it means
 Devices exchange their gradients. The part of the exchange that the computation does not hide is
 added to every step, on every device.
 
-What to do
-----------
+## What to do
 Exchange less often: larger batches for each device, or gradient accumulation under `no_sync()`.
 Exchange less: gradients in 16 bits (bf16_compress_hook of
 `torch.distributed.algorithms.ddp_comm_hooks`, which rounds them). Hide more:
@@ -14,12 +12,10 @@ DistributedDataParallel in place of one all-reduce after the backward pass, with
 unused parameters (`find_unused_parameters=False`). Or take faster links: NCCL, GPUs of one machine,
 NVLink. If one rank is late, see rank-imbalance first.
 
-How it is measured
-------------------
+## How it is measured
 The trace shows the exposed time of collective kernels (NCCL, RCCL, by kernel name) and operators.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A straggler: a device that waits inside a collective for another that computes longer.
 """
 
@@ -49,7 +45,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="communication",
     threshold=0.20,
     unit="% of the step, exposed; moderate from 10 %",

@@ -1,17 +1,14 @@
 """The step is arithmetic: large operators take most of it.
 
-What it means
--------------
+## What it means
 The hardware computes most of the time. Nothing waits; faster arithmetic (lower precision,
 better memory layout, a compiler, better hardware) is what is left.
 
-How it is measured
-------------------
+## How it is measured
 With a GPU, the check takes the share of the step in which kernels run. Without one, it takes the
 host's time in operators of at least 50 microseconds of their own, from the profiler's trace.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Many small operators, whose dispatch costs more than their arithmetic.
 """
 
@@ -40,15 +37,11 @@ def _most_expensive(traced: TraceStatistics) -> list[str]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.5,
     unit="% of the step in large operators",
     source="torchdoctor: more than half of the step",
     examine=_examine,
-    fires=[
-        {"shares": {"cpu": 1.0}, **trace(compute_s=0.09)},
-        {"shares": {"gpu": 0.9, "cpu": 0.1}},
-    ],
+    fires=[{"shares": {"cpu": 1.0}, **trace(compute_s=0.09)}, {"shares": {"gpu": 0.9, "cpu": 0.1}}],
     quiet=[{"shares": {"cpu": 1.0}, **trace(compute_s=0.02)}],
 )

@@ -1,16 +1,13 @@
 """Convolutions have a bias right before a batch norm.
 
-What it means
--------------
+## What it means
 Batch norm subtracts the mean, and with it any bias: adding it, and computing its gradient, is
 work for nothing.
 
-How it is measured
-------------------
+## How it is measured
 The probe counts convolutions with a bias that a batch norm directly follows in their parent module.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A bias before any other layer, which matters.
 """
 
@@ -34,7 +31,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=1,
     unit="convolution with a bias right before a batch normalization",

@@ -1,17 +1,14 @@
 """Convolutions run in NCHW memory layout.
 
-What it means
--------------
+## What it means
 Convolution kernels of cuDNN (with tensor cores) and oneDNN are faster when channels lie next to
 each other in memory (channels_last).
 
-How it is measured
-------------------
+## How it is measured
 The probe counts Conv2d modules whose weights are not channels_last. The trace gives the share of
 convolutions among the operators. Transposed convolutions (ConvTranspose2d) count in neither.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Convolutions that are already channels_last, or 1x1 kernels on 1x1 images, where it makes no
 difference.
 """
@@ -43,7 +40,6 @@ def _operator(name: str, self_s: float) -> dict[str, object]:
 _MODEL = {"ident": 0, "conv2d": 8, "forwards": 9}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.2,
     unit="% of the step",

@@ -1,17 +1,14 @@
 """NumPy arrays are copied to make tensors of them.
 
-What it means
--------------
+## What it means
 `torch.tensor(array)` copies; `torch.from_numpy(array)` and `torch.as_tensor(array)` share the
 memory. With a *list* of arrays, `torch.tensor` is worse: it goes through Python for every element.
 
-How it is measured
-------------------
+## How it is measured
 torchdoctor notes the calls of `torch.tensor` in the training process, with line, bytes and time, in
 a few steps after the profiler window. These steps are in no timing.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A copy that the program needs because it writes to the array afterwards. Calls in loader workers are
 not noted: a slow data set shows as waiting for data.
 """
@@ -50,7 +47,6 @@ _CALL = {
 }
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.01,
     unit="% of the step",

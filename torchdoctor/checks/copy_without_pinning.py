@@ -1,15 +1,12 @@
 """Copies from pinned memory still hold the host.
 
-What it means
--------------
+## What it means
 A batch lies in pinned memory, but is copied with a call that waits (without non_blocking=True).
 
-How it is measured
-------------------
+## How it is measured
 The probe's step log holds copies whose source is pinned and that were not asked to be non_blocking.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Copies from pageable memory, which wait in any case.
 """
 
@@ -32,7 +29,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="memcpy",
     threshold=1.0,
     unit="blocking copy in each step",

@@ -1,19 +1,16 @@
 """Is CPU execution the limit?
 
-What it means
--------------
+## What it means
 With a GPU: the device waits for the host to launch work. Without one: the CPU is where the
 model is computed, so its time is the step's; it divides into arithmetic inside large operators
 (compute) and Python and dispatch around small ones (overhead).
 
-How it is measured
-------------------
+## How it is measured
 With a GPU, the trace gives the exposed shares of operators, Python and the driver's runtime. If
 there is no trace, the rest counts that neither NVML's utilization nor the wait for data explains.
 Without a GPU, the forward, backward and optimizer time of the step log counts.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Waiting for data, which is asked first.
 """
 
@@ -34,7 +31,6 @@ def _measure(recording: Recording) -> float | None:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.30,
     unit="% of the step on the host",

@@ -1,17 +1,14 @@
 """cudnn.benchmark is off with convolutions of fixed size.
 
-What it means
--------------
+## What it means
 With cudnn.benchmark the fastest convolution algorithm is found by trying, once for each input
 size. With sizes that never change that is paid once.
 
-How it is measured
-------------------
+## How it is measured
 The switch is off after the measured steps, the model has Conv2d modules, and at most two distinct
 input shapes came.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Inputs whose size varies: there each new size would be tried again.
 """
 
@@ -25,15 +22,13 @@ def _examine(recording: Recording) -> Symptoms:
         return
     if all(len(m.input_shapes) <= CHECK.threshold for m in models):
         yield Symptom(
-            evidence=["Convolutions of fixed size run with cudnn.benchmark off."],
-            severity="advice",
+            evidence=["Convolutions of fixed size run with cudnn.benchmark off."], severity="advice"
         )
 
 
 _MODEL = {"ident": 0, "conv2d": 8, "forwards": 9}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=2,
     unit="input shapes; with more of them it is no finding",

@@ -1,16 +1,13 @@
 """nn.DataParallel is in use.
 
-What it means
--------------
+## What it means
 DataParallel copies the model to every GPU in every step and runs them from one Python process;
 DistributedDataParallel does neither.
 
-How it is measured
-------------------
+## How it is measured
 The probe finds a module of that class among the root modules.
 
-Not to be confused with
------------------------
+## Not to be confused with
 DistributedDataParallel.
 """
 
@@ -31,7 +28,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="communication",
     threshold=0,
     unit="models in DataParallel: any is a finding",

@@ -1,19 +1,16 @@
 """Does the step wait for data?
 
-What it means
--------------
+## What it means
 The model can compute only when the batch is there. While the training process waits for the batch,
 the device (or the CPU's arithmetic) is idle.
 
-How it is measured
-------------------
+## How it is measured
 The probe times `next()` of the DataLoader's iterator and `iter(loader)`; on a GPU only the part
 counts that no kernel hides (exposed time). If no DataLoader feeds the loop, the host's time between
 the end of a step and the next forward counts too, as far as sampled stacks show that it prepares a
 batch.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The time that workers take to prepare a batch: hidden behind the computation it costs nothing.
 """
 
@@ -54,7 +51,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.20,
     unit="% of the step; moderate from 5 %",

@@ -1,16 +1,13 @@
 """Debugging aids are on.
 
-What it means
--------------
+## What it means
 Anomaly detection checks every operator's gradient and keeps a stack for each; profilers record
 every operator; CUDA_LAUNCH_BLOCKING waits for every kernel. None belongs into a long run.
 
-How it is measured
-------------------
+## How it is measured
 The probe reads torch's switches after the measured steps, and the environment.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Deterministic algorithms, which may be wanted.
 """
 
@@ -38,7 +35,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0,
     unit="debugging tools left on: any is a finding",

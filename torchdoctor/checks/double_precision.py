@@ -1,22 +1,19 @@
 """The model trains in double precision (float64).
 
-What it means
--------------
+## What it means
 Training a network needs float32 at most. float64 is mostly a mistake: NumPy's numbers are float64,
 `torch.from_numpy` keeps them so, and `model.double()` makes the error about data types go away. It
 takes twice the memory and about twice the time on a CPU. GPUs for data centres (V100, A100, H100)
 compute half as much in it as in float32, all others 32 to 64 times less, and tensor cores for 16
 bits or TF32 lie idle.
 
-How it is measured
-------------------
+## How it is measured
 More than half of the parameters are float64, and large operators take a good part of the step.
 Without a profiler window, forward, backward and optimizer count instead. Operators that only look
 rows up or scatter them (embedding, index_select) do not count. The line that is named called
 `Module.double`, `Module.to` or `torch.set_default_dtype`.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Programs that need the digits: solvers, simulations, Gaussian processes, second derivatives of
 physics-informed networks, checks of gradients. A loss or a metric that is added up in float64 costs
 next to nothing.
@@ -100,7 +97,6 @@ _MADE = {"kind": "model", "name": "double", "location": {"file": "/w/train.py", 
 _V100 = {"index": 0, "name": "Tesla V100-SXM2-16GB", "compute_capability": "7.0"}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.3,
     unit="% of the step in large operators",

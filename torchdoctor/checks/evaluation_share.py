@@ -1,24 +1,20 @@
 """Evaluation takes a large part of the training time.
 
-What it means
--------------
+## What it means
 Between the steps that train, the model runs over validation data. Each run costs the same, however
 little was learned since the last one.
 
-What to do
-----------
+## What to do
 Evaluate every few epochs, or after more steps. Use a part of the validation set, and all of it at
 the end. Use larger batches, which need no memory for gradients. This changes what you see of
 training, not what is learned, unless early stopping or a schedule follows the validation loss.
 
-How it is measured
-------------------
+## How it is measured
 torchdoctor adds up the time of evaluation sections in the mean step: batches and forward passes
 that nothing is learned from. The check needs two such sections, because one does not show how often
 they come.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Evaluation that builds a graph for gradients (evaluation-with-gradients): it is faster without.
 """
 
@@ -47,7 +43,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.2,
     unit="% of the training time",

@@ -1,17 +1,14 @@
 """Validation builds a graph that nobody uses.
 
-What it means
--------------
+## What it means
 A forward in eval mode with gradients enabled keeps every activation for a backward that never
 comes: more time, and much more memory.
 
-How it is measured
-------------------
+## How it is measured
 The probe counts forwards of a module in eval mode while gradients are enabled, and times the
 sections of evaluation.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Training a frozen part in eval mode, where a backward follows.
 """
 
@@ -39,7 +36,6 @@ _STEPS = {"evaluation_s": 0.004}
 _MODEL = {"ident": 0, "eval_forwards": 20}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.05,
     unit="% of the training time in such evaluation",

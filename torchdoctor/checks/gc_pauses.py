@@ -1,17 +1,14 @@
 """Python's garbage collector interrupts the steps.
 
-What it means
--------------
+## What it means
 A full collection walks through every Python object. In programs with millions of them it takes
 a good part of a second, again and again.
 
-How it is measured
-------------------
+## How it is measured
 Python's own gc callbacks give the collections longer than 0.1 ms; their time is compared with the
 step.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Freeing tensors, which needs no collection.
 """
 
@@ -31,7 +28,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.02,
     unit="% of the step",

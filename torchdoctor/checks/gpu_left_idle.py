@@ -1,17 +1,14 @@
 """The machine has GPUs that this training does not use.
 
-What it means
--------------
+## What it means
 The model trains on the CPU while a GPU idles, or on one of several GPUs. A GPU multiplies matrices
 ten to a hundred times as fast as a CPU; several of them share the batches.
 
-How it is measured
-------------------
+## How it is measured
 torchdoctor compares the GPUs that the driver (NVML) reports with the devices of the model and the
 optimizers, and with the number of GPUs that torch sees. It also looks for other programs on them.
 
-Not to be confused with
------------------------
+## Not to be confused with
 `CUDA_VISIBLE_DEVICES`, by which you chose: then the check finds nothing. Very small models, which a
 CPU trains as fast.
 """
@@ -48,7 +45,6 @@ _MODEL = {"ident": 0, "forwards": 60, "device": "cpu"}
 _ON_GPU = {**_MODEL, "device": "cuda:0"}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=1,
     unit="GPU that the program does not use",

@@ -1,17 +1,14 @@
 """Is the GPU busy?
 
-What it means
--------------
+## What it means
 A high share of kernels means that the GPU itself is the limit: faster kernels, lower precision
 or a faster GPU help. A low one means that it waits for the host.
 
-How it is measured
-------------------
+## How it is measured
 The profiler's trace gives the share of the step in which at least one kernel runs. If there is no
 trace, the utilization that NVML reports counts.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The utilization that nvidia-smi shows: time in which any kernel ran, however small a part of
 the GPU it used.
 """
@@ -38,7 +35,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.50,
     unit="% of the step in which kernels run; a finding below it",

@@ -1,28 +1,24 @@
 """torch.compile captures the step in pieces: its graph breaks.
 
-What it means
--------------
+## What it means
 If torch.compile cannot capture a line (a print, `.item()`, control flow on a tensor's values, a
 call of a library), it ends the graph, lets Python run the line and goes on with another graph.
 Nothing is fused across the break, and each piece costs guards and Python of its own. With
 `mode="reduce-overhead"` each piece is a CUDA graph of its own.
 
-What to do
-----------
+## What to do
 Take what breaks out of the compiled function. Move prints and log calls to every so many steps of
 the loop. Replace `.item()` and branches on a tensor's values by tensor operations (torch.where,
 torch.cond). Put a library's call behind `torch.compiler.disable`, so that the break is where you
 want it. Or compile the blocks that have no break, one by one. `TORCH_LOGS=graph_breaks` shows each
 break with its stack, and `fullgraph=True` keeps new ones out.
 
-How it is measured
-------------------
+## How it is measured
 In the observing launch, torch's own counters give each break with its reason and line. In a trace
 with stacks, the functions count that torch makes of the code after a break
 (`torch_dynamo_resume_in_..._at_LINE`).
 
-Not to be confused with
------------------------
+## Not to be confused with
 Functions that torch.compile skips altogether, and functions that are compiled again
 (recompilations). A break that the program asks for (`torch._dynamo.graph_break()`,
 `torch.compiler.disable`).
@@ -111,7 +107,6 @@ _TRACED = {"compiles_per_step": 0.0, "compile_s": 0.0, "steps_with": 0, "regions
 _LINE = {"file": "train.py", "line": 7, "function": "forward"}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=1,
     unit="graph break",

@@ -1,13 +1,11 @@
 """A Python loop goes through a tensor element by element.
 
-What it means
--------------
+## What it means
 `for i in range(n): x[i] ...` dispatches an operator for each element: microseconds for what takes
 nanoseconds in one operator over the whole tensor. The same holds for `.item()` in such a loop. On
 a GPU each turn launches kernels, and each `.item()` waits for them.
 
-How it is measured
-------------------
+## How it is measured
 In a few steps after the profiler window, which are in no timing, torchdoctor notes calls that read
 or write a few elements at one place (whole numbers as index, `.item()`), with the time of the
 loop's turns. Turns of more than a millisecond and pieces of more than 1024 elements do not count,
@@ -15,8 +13,7 @@ nor does a data set that is asked for its samples. The time includes the hooks' 
 microseconds a call. Indexing is not noted in programs that torch.compile has compiled, or that
 train within a torch function mode (`torch.device` as a context, `torch.set_default_device`).
 
-Not to be confused with
------------------------
+## Not to be confused with
 A recurrent network that goes through time, whose turns depend on each other: there the loop has to
 stay, or become the layer that PyTorch has for it.
 """
@@ -66,7 +63,6 @@ def _calls(lines: int = 1, **changes: object) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.02,
     unit="% of the step",

@@ -1,25 +1,21 @@
 """Batches are prepared in the training loop itself, one after the other with the model.
 
-What it means
--------------
+## What it means
 A function such as `get_batch()` reads and transforms the next batch while the model waits. The
 program has the same problem as with a DataLoader without workers, but no DataLoader shows it.
 
-What to do
-----------
+## What to do
 Move the preparation into a Dataset and let a DataLoader's workers prepare batches while the model
 computes. Or make it cheap: index once with an array of indices instead of element by element, keep
 the data as one tensor (on the device, if it fits), convert types once before the loop.
 
-How it is measured
-------------------
+## How it is measured
 The probe times the host between the end of one step and the first forward of the next, outside any
 loader. Stacks sampled in that time name the line. Clearing gradients, moving tensors and logging do
 not count. Neither does a forward that no module's call shows (functions of tensors, `torch.func`,
 `model.forward()`), which autograd's records give away.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Rollouts of reinforcement learning, which call the model: only time before any forward counts.
 """
 
@@ -81,7 +77,6 @@ _BOUNDARY = {"kind": "optimizer", "ident": 0}
 _STEPS = {"boundary": _BOUNDARY, "before_forward_s": 0.006, "other_s": 0.007}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

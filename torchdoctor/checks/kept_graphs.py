@@ -1,19 +1,16 @@
 """The graphs of earlier steps are kept alive.
 
-What it means
--------------
+## What it means
 The program sums up, or puts into a list, a loss or an output that still requires a gradient. The
 autograd graph of its step hangs on it and is never freed. Memory grows with every step, and the
 work of Python and the allocator grows with it.
 
-How it is measured
-------------------
+## How it is measured
 In a few steps after the profiler window, which are in no timing, torchdoctor marks the graph of
 each backward pass with its step. A value that still leads to the marks of at least three earlier
 steps keeps them; torchdoctor looks up its name and line in the training loop.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A hidden state that is carried on without `detach()`: its backward pass fails by itself. The last
 step's loss, which lives until the next one replaces it.
 """
@@ -49,7 +46,6 @@ _KEPT = {
 }
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="other",
     threshold=3,
     unit="graphs of earlier steps that are kept",

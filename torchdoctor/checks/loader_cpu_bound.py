@@ -1,18 +1,15 @@
 """The data loader's processors are the limit.
 
-What it means
--------------
+## What it means
 Preparing a batch (decoding, augmenting, collating) needs more CPU time than the step leaves.
 
-How it is measured
-------------------
+## How it is measured
 Without workers, at least half of the time of a fetch is CPU time. With workers, the program's child
 processes keep at least half of the CPUs busy that they could use. Both include the time in the
 queue for a CPU that other programs held (`/proc/PID/schedstat`). If batches lie ready in the
 workers' queue for most of the wait, the workers are not the limit: see batch-transfer.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A loader that waits for a disk or a network: there more workers than cores help.
 """
 
@@ -28,7 +25,7 @@ def _examine(recording: Recording) -> Symptoms:
         return
     evidence = [
         f"Fetching a batch is {busy:.0%} CPU time{queued_words(recording)}, with "
-        f"num_workers={loader.num_workers} and {recording.environment.cpus:g} usable CPUs.",
+        f"num_workers={loader.num_workers} and {recording.environment.cpus:g} usable CPUs."
     ]
     if (line := preparing_line(recording)) is not None:
         evidence += [
@@ -49,7 +46,6 @@ _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.97
 _STEPS = {"data_wait_s": 0.008, "forward_s": 0.002}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.5,
     unit="% of the time of fetching is CPU time",

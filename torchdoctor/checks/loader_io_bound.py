@@ -1,12 +1,10 @@
 """The data loader waits for storage or a network.
 
-What it means
--------------
+## What it means
 Fetching a batch takes long, but hardly any CPU: the time goes into waiting for a disk, a
 network file system, an object store or a service.
 
-How it is measured
-------------------
+## How it is measured
 Without workers, less than half of the time of a fetch is CPU time. With workers, each keeps less
 than half a CPU busy while the step still waits. Time in the queue for a CPU that other programs
 hold counts as CPU time (`/proc/PID/schedstat`). If other programs keep a quarter of the CPUs busy
@@ -14,8 +12,7 @@ and that queue is not known, the report holds a doubt instead of a finding, unle
 iowait. Without workers, sampled stacks name the line. If the processes hardly read from disks, they
 wait for something else. If batches lie ready in the workers' queue, see batch-transfer.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A loader that computes: there the number of cores limits how many workers help.
 """
 
@@ -68,7 +65,6 @@ _LOADER = {"ident": 0, "num_workers": 0, "batches": 50, "sample_cpu_share": 0.08
 _STEPS = {"data_wait_s": 0.008, "forward_s": 0.002}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.5,
     unit="% of the time of fetching is CPU time; a finding below it",

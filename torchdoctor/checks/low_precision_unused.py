@@ -1,18 +1,15 @@
 """The hardware could compute in 16 bits, but the program uses float32.
 
-What it means
--------------
+## What it means
 Matrix units (tensor cores, AMX) multiply bfloat16 several times faster than float32; tensor cores
 of Volta and Turing multiply float16. Autocast uses them and keeps the parameters in float32.
 
-How it is measured
-------------------
+## How it is measured
 The parameters are float32, no autocast surrounds the forward, the hardware is known to have 16-bit
 matrix units, and large operators take a good part of the step. Operators that only look rows up or
 scatter them (embedding, index_select) do not count.
 
-Not to be confused with
------------------------
+## Not to be confused with
 TF32, which speeds up float32 products on NVIDIA GPUs since Ampere with less precision than
 float32.
 """
@@ -53,7 +50,6 @@ _T4 = {"index": 0, "name": "Tesla T4", "compute_capability": "7.5"}
 _AMX = {"environment": {"cpu_features": ["amx_bf16"]}, **process(models=[_MODEL])}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.3,
     unit="% of the step in large operators",

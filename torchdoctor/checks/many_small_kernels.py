@@ -1,20 +1,17 @@
 """Very many operators, each of them tiny.
 
-What it means
--------------
+## What it means
 Launching an operator costs the host several microseconds whatever its size. Hundreds of tiny
 operators make a step of launches; a compiler fuses them into few.
 
-How it is measured
-------------------
+## How it is measured
 On a GPU, most kernels take under 10 microseconds, and in over 30 % of the step no kernel runs while
 the host launches or runs Python. Time blocked in a copy or a synchronisation does not count. On the
 CPU, a step has hundreds of operators whose median is under 50 microseconds and that together take
 more time than the large ones. The optimizer's loop over its tensors does not count: see
 single-tensor-optimizer.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Python work between operators, which a compiler removes only where it sees it.
 """
 
@@ -75,7 +72,6 @@ def _launching_share(traced: TraceStatistics) -> float:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.5,
     unit="% of the kernels under 10 us; without a GPU, of the step around operators",

@@ -1,17 +1,14 @@
 """Does the step wait for copies?
 
-What it means
--------------
+## What it means
 Batches travel from host to device memory, results back. While the device waits for a copy, or
 the host is held by one, nothing is computed.
 
-How it is measured
-------------------
+## How it is measured
 The profiler's trace gives the exposed time of memory copies, in which no kernel runs, and the
 exposed time in which the host is blocked inside a copy call of the driver.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Copies that run beside kernels: they cost nothing.
 """
 
@@ -49,7 +46,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="memcpy",
     threshold=0.20,
     unit="% of the step, exposed; moderate from 5 %",

@@ -1,24 +1,20 @@
 """Memory grows with every step.
 
-What it means
--------------
+## What it means
 Something is kept from each step: most often a loss that was summed up without .item() or
 detach(), and with it the whole graph behind it.
 
-What to do
-----------
+## What to do
 Sum up `loss.item()` or `loss.detach()` in place of the loss, and look for lists and dictionaries
 that get an entry each step (outputs, metrics, logs): keep numbers, not tensors with their graphs.
 Where nothing of the loop grows, `tracemalloc` names the lines that allocate, and a data set that
 keeps what it has read is the next place to look.
 
-How it is measured
-------------------
+## How it is measured
 psutil gives the growth of the program's resident memory over the measured window. The floor must
 rise in every quarter of the window.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A cache that fills once, or an allocator that warms up.
 """
 
@@ -41,7 +37,6 @@ def _examine(recording: Recording) -> Symptoms:
 _MEMORY = {"environment": {"memory_bytes": 2**34}}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="other",
     threshold=0.01,
     unit="% of the machine's memory per minute",

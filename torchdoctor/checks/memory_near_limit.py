@@ -1,16 +1,13 @@
 """GPU memory is nearly full.
 
-What it means
--------------
+## What it means
 Near the limit the allocator must free and ask again, which synchronises the device; a little
 more, and the run dies.
 
-How it is measured
-------------------
+## How it is measured
 NVML gives the peak of the GPU memory in use, which is compared with the GPU's whole memory.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Memory that torch keeps for later: NVML counts it as used.
 """
 
@@ -21,16 +18,12 @@ from torchdoctor.words import CheckSpec, Recording, Symptom, Symptoms
 def _examine(recording: Recording) -> Symptoms:
     share = gpu_memory_share(recording)
     if share is not None and share >= CHECK.threshold:
-        yield Symptom(
-            evidence=[f"{share:.0%} of the GPU's memory is in use."],
-            severity="moderate",
-        )
+        yield Symptom(evidence=[f"{share:.0%} of the GPU's memory is in use."], severity="moderate")
 
 
 _GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "memory_bytes": 100}]}}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=NEARLY_FULL,
     unit="% of the GPU's memory",

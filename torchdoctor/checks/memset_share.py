@@ -1,20 +1,17 @@
 """A good part of the step goes into filling memory with zeros or another constant.
 
-What it means
--------------
+## What it means
 A tensor of zeros is written at the speed of the memory before anything is computed with it.
 Frequent reasons are zero_grad(set_to_none=False), which clears every gradient and lets the backward
 pass add to it; torch.zeros, ones or full of large tensors in each step; and the gradient of an
 embedding, a dense tensor of the whole table of which a few rows are used.
 
-How it is measured
-------------------
+## How it is measured
 With a GPU, the trace gives the exposed time of memset and the exposed device time of operators that
 fill (zero_, fill_, zeros, full); the larger counts. Without a GPU, the time in these operators
 counts. Memory that is cleared beside a running kernel costs nothing.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Copies (memcpy-share). Kernels that compute and write zeros, as a mask or a dropout does.
 """
 
@@ -78,7 +75,6 @@ def _advice(recording: Recording, operators: list[Operator]) -> list[str]:
 _FILL = {"name": "aten::fill_", "calls_per_step": 8.0, "self_s": 0.02, "shapes": "[4096, 4096]"}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="memcpy",
     threshold=0.05,
     unit="% of the step",

@@ -1,21 +1,18 @@
 """Large layers have sizes that are no multiple of 8.
 
-What it means
--------------
+## What it means
 A GPU's tensor cores work on tiles. A layer of 50257 or 1001 columns is padded inside the kernel, or
 handed to a slower kernel. The next multiple of 8 (64 on an A100 and later) computes more and takes
 less time.
 
-How it is measured
-------------------
+## How it is measured
 After the profiler window, torchdoctor times products and convolutions of uneven sizes alone, beside
 padded ones, on the device that the program trains on, a CPU included. The lower end of the interval
 counts, and the saving must be at least 1 % of the step. If nothing could be timed, the sizes of
 linear layers count (both sides 64 and more), on a GPU whose tensor cores are in use (bfloat16,
 float16 or TF32).
 
-Not to be confused with
------------------------
+## Not to be confused with
 The number of classes of a small head: its product takes no time.
 """
 
@@ -53,9 +50,7 @@ def _uses_tensor_cores(recording: Recording) -> bool:
     return low or bool(recording.main.flags.matmul_tf32)
 
 
-_ON_A100 = {
-    "environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]},
-}
+_ON_A100 = {"environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}}
 _MODEL = {
     "ident": 0,
     "forwards": 60,
@@ -76,7 +71,6 @@ _PADDED = {
 _NO_GAIN = {**_PADDED, "speedups": [0.98, 1.01, 1.0, 1.02]}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=8,
     unit="elements, of which sizes are to be multiples",

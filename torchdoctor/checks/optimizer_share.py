@@ -1,17 +1,14 @@
 """The optimizer takes a large share of the step.
 
-What it means
--------------
+## What it means
 Updating the parameters costs memory bandwidth or dispatch. With small batches it can be as long
 as the backward.
 
-How it is measured
-------------------
+## How it is measured
 The probe times optimizer.step() without the closure's forward and backward, and compares it with
 the step.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The closure of LBFGS, which is forward and backward.
 """
 
@@ -32,7 +29,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.2,
     unit="% of the step",

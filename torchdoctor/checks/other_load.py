@@ -1,16 +1,13 @@
 """Other programs use this machine.
 
-What it means
--------------
+## What it means
 Other programs take CPU time from the training: it is slower than it could be, and measurements
 are noisier.
 
-How it is measured
-------------------
+## How it is measured
 CPU time of the whole machine less the program's own (psutil).
 
-Not to be confused with
------------------------
+## Not to be confused with
 The program's own loader workers.
 """
 
@@ -26,7 +23,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="other",
     threshold=MUCH_LOAD,
     unit="% of the usable CPUs, kept busy by other programs",

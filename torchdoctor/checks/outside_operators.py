@@ -1,25 +1,21 @@
 """Much of the traced step lies in no operator.
 
-What it means
--------------
+## What it means
 The host ran Python of the program, or it waited: a sleep, a file, a lock, another process. This
 time is not the model's, and no compiler, optimizer or batch size makes it shorter by itself.
 
-What to do
-----------
+## What to do
 Look at the function that is named, or record with `with_stack=True` if none is. Do the work every
 so many steps (logging, metrics, checkpoints), in a thread or process beside the training, or on
 whole tensors. Take sleeps and waits for files out of the loop. `torchdoctor run` of the program
 names the lines by their stacks.
 
-How it is measured
-------------------
+## How it is measured
 The check adds up stretches of the trace of at least half a millisecond in which no operator, driver
 call, loader or collective runs, and on a GPU no kernel. If the trace has stacks
 (`with_stack=True`), the finding names your functions in that time.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The microseconds of Python and dispatch between operators (python-overhead). A program that
 `torchdoctor run` observes has stacks of its own instead (work-outside-model).
 """
@@ -102,7 +98,6 @@ _PLACE = {"file": "train.py", "line": 12, "function": "main", "other_s": 0.095}
 _OUTSIDE = {"shares": {"cpu": 0.04, "other": 0.96}, "steps": None, **trace(**_TRACED)}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="other",
     threshold=0.10,
     unit="% of the step",

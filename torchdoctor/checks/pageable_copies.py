@@ -1,17 +1,14 @@
 """Batches are copied to the GPU from pageable memory.
 
-What it means
--------------
+## What it means
 The driver can copy asynchronously only from pinned (page-locked) memory. From ordinary memory it
 first copies into a buffer of its own, and holds the host until that is done.
 
-How it is measured
-------------------
+## How it is measured
 The trace marks copies as pageable, and the probe's step log holds calls of Tensor.to and
 Tensor.cuda whose source is not pinned.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Small copies of a few bytes, such as a learning rate: they are not worth pinning. Copies to the
 host: they wait for the device, whatever memory they end in (see sync-in-step).
 """
@@ -48,7 +45,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="memcpy",
     threshold=1.0,
     unit="pageable copy in each step",

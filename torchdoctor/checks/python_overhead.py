@@ -1,18 +1,15 @@
 """Python and dispatch take much of the step.
 
-What it means
--------------
+## What it means
 Between the operators the host runs Python and torch's dispatcher. With many small operators
 that takes longer than their arithmetic.
 
-How it is measured
-------------------
+## How it is measured
 The profiler's trace gives the host's time outside any operator, in stretches under half a
 millisecond, and the time inside operators under 50 microseconds. The profiler itself makes both
 longer, so the sum is an upper bound.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Waiting for data, which is counted elsewhere; longer stretches without any operator, in which the
 program does something of its own or sleeps (outside-operators, work-outside-model).
 """
@@ -34,7 +31,6 @@ def _examine(recording: Recording) -> Symptoms:
 _CPU = {"shares": {"cpu": 1.0}}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.3,
     unit="% of the step",

@@ -1,26 +1,22 @@
 """One rank computes longer than the others, which wait for it.
 
-What it means
--------------
+## What it means
 In synchronous training each step takes as long as the slowest rank: all others wait for it in
 their collectives. Every GPU of the job pays for more data, longer sequences, a slower GPU or a busy
 host on one rank.
 
-What to do
-----------
+## What to do
 The evidence names what the rank takes longer for. Kernels: give each rank as much work (lengths
 sorted into buckets, as many samples, no larger shard of the model), or see whether its GPU is
 slower or throttles. Data: compare its storage and its number of workers. Host: find other programs
 on its CPUs, and work that only this rank does, such as logging and checkpoints of rank 0.
 
-How it is measured
-------------------
+## How it is measured
 From the traces of several ranks: the step without the exposed time in collectives, of the slowest
 rank against the mean of all. Its difference from the other ranks is divided into kernels, waiting
 for data, and the host with its copies.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Communication that is slow by itself: then all ranks wait alike, and none of them computes longer.
 """
 
@@ -72,7 +68,6 @@ _PARTS: dict[str, Callable[[RankTime], float]] = {
 _EVEN = {"path": "t", "step_s": 0.1, "communication_exposed_s": 0.02}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="communication",
     threshold=0.10,
     unit="% of the step that the slowest rank works longer than the mean",

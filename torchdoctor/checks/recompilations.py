@@ -1,29 +1,25 @@
 """torch.compile compiles again while training goes on.
 
-What it means
--------------
+## What it means
 torch.compile makes a version of a function for the inputs that it has met, with guards on sizes,
 types and Python values. If a guard fails, torch compiles the function again, which takes from a
 tenth of a second to minutes. After eight versions (`recompile_limit`) torch gives the function up
 and runs it as if it had not been compiled.
 
-What to do
-----------
+## What to do
 Make what changes the same, or say that it changes. Sizes: pad them to a few lengths, drop the last
 and smaller batch (`drop_last=True`), or use `torch.compile(dynamic=True)`. Python numbers that
 count up: pass them as tensors. `TORCH_LOGS=recompiles` names the guard that failed. If a few more
 versions are all there are, allow them by `torch._dynamo.config.recompile_limit`.
 
-How it is measured
-------------------
+## How it is measured
 In the observing launch, torch's own counters give the compilations after the first training step,
 their time against the time since then, why guards failed, and which functions were given up. In a
 trace, the time within the steps counts in which something is compiled. Up to three further versions
 of a function are normal (the last and smaller batch, evaluation, its last batch). A training whose
 later inputs bring nothing new pays this time once.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The first compilation, which every process pays once. Graph breaks, which cut a function in pieces.
 The cost of compiling in a trial of torch-compile, which the report gives with that trial.
 """
@@ -152,7 +148,6 @@ def _traced(**changes: object) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.05,
     unit="% of the time since the first step",

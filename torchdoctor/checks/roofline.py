@@ -1,29 +1,25 @@
 """The GPU's limit while it works: its arithmetic, or its memory's bandwidth.
 
-What it means
--------------
+## What it means
 A kernel can be as fast as the GPU computes or as fast as it moves the data, whichever takes longer
 (the roofline). Compute-bound work gains from lower precision and from a GPU with more arithmetic;
 memory-bound work gains from fused kernels, larger batches and smaller types. MFU (model FLOPs
 utilisation) is the time that the step's matrix products would take at the data sheet's dense peak,
 over the step.
 
-What to do
-----------
+## What to do
 Nothing is wrong by itself; the finding says which fixes can help. Compute-bound: lower precision
 (mixed-precision, tf32), sizes that tensor cores take (pad-to-multiple), a GPU with more arithmetic
 (better-gpu). Memory-bound: fewer and fused kernels (torch-compile, fused-optimizer, attention),
 larger batches, smaller types, a GPU with more bandwidth.
 
-How it is measured
-------------------
+## How it is measured
 The FLOPs and bytes of matrix products, convolutions and attention follow from their recorded input
 sizes. They are compared with the data sheet's dense peak of their precision and memory bandwidth.
 All other kernels (normalisation, pointwise, softmax, reductions) count as moving memory. The check
 needs input sizes (record_shapes=True), kernels outside CUDA graphs, and a GPU in the table.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The GPU's utilization, which is high as soon as any kernel runs. Work that is done twice (activation
 checkpointing) is counted twice here, so this MFU is then too high.
 """
@@ -80,7 +76,6 @@ def _work(**changes: Any) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.1,
     unit="% of the step in matrix products",

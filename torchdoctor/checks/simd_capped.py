@@ -1,17 +1,14 @@
 """The CPU's vector instructions are held below what it has.
 
-What it means
--------------
+## What it means
 `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` tell torch and oneDNN to use older vector
 instructions than the CPU has: meant for comparing results between machines, and easily left behind
 in a job script. Operators then take two to four times as long.
 
-How it is measured
-------------------
+## How it is measured
 The two variables in the program's environment are compared with the CPU's features.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A CPU without AVX2 or AVX-512: there is nothing to gain.
 """
 
@@ -40,7 +37,6 @@ def _set(*features: str, **environment: str) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0,
     unit="variables that hold back the CPU's instructions: any is a finding",

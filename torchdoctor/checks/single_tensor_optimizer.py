@@ -1,17 +1,14 @@
 """The optimizer updates parameters one by one.
 
-What it means
--------------
+## What it means
 Without `foreach` or `fused` the optimizer runs several small operators for each parameter
 tensor, in Python.
 
-How it is measured
-------------------
+## How it is measured
 The probe reads the optimizer's arguments and the number of its parameter tensors; the step log
 gives its share of the step.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A large optimizer share of few large tensors: that is memory bandwidth.
 """
 
@@ -43,15 +40,9 @@ def _loops(optimizer: OptimizerFacts) -> bool:
 
 
 _STEPS = {"optimizer_s": 0.004}
-_ADAMW = {
-    "ident": 0,
-    "cls": "torch.optim.adamw.AdamW",
-    "parameters": 200,
-    "supports_fused": True,
-}
+_ADAMW = {"ident": 0, "cls": "torch.optim.adamw.AdamW", "parameters": 200, "supports_fused": True}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.05,
     unit="% of the step in the optimizer",

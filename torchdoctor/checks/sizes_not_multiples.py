@@ -1,20 +1,17 @@
 """Matrix products have sizes that tensor cores handle badly.
 
-What it means
--------------
+## What it means
 Tensor cores read matrices in pieces of 16 bytes: 8 numbers of float16 or bfloat16, 4 of TF32. If a
 size along which a matrix lies in memory is no multiple of that, a slower kernel has to run, often
 several times slower. Since the A100, multiples of 128 bytes (64 numbers, or 32) are best. A
 vocabulary of 50257 padded to 50304, or a sequence of 5185 tokens padded to 5192, costs little and
 gives the fast kernels back.
 
-How it is measured
-------------------
+## How it is measured
 The trace records input sizes (and strides) of matrix products and convolutions, and the time of
 their kernels on tensor cores. If the trace has Python stacks, the finding names the line.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Sizes below such a multiple (a layer with one output): padding would multiply the work. Arithmetic
 without tensor cores, such as float32 with TF32 off, to which this does not apply.
 """
@@ -82,7 +79,6 @@ def _product(**changes: Any) -> dict[str, Any]:
 _ODD = {"dimension": "columns", "size": 5185, "multiple": 8}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.05,
     unit="% of the step in such products",

@@ -1,17 +1,14 @@
 """Now and then a batch takes very much longer than usual.
 
-What it means
--------------
+## What it means
 A slow sample (a large file, a retry, a cold cache) holds up its worker. Batches are delivered in
 order, so it holds up all batches behind it as well.
 
-How it is measured
-------------------
+## How it is measured
 torchdoctor compares the 99th percentile of the training loader's fetches with their median. The
 slow fetches must be a share of the step that matters.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The first batch of an epoch, which waits for the workers to start.
 """
 
@@ -42,7 +39,6 @@ def _examine(recording: Recording) -> Symptoms:
 _LOADED = process(loaders=[{"ident": 0, "batches": 500}])
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=10.0,
     unit="times the median: the 99th percentile of the time of a batch",

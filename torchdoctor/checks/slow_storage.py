@@ -1,12 +1,10 @@
 """The files that the loader reads lie on slow storage.
 
-What it means
--------------
+## What it means
 Opening and reading the data files takes a good part of the step. They lie on a network file system,
 an object store behind FUSE, a rotating disk, or a cloud disk that the page cache does not hide.
 
-How it is measured
-------------------
+## How it is measured
 In the observing launch, an audit hook notes the files that the loader and its workers open. Their
 mount and device come from /proc/self/mountinfo and /sys. After the launch torchdoctor reads some of
 these files, first with their pages dropped from the page cache (cold), then again (warm). The time
@@ -15,8 +13,7 @@ files fit into memory, the warm time counts, as after the first epoch. Files tha
 (memory maps, archives) have no share: they need a network, FUSE or rotating disk and a loader that
 waits.
 
-Not to be confused with
------------------------
+## Not to be confused with
 A loader that waits for something else (a service, a lock): then no file is slow. Files that a C
 library opens (`cv2`, `torchvision.io`, `h5py`, `lmdb`) raise no audit event; they count only if
 they are kept open.
@@ -89,7 +86,6 @@ def _stored(memory: int | None = 2**34, **changes: object) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

@@ -1,24 +1,20 @@
 """Some steps take very much longer than the others.
 
-What it means
--------------
+## What it means
 Checkpoints, evaluation, logging, new input shapes or a busy machine make single steps long;
 they cost more than the median shows.
 
-What to do
-----------
+## What to do
 Print the numbers of the long steps with the time, and compare them with what the program does every
 so many steps. Save checkpoints and log less often, or in a thread. Pad inputs to few lengths,
 because new shapes are compiled or tuned anew. Look at the machine's other programs. If the long
 steps come at random, see gc-pauses and slow-sample.
 
-How it is measured
-------------------
+## How it is measured
 torchdoctor compares the 99th percentile with the median step of the observed window. Evaluation and
 the start of workers must not explain the difference between mean and median.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Evaluation at the end of each epoch, which is expected.
 """
 
@@ -56,7 +52,6 @@ def _time(seconds: float) -> str:
 _UNEVEN = {"median_s": 0.008, "mean_s": 0.01, "p99_s": 0.2}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="other",
     threshold=3.0,
     unit="times the median step: the 99th percentile",

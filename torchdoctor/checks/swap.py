@@ -1,22 +1,18 @@
 """The machine is swapping.
 
-What it means
--------------
+## What it means
 Memory is full, and pages come back from disk: everything is slow, most of all the loader.
 
-What to do
-----------
+## What to do
 Need less memory: fewer workers and batches ahead (num_workers, prefetch_factor), arrays and memory
 maps in place of lists of objects, which each worker copies, and smaller caches. Or end other
 programs that fill the machine. With memory free again, swap empties by itself as its pages are
 used.
 
-How it is measured
-------------------
+## How it is measured
 psutil gives the swap in use while the program runs, and how long the CPUs wait for disks.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Old pages that lie in swap and are not needed.
 """
 
@@ -39,7 +35,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=256 * 2**20,
     unit="bytes in swap (256 MiB), while CPUs wait for disks 10 % of the time",

@@ -1,18 +1,15 @@
 """The host waits for the GPU inside the step.
 
-What it means
--------------
+## What it means
 `.item()`, `.cpu()`, `print(tensor)`, `nonzero()` and control flow on a tensor wait until the
 GPU has caught up. Afterwards its queue is empty, and it waits for the host in turn.
 
-How it is measured
-------------------
+## How it is measured
 The trace shows synchronising driver calls and copies to the host, which wait for all work that was
 launched before: how many a step, and how long they block. The lines are noted in a few steps after
 the profiler window, which are in no timing.
 
-Not to be confused with
------------------------
+## Not to be confused with
 One wait at the end of a step that reads the loss now and then.
 """
 
@@ -82,7 +79,6 @@ _WAIT = {
 }
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=0.05,
     unit="% of the step",
@@ -92,8 +88,5 @@ CHECK = CheckSpec(
         trace(**_SYNCS, shares=_IDLE),
         {**trace(**_SYNCS, shares=_IDLE), **process(tensor_calls=[_WAIT])},
     ],
-    quiet=[
-        trace(**{**_SYNCS, "sync_s": 0.001}, shares=_IDLE),
-        trace(**_SYNCS, shares=_BUSY),
-    ],
+    quiet=[trace(**{**_SYNCS, "sync_s": 0.001}, shares=_IDLE), trace(**_SYNCS, shares=_BUSY)],
 )

@@ -1,19 +1,16 @@
 """The GPU has tensor cores, and the matrix kernels of the trace do not run on them.
 
-What it means
--------------
+## What it means
 Matrix products, convolutions and attention in plain float32 arithmetic leave the GPU's fastest
 units idle. In 16 bits (float16 from compute capability 7.0 on, bfloat16 from 8.0 on), or in TF32
 (from 8.0 on), they run several times faster.
 
-How it is measured
-------------------
+## How it is measured
 The names of the kernels tell the share of the step in matrix work without tensor cores. The check
 reads traces alone; of a program that runs, the model's data types are known
 (low-precision-unused).
 
-Not to be confused with
------------------------
+## Not to be confused with
 Double precision, which 16 bits cannot replace; it is left out.
 """
 
@@ -53,7 +50,6 @@ _KERNELS = trace(has_device=True, float32_matrix_s=0.06)
 _FEW = trace(has_device=True, float32_matrix_s=0.02)
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.3,
     unit="% of the step in matrix kernels",

@@ -1,17 +1,14 @@
 """TF32 is off on a GPU that has it.
 
-What it means
--------------
+## What it means
 GPUs since Ampere multiply float32 matrices on tensor cores in TF32, several times faster, when
 the program allows it.
 
-How it is measured
-------------------
+## How it is measured
 The probe reads torch.backends.cuda.matmul.allow_tf32 after the measured steps, on a GPU of compute
 capability 8.0 or more.
 
-Not to be confused with
------------------------
+## Not to be confused with
 bfloat16 autocast, which is faster still and makes TF32 unnecessary where it applies.
 """
 
@@ -36,7 +33,6 @@ _OFF = {"matmul_tf32": False}
 _GPUS = {"environment": {"gpus": [{"index": 0, "name": "A100", "compute_capability": "8.0"}]}}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=8.0,
     unit="or later: the GPU's CUDA compute capability",

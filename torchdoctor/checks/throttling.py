@@ -1,23 +1,19 @@
 """The GPU runs below its clock.
 
-What it means
--------------
+## What it means
 Heat or the power limit makes the GPU lower its clock for a good part of the run. A GPU that is
 fully used touches its power limit now and then, which is normal and no finding.
 
-What to do
-----------
+## What to do
 Act on the reason that is named. Heat: see to cooling, fans and neighbours of the GPU. A power limit
 below the GPU's own: have it raised (`nvidia-smi -q -d POWER` shows both limits, `-pl` sets one, as
 root). A brake from outside (HW power brake): check the power supply. Lower precision and fewer
 kernels need less power for the same work.
 
-How it is measured
-------------------
+## How it is measured
 NVML reports the reasons for throttling while the program runs.
 
-Not to be confused with
------------------------
+## Not to be confused with
 An idle GPU, which lowers its clock by itself.
 """
 
@@ -41,16 +37,11 @@ def _share(reason: str) -> float:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="other",
     threshold=0.2,
     unit="% of the samples",
     source="torchdoctor: rarer ones cost little",
     examine=_examine,
     fires=[{"sensors": {"gpu_throttle": ["thermal 40 %"]}}],
-    quiet=[
-        {"sensors": {"gpu_throttle": []}},
-        {"sensors": {"gpu_throttle": ["power cap 4 %"]}},
-        {},
-    ],
+    quiet=[{"sensors": {"gpu_throttle": []}}, {"sensors": {"gpu_throttle": ["power cap 4 %"]}}, {}],
 )

@@ -1,17 +1,14 @@
 """More compute threads than usable CPUs.
 
-What it means
--------------
+## What it means
 torch's threads spin while they wait for each other. With more threads than CPUs, some wait for
 one that is not running.
 
-How it is measured
-------------------
+## How it is measured
 torch.get_num_threads() is compared with the CPUs that the process may use (affinity and container
 quota).
 
-Not to be confused with
------------------------
+## Not to be confused with
 Loader workers, which are processes and use one thread each.
 """
 
@@ -36,7 +33,6 @@ def _examine(recording: Recording) -> Symptoms:
 _CPUS = {"environment": {"usable_cpus": 2.0}}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=1.0,
     unit="thread for each usable CPU; a finding above it",

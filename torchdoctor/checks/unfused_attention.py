@@ -1,19 +1,16 @@
 """Attention is computed operator by operator.
 
-What it means
--------------
+## What it means
 Scores, softmax and weighted sum as three operators write the whole matrix of scores to memory and
 read it again, several times, forward and backward. One fused operator (scaled dot product
 attention) never writes it: it takes less memory, and is two to four times as fast for long
 sequences.
 
-How it is measured
-------------------
+## How it is measured
 The trace has batched matrix products and softmax, at least two products to each softmax, and no
 scaled dot product attention. The share is theirs.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The softmax at the end of a classifier, which no batched products surround.
 """
 
@@ -53,7 +50,6 @@ _BMM = {"name": "aten::bmm", "calls_per_step": 36.0, "self_s": 0.02}
 _FLASH = {**_SOFTMAX, "name": "aten::_scaled_dot_product_flash_attention"}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.05,
     unit="% of the step",

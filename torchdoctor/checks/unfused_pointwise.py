@@ -1,20 +1,17 @@
 """Pointwise kernels run one after the other, each through memory.
 
-What it means
--------------
+## What it means
 Adding, scaling, activations and casts read and write all of their data and compute next to nothing.
 A chain of them moves the same data through memory again and again. A compiler makes one kernel of
 the chain, which moves the data once.
 
-How it is measured
-------------------
+## How it is measured
 The check looks for runs of two and more pointwise kernels on a stream with no other kernel or copy
 between them, and counts the time in which nothing else runs on the GPU. An optimizer's kernels are
 left out. "At most" counts one kernel as long as the longest of each chain, because the trace does
 not tell whether a kernel reads what the one before has written.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Many small kernels, whose launch costs the host more than they cost the GPU; optimizers that update
 tensor by tensor (fused and foreach are their fix).
 """
@@ -68,7 +65,6 @@ def _chains(device_s: float) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="gpu",
     threshold=0.10,
     unit="% of the step",

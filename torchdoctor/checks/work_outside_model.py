@@ -1,26 +1,22 @@
 """The program does work of its own between the passes of the model.
 
-What it means
--------------
+## What it means
 Metrics in Python, checkpoints, logging, plots and the environment of reinforcement learning run in
 the loop outside forward, backward and optimizer. The device (or the CPU's arithmetic) waits for
 them.
 
-What to do
-----------
+## What to do
 At the lines that are named: compute metrics on whole tensors and every so many steps, log and save
 less often or in a thread, plot after training. Step an environment in processes of its own, several
 at once. Start work that does not depend on this step's result before the first `.item()` or print
 that waits for the GPU, so that it runs while the GPU computes.
 
-How it is measured
-------------------
+## How it is measured
 The share is the step's time that is neither data loading nor copies nor any operator nor phase of
 the model. Sampled stacks of the main thread name your functions in that time; a library's work
 counts for your line that called it.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Batches prepared in the loop (inline-batch-preparation), and Python inside the model's own forward
 (python-overhead).
 """
@@ -105,7 +101,6 @@ def _sampled(*rows: dict[str, Any], other: float = 0.3) -> dict[str, Any]:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="other",
     threshold=0.10,
     unit="% of the step",

@@ -1,16 +1,13 @@
 """More loader workers than usable CPUs, while the work is computing.
 
-What it means
--------------
+## What it means
 Workers beyond the CPUs that this process may use (affinity, container quota) take time from
 each other and from the training process.
 
-How it is measured
-------------------
+## How it is measured
 `num_workers` is compared with the usable CPUs, if the workers keep these CPUs busy.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Many workers that wait for storage: they need no CPU.
 """
 
@@ -43,7 +40,6 @@ _WORKERS = {
 }
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=1.0,
     unit="worker for each usable CPU; a finding above it",

@@ -1,19 +1,16 @@
 """The loop waits for one worker while batches of others lie ready.
 
-What it means
--------------
+## What it means
 A loader with workers hands batches out in the order in which they were asked for. If samples differ
 much in cost (long and short recordings, large and small images), later batches may be done while
 the next one in order is not. The loop waits, and once the queue is full (`prefetch_factor` batches
 a worker) the other workers wait as well.
 
-How it is measured
-------------------
+## How it is measured
 In the observed launch, torchdoctor adds up the time that the loop waited for a batch after a later
 batch had come out of the workers' queue. This is part of the wait for data.
 
-Not to be confused with
------------------------
+## Not to be confused with
 Workers that are all too slow: then nothing lies ready. If one batch in hundreds takes very long,
 see slow-sample.
 """
@@ -45,7 +42,6 @@ _LOADER = {"ident": 0, "num_workers": 4, "batches": 100, "overtaken": 40, "overt
 _STEPS = {"data_wait_s": 0.004}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.05,
     unit="% of the step",

@@ -1,17 +1,14 @@
 """Workers are started anew for each epoch.
 
-What it means
--------------
+## What it means
 Without `persistent_workers=True` a DataLoader starts its workers at the beginning of every
 epoch and ends them after it. With short epochs, or a dataset that is slow to open, starting
 costs more than loading.
 
-How it is measured
-------------------
+## How it is measured
 The probe times `iter(loader)` and the extra wait for the first batch of each iterator, per step.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The one start at the beginning of training, which is not in the measured steps.
 """
 
@@ -46,7 +43,6 @@ _LOADER = {"ident": 0, "num_workers": 2, "batches": 50, "iterators": 5}
 _STEPS = {"loader_start_s": 0.002}
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="data_loader",
     threshold=0.03,
     unit="% of the step",

@@ -1,16 +1,13 @@
 """Gradients are set to zero instead of None.
 
-What it means
--------------
+## What it means
 zero_grad(set_to_none=False) writes zeros into every gradient, and the next backward reads them
 to add to them.
 
-How it is measured
-------------------
+## How it is measured
 The probe counts calls with set_to_none=False and notes the line of the first.
 
-Not to be confused with
------------------------
+## Not to be confused with
 The default since torch 2.0, which is None.
 """
 
@@ -29,7 +26,6 @@ def _examine(recording: Recording) -> Symptoms:
 
 CHECK = CheckSpec(
     file=__file__,
-    page=__doc__,
     branch="cpu",
     threshold=1,
     unit="call of zero_grad(set_to_none=False)",

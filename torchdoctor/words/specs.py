@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from torchdoctor.words.program import Location
@@ -20,7 +22,13 @@ Severity = Literal["high", "moderate", "advice"]
 _HIGH = 0.2  # share of the step: from here on a symptom is severe, unless its check says otherwise
 Settings = dict[str, Any]
 _PERMANENT = re.compile(r"^Make it permanent\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", re.M | re.S)
+_HEADING = re.compile(r"^## (.+)$", re.M)
 RISKS = {"exactly": 0, "within rounding": 1, "lower precision": 2, "changes training": 3}
+
+
+@cache
+def _docstring(file: str) -> str:
+    return ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
 
 
 def _nothing(recording: Recording) -> None:
@@ -84,18 +92,19 @@ class CatalogueEntry:
     """A file of the catalogue: its name is the id, its docstring the page."""
 
     file: str
-    page: str | None
+    page: str | None = None  # None: the file's docstring
     also_known_as: tuple[str, ...] = ()  # former ids, and those that became a part of it
 
     @property
     def ident(self) -> str:
         """The id, which is the name of the file."""
-        return PurePath(self.file).stem.replace("_", "-")
+        return Path(self.file).stem.replace("_", "-")
 
     @property
     def text(self) -> str:
-        """The page's text, without the facts that the catalogue adds."""
-        return inspect.cleandoc(self.page or "")
+        """The page's text with underlined headings, without the facts that the catalogue adds."""
+        page = _docstring(self.file) if self.page is None else inspect.cleandoc(self.page)
+        return _HEADING.sub(lambda heading: f"{heading[1]}\n{'-' * len(heading[1])}", page)
 
     @property
     def title(self) -> str:
